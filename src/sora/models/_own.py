@@ -1,0 +1,38 @@
+"""A user's own network, named `package.module:function`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from sora.errors import UserError
+
+
+def find_builder(name: str) -> Callable[..., nn.Module]:
+    """The function (or class) that `package.module:function` names; importing it runs the user's code."""
+    module_name, _, function_name = name.partition(":")
+    if not module_name or not function_name:
+        raise UserError(f"model {name!r} is not of the form package.module:function")
+    here = os.getcwd()
+    if here not in sys.path:  # as `python -m` does; an installed command does not
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # whatever the user's module raises, the name they gave is what to look at
+        raise UserError(f"model {name!r}: cannot import {module_name!r}: {one_line(error)}") from error
+    builder: Any = getattr(module, function_name, None)
+    if not callable(builder):
+        state = "has no" if builder is None else "has a value, not a function, as"
+        raise UserError(f"model {name!r}: {module_name!r} {state} {function_name!r}")
+    return builder  # type: ignore[no-any-return]
+
+
+def one_line(error: Exception) -> str:
+    """An exception's type and message on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,0 +1,33 @@
+"""What the convolutional networks have in common: stages of residual blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+Block = Callable[[int, int, int], nn.Module]
+"""(channels in, channels out, stride of the first convolution) -> block."""
+
+
+def conv3x3(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
+    """A 3x3 convolution that keeps the map's size at stride 1."""
+    return nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
+
+
+def conv1x1(in_channels: int, out_channels: int, stride: int) -> nn.Conv2d:
+    """The projection on a shortcut whose shape changes."""
+    return nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False)
+
+
+def build_stages(block: Block, in_channels: int, width: int, stages: int, blocks: int = 2) -> nn.Sequential:
+    """Stages of `blocks` blocks each; every stage after the first doubles the channels and halves the map."""
+    result = nn.Sequential()
+    for stage in range(stages):
+        out_channels = width << stage
+        stride = 1 if stage == 0 else 2
+        first = block(in_channels, out_channels, stride)
+        rest = [block(out_channels, out_channels, 1) for _ in range(blocks - 1)]
+        result.append(nn.Sequential(first, *rest))
+        in_channels = out_channels
+    return result
