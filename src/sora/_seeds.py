@@ -1,0 +1,11 @@
+"""Independent random streams, named by integers instead of kept as generator state."""
+
+from __future__ import annotations
+
+import hashlib
+
+
+def mix(*numbers: int) -> int:
+    """A 63-bit seed from any integers, e.g. `mix(seed, attempt, epoch)`; others give unrelated seeds."""
+    text = ",".join(str(int(n)) for n in numbers)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1

@@ -1,0 +1,129 @@
+"""Typed options: a frozen dataclass whose fields carry their help and allowed range, checked on creation.
+
+Training settings and the methods' hyper-parameters share it, so a wrong value gets the same one-line
+answer wherever it comes from: a keyword argument, a flag, a YAML file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from sora.errors import UserError, unknown
+
+T = TypeVar("T", bound="Options")
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+) -> Any:
+    """A dataclass field with its help text and range (`low` and `high` included, `above` excluded)."""
+    return dataclasses.field(
+        default=default, metadata={"help": help, "low": low, "high": high, "above": above}
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Base of all typed option sets: types and ranges are checked on creation, text is converted."""
+
+    prefix: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            name = f"{self.prefix}{field.name}"
+            value = coerce(name, getattr(self, field.name), hints[field.name])
+            _check_range(name, value, field.metadata)
+            object.__setattr__(self, field.name, value)
+
+    @classmethod
+    def build(cls: type[T], values: Mapping[str, Any]) -> T:
+        """From a mapping; an unknown key is an error that names the nearest right one."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        for key in values:
+            if key not in names:
+                raise unknown("option", f"{cls.prefix}{key}", [f"{cls.prefix}{name}" for name in names])
+        return cls(**values)
+
+
+def coerce(name: str, value: Any, hint: Any) -> Any:
+    """`value` as the type `hint` names, or the one-line error that says what is allowed."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in args:
+            return None
+        return coerce(name, value, next(arg for arg in args if arg is not type(None)))
+    if origin is Literal:
+        if value in args:
+            return value
+        raise UserError(f"{name} is {value!r}; allowed: {', '.join(map(str, args))}")
+    if origin is tuple:
+        items = value.split(",") if isinstance(value, str) else value
+        if not isinstance(items, (list, tuple)):
+            items = (items,)
+        return tuple(coerce(name, item, args[0]) for item in items if item != "")
+    if origin is dict:
+        if isinstance(value, Mapping):
+            return dict(value)
+        raise UserError(f"{name} is {value!r}; expected a table of names and values")
+    return _scalar(name, value, hint)
+
+
+def _scalar(name: str, value: Any, hint: Any) -> Any:
+    if hint is bool:
+        words = {"true": True, "false": False, "1": True, "0": False}
+        if isinstance(value, bool):
+            return value
+        if str(value).lower() in words:
+            return words[str(value).lower()]
+    elif hint in (int, float) and not isinstance(value, bool):
+        try:
+            number = hint(value)
+        except (TypeError, ValueError, OverflowError):
+            number = None
+        # int(2.5) would silently drop the half; float("nan") is a number no setting may have.
+        if number is not None and math.isfinite(number) and float(number) == float(value):
+            return number
+    elif hint is str:
+        if value is not None and not isinstance(value, (list, tuple, Mapping)):
+            return str(value)
+    else:
+        return value
+    kind = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[hint]
+    raise UserError(f"{name} is {value!r}; expected {kind}")
+
+
+def _check_range(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
+    for item in value if isinstance(value, tuple) else (value,):
+        if not isinstance(item, (int, float)) or isinstance(item, bool):
+            continue
+        low, high, above = metadata.get("low"), metadata.get("high"), metadata.get("above")
+        if (
+            (low is not None and item < low)
+            or (high is not None and item > high)
+            or (above is not None and item <= above)
+        ):
+            raise UserError(f"{name} is {item}; allowed: {allowed_range(metadata)}")
+
+
+def allowed_range(metadata: Mapping[str, Any]) -> str:
+    """The range of a field in words, empty when anything goes."""
+    low, high, above = metadata.get("low"), metadata.get("high"), metadata.get("above")
+    if low is not None and high is not None:
+        return f"{low:g} to {high:g}"
+    if above is not None and high is not None:
+        return f"more than {above:g}, at most {high:g}"
+    if above is not None:
+        return f"more than {above:g}"
+    if low is not None:
+        return f"{low:g} or more"
+    return "" if high is None else f"at most {high:g}"

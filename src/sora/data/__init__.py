@@ -1,0 +1,20 @@
+"""Data sets as uint8 arrays: where they come from, how they are cut, augmented and batched."""
+
+from sora.data._sources import data_root, load, names
+from sora.data._store import Dataset, ImageSet, Splits, split
+from sora.data.augment import Augment, Transform
+from sora.data.loader import Batch, Loader
+
+__all__ = [
+    "Augment",
+    "Batch",
+    "Dataset",
+    "ImageSet",
+    "Loader",
+    "Splits",
+    "Transform",
+    "data_root",
+    "load",
+    "names",
+    "split",
+]

@@ -1,0 +1,82 @@
+"""Image geometry on batches: each image of the batch has its own window or angle."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def crop(images: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> Tensor:
+    """The window (height, width) of each image at its own corner."""
+    # A view of all windows, then one gather: contiguous image rows are copied, not single pixels.
+    windows = images.permute(0, 2, 3, 1).unfold(1, height, 1).unfold(2, width, 1).permute(0, 1, 2, 4, 5, 3)
+    return windows[torch.arange(len(images), device=images.device), top, left].permute(0, 3, 1, 2)
+
+
+def paste(images: Tensor, patch: Tensor, top: Tensor, left: Tensor) -> Tensor:
+    """A copy of the images with each window at its own corner replaced by the patch; inverts `crop`."""
+    height, width = patch.shape[2:]
+    batch = torch.arange(len(images), device=images.device)[:, None, None]
+    rows = top[:, None, None] + torch.arange(height, device=images.device)[:, None]
+    columns = left[:, None, None] + torch.arange(width, device=images.device)
+    pasted = images.clone()
+    pasted[batch, :, rows, columns] = patch.permute(0, 2, 3, 1)
+    return pasted
+
+
+def mirror(images: Tensor, chosen: Tensor) -> Tensor:
+    """The chosen images mirrored left to right."""
+    return torch.where(chosen[:, None, None, None], images.flip(3), images)
+
+
+def rotate_nearest(images: Tensor, degrees: Tensor) -> Tensor:
+    """Each image rotated counter-clockwise about its centre, nearest neighbour, black outside."""
+    count, channels, height, width = images.shape
+    x, y = _rotated_grid(degrees, height, width)
+    column, row = (x + width / 2).floor(), (y + height / 2).floor()
+    inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+    source = torch.where(inside, row * width + column, height * width).long().view(count, -1, 1)
+    # One black pixel behind each image is where outside points.
+    pixels = F.pad(images.permute(0, 2, 3, 1).reshape(count, -1, channels), (0, 0, 0, 1))
+    rotated = pixels.gather(1, source.expand(-1, -1, channels))
+    return rotated.view(count, height, width, channels).permute(0, 3, 1, 2)
+
+
+def rotate_bilinear(images: Tensor, degrees: Tensor) -> Tensor:
+    """As `rotate_nearest`, interpolated, for float tensors: no value grows."""
+    height, width = images.shape[2:]
+    x, y = _rotated_grid(degrees, height, width)
+    grid = torch.stack((x * (2 / width), y * (2 / height)), dim=-1).to(images.dtype)
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+
+def _rotated_grid(degrees: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Where each pixel centre comes from, relative to the image centre: x and y, (B, H, W)."""
+    angle = degrees.deg2rad()[:, None, None]
+    x = torch.arange(width, device=degrees.device) + (0.5 - width / 2)
+    y = (torch.arange(height, device=degrees.device) + (0.5 - height / 2))[:, None]
+    return x * angle.cos() - y * angle.sin(), x * angle.sin() + y * angle.cos()
+
+
+def resized_crop(images: Tensor, box: Tensor, size: int) -> Tensor:
+    """Each image's box (top, left, height, width) resized to (size, size), bilinear and antialiased.
+
+    A separable triangle filter as two matrix products: exact where an image is made smaller too.
+    """
+    down = _triangle_weights(box[:, 0], box[:, 2], size, images.shape[2])
+    across = _triangle_weights(box[:, 1], box[:, 3], size, images.shape[3])
+    resized = down[:, None] @ images.to(down.dtype) @ across[:, None].transpose(2, 3)
+    return resized if images.is_floating_point() else resized.round().clamp(0, 255).to(images.dtype)
+
+
+def _triangle_weights(start: Tensor, length: Tensor, size: int, source: int) -> Tensor:
+    """Row i of (B, size, source) holds how much each source pixel adds to result pixel i."""
+    scale = (length / size)[:, None, None]
+    center = start[:, None, None] + (torch.arange(size, device=start.device)[:, None] + 0.5) * scale
+    pixel = torch.arange(source, device=start.device) + 0.5
+    weights = (1 - (pixel - center).abs() / scale.clamp(min=1)).clamp(min=0)
+    # The crop comes first: pixels outside the box do not bleed in.
+    inside = (pixel > start[:, None, None]) & (pixel < (start + length)[:, None, None])
+    weights = weights * inside
+    return weights / weights.sum(2, keepdim=True)

@@ -1,0 +1,95 @@
+"""Batches of one epoch, each a pure function of (seed, attempt, epoch, position)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sora._seeds import mix
+from sora.data._store import ImageSet
+from sora.data.augment import Augment, Transform
+from sora.errors import UserError
+
+_ORDER, _AUGMENT = 0, 1  # two streams under one seed
+
+
+class Batch(NamedTuple):
+    """What one training step is given."""
+
+    x: Tensor
+    """float32 (B, C, H, W) in [0, 1], channels-last, on the loader's device."""
+    y: Tensor
+    index: Tensor
+    """Positions in the training set, for methods with a memory per image."""
+    transform: Transform | None
+    """What augmentation did to each image."""
+
+
+class Loader:
+    """Shuffled, augmented batches; the last one may be smaller.
+
+    Nothing is remembered between batches, so an epoch entered at batch `start` goes on as if it had
+    never stopped. With `world` processes each takes its contiguous part of every batch, and together
+    they see what one process would.
+    """
+
+    def __init__(
+        self,
+        images: ImageSet,
+        batch_size: int,
+        augment: Augment,
+        seed: int,
+        device: torch.device | str = "cpu",
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        if not world <= batch_size <= len(images):
+            raise UserError(
+                f"batch size {batch_size} must lie between {world} (one image a process) "
+                f"and {len(images)} (the training images)"
+            )
+        self.images, self.augment, self.seed = images, augment, seed
+        self.device, self.rank, self.world = torch.device(device), rank, world
+        starts = list(range(0, len(images), batch_size))
+        # BatchNorm cannot train on one image: too small a rest joins the batch before it.
+        if len(images) - starts[-1] < min(2 * world, batch_size):
+            starts.pop()
+        self._bounds = [*starts, len(images)]
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+    def epoch(self, epoch: int, attempt: int = 0, start: int = 0) -> Iterator[Batch]:
+        """The batches of one epoch from batch `start` on; `attempt` counts restarts after a rollback."""
+        order = torch.randperm(len(self.images), generator=_generator(self.seed, attempt, epoch, _ORDER))
+        for number in range(start, len(self)):
+            low, high = self._bounds[number : number + 2]
+            generator = _generator(self.seed, attempt, epoch, _AUGMENT, number)
+            # Drawn for the whole batch, then cut, so that the number of processes changes nothing.
+            transform = self.augment.draw(high - low, self.images.images.shape[1:3], generator)
+            share = slice(
+                (high - low) * self.rank // self.world, (high - low) * (self.rank + 1) // self.world
+            )
+            yield self._batch(order[low:high][share], transform[share])
+
+    def _batch(self, index: Tensor, transform: Transform) -> Batch:
+        transform = transform.to(self.device)
+        images = transform(self._move(self.images.gather(index)))
+        return Batch(
+            x=images.float().div_(255).contiguous(memory_format=torch.channels_last),
+            y=self._move(self.images.labels[index]),
+            index=self._move(index),
+            transform=transform,
+        )
+
+    def _move(self, tensor: Tensor) -> Tensor:
+        if self.device.type == "cuda":  # from pinned memory the host does not wait for the copy
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor.to(self.device)
+
+
+def _generator(*numbers: int) -> torch.Generator:
+    return torch.Generator().manual_seed(mix(*numbers))

@@ -1,0 +1,274 @@
+"""One training step: craft, learn, observe. Every method fills in these three and nothing else.
+
+`step` is what a training loop calls. It adds to the parameters' gradients and never zeroes them, never
+steps an optimiser and, after the input check of a shape's first batch, never waits for the device.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from sora import curvature
+from sora._modes import evaluating
+from sora._typed import Options, option
+from sora.errors import UserError
+from sora.threat import Threat
+
+Scale = float | Tensor | None
+TOLERANCE = 1e-4  # how far rounding may carry a pixel out of its box
+
+
+class Inputs(NamedTuple):
+    """What one step gets: the batch, what is known about it, and the noise to use."""
+
+    x: Tensor
+    y: Tensor
+    noise: tuple[Tensor, ...]
+    index: Tensor | None = None
+    transform: Any = None
+    loss_scale: Scale = None
+
+
+class Crafted(NamedTuple):
+    """What the craft pass leaves behind for the other two."""
+
+    x_adv: Tensor
+    gradient: Tensor | None = None  # g, at the attack's start point
+    second: Tensor | None = None  # replaces g' where the paper compares two attack gradients
+    logits: Tensor | None = None  # at the start point, detached
+    penalty: Tensor | None = None  # added to the loss, may carry a graph
+    step_size: Tensor | None = None
+
+
+class Learned(NamedTuple):
+    """What the weight update's pass leaves behind: the loss in its graph, logits, free input gradient."""
+
+    loss: Tensor
+    logits: Tensor
+    gradient: Tensor | None
+
+
+class StepOutput(NamedTuple):
+    """The numbers of one step, as tensors on the device; NaN where a method does not define them."""
+
+    loss: Tensor
+    accuracy: Tensor
+    pert_align: Tensor
+    linearity: Tensor
+    step_size: Tensor
+    x_adv: Tensor
+    logits: Tensor
+    extras: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Hyper(Options):
+    """Hyper-parameters that every method has."""
+
+    attack_mode: Literal["train", "eval"] = option("train", "mode of BatchNorm and Dropout while crafting")
+
+
+class Method(nn.Module, ABC):
+    """A training method: what it remembers between batches lives in buffers.
+
+    Args:
+        threat: The norm ball and the box.
+        hyper: Its hyper-parameters, an instance of the class' own `Hyper`.
+    """
+
+    Hyper: ClassVar[type[Hyper]] = Hyper
+    updates: int = 1  # weight updates a batch; the caller repeats `step` as often
+    needs_gradient: ClassVar[bool] = False  # the method itself uses g', observed or not
+
+    def __init__(self, threat: Threat, hyper: Hyper) -> None:
+        super().__init__()
+        self.threat = threat
+        self.hyper = hyper
+        self.observing = True
+        self._checked: set[tuple[torch.Size, torch.dtype]] = set()
+
+    # What a method may override, in the order a batch meets it.
+
+    def bind(
+        self, *, n_train: int, shape: tuple[int, ...], batch_size: int, epochs: int, steps_per_epoch: int
+    ) -> None:
+        """Told once, before training and before `load_state_dict`, where a method needs sizes."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Told before each epoch, counted from 1, where a method has a schedule."""
+
+    def draw(self, x: Tensor) -> tuple[Tensor, ...]:
+        """All the randomness of one step, in the form that `step(noise=...)` takes."""
+        return ()
+
+    @abstractmethod
+    def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
+        """The input to train on. Must not fill any parameter's `.grad`."""
+
+    def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
+        """The loss to minimise, given the logits at the crafted input."""
+        return cross_entropy(logits, batch.y)
+
+    def observe(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
+        """Update what the method remembers; return extra numbers worth logging."""
+        return {}
+
+    # The skeleton, the same for all.
+
+    def step(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        *,
+        index: Tensor | None = None,
+        transform: Any = None,
+        noise: Tensor | tuple[Tensor, ...] | None = None,
+        loss_scale: Scale = None,
+    ) -> StepOutput:
+        """Craft an adversarial batch and add its gradients to the model's parameters.
+
+        Args:
+            model: From inputs to logits, in the mode the weights should be trained in.
+            x: Inputs inside the box, shape (B, ...).
+            y: Class labels, shape (B,).
+            index: Each example's position in the training set, for methods with a memory per image.
+            transform: The augmentation that produced `x`, for the same methods.
+            noise: What `draw(x)` returns, to replace the method's own randomness.
+            loss_scale: Factor on the loss in both passes, for float16; gradients the method uses itself
+                are divided by it again.
+        """
+        with self._checking(model, x, y):
+            noise = self.draw(x) if noise is None else (noise,) if isinstance(noise, Tensor) else noise
+            batch = Inputs(x, y, noise, index, transform, loss_scale)
+            with evaluating(bare(model), self.hyper.attack_mode == "eval"):
+                crafted = self.craft(bare(model), batch)
+            learned = self.learn(model, batch, crafted)
+        with torch.no_grad():
+            return self._output(batch, crafted, learned)
+
+    def learn(self, model: nn.Module, batch: Inputs, crafted: Crafted) -> Learned:
+        """The weight update's pass: its backward also yields the input gradient g', which is the free one."""
+        leaf = crafted.x_adv.detach().requires_grad_(self.observing or self.needs_gradient)
+        with torch.enable_grad():
+            logits = model(leaf)
+            loss = self.objective(model, logits, batch, crafted)
+            if crafted.penalty is not None:
+                loss = loss + crafted.penalty
+            scaled(loss, batch.loss_scale).backward()  # type: ignore[no-untyped-call]
+        gradient = None if leaf.grad is None else unscaled(leaf.grad, batch.loss_scale)
+        return Learned(loss.detach(), logits.detach(), gradient)
+
+    def _output(self, batch: Inputs, crafted: Crafted, learned: Learned) -> StepOutput:
+        extras = self.observe(batch, crafted, learned)
+        nan = torch.full((), math.nan, device=batch.x.device)
+        g, g_adv = crafted.gradient, learned.gradient if crafted.second is None else crafted.second
+        seen = self.observing and g is not None and g_adv is not None
+        return StepOutput(
+            loss=learned.loss,
+            accuracy=(learned.logits.argmax(1) == batch.y).float().mean(),
+            pert_align=curvature.pert_align(g, g_adv) if seen else nan,  # type: ignore[arg-type]
+            linearity=curvature.linearity(g, g_adv, self.threat.norm) if seen else nan,  # type: ignore[arg-type]
+            step_size=nan if crafted.step_size is None else crafted.step_size,
+            x_adv=crafted.x_adv,
+            logits=learned.logits,
+            extras=extras,
+        )
+
+    def steps_of(self, multiple: float, x: Tensor) -> Tensor:
+        """A step size given in multiples of eps, as the tensor that is logged."""
+        return torch.full((), multiple * self.threat.eps, device=x.device)
+
+    @contextmanager
+    def _checking(self, model: nn.Module, x: Tensor, y: Tensor) -> Iterator[None]:
+        """On the first batch of a shape, check inputs now and labels once the first logits exist."""
+        key = (x.shape, x.dtype)
+        if key in self._checked:
+            yield
+            return
+        check_inputs(x, y, self.threat)
+        handle = bare(model).register_forward_hook(lambda module, args, logits: check_logits(logits, y))
+        try:
+            yield
+            self._checked.add(key)
+        finally:
+            handle.remove()
+
+
+def bare(model: nn.Module) -> nn.Module:
+    """The module inside a DDP wrapper: attack gradients must not be reduced over ranks."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def cross_entropy(logits: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
+    """Cross-entropy in at least float32."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return F.cross_entropy(logits, y, reduction=reduction)
+
+
+def scaled(loss: Tensor, loss_scale: Scale) -> Tensor:
+    """The loss times the scale, if there is one."""
+    return loss if loss_scale is None else loss * loss_scale
+
+
+def unscaled(gradient: Tensor, loss_scale: Scale) -> Tensor:
+    """A gradient of a scaled loss in its true size, in at least float32."""
+    return gradient if loss_scale is None else gradient.float() / loss_scale
+
+
+def input_gradient(model: nn.Module, z: Tensor, y: Tensor, loss_scale: Scale = None) -> tuple[Tensor, Tensor]:
+    """Gradient of the mean cross-entropy with respect to the input at `z`, and the logits there.
+
+    `z` becomes a leaf after all clamping, so no pixel's gradient is hidden. Autograd is asked for this one
+    tensor: the parameters' gradients are neither computed nor filled.
+    """
+    leaf = z.detach().requires_grad_()
+    with torch.enable_grad():
+        logits = model(leaf)
+        (gradient,) = torch.autograd.grad(scaled(cross_entropy(logits, y), loss_scale), leaf)
+    return unscaled(gradient, loss_scale), logits.detach()
+
+
+def check_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
+    """Raise where a batch is not what a method can be given."""
+    if not x.is_floating_point():
+        raise UserError(f"inputs are {x.dtype}; expected floats: divide uint8 images by 255")
+    if y.shape != x.shape[:1] or y.is_floating_point():
+        raise UserError(
+            f"labels have shape {tuple(y.shape)} and type {y.dtype}; expected {len(x)} whole numbers"
+        )
+    if not bool(x.isfinite().all()):
+        raise UserError("inputs contain NaN or infinity; clean the data first")
+    if threat.box is not None:
+        low, high = float(x.min()), float(x.max())
+        if low < threat.box[0] - TOLERANCE or high > threat.box[1] + TOLERANCE:
+            raise UserError(
+                f"inputs lie in [{low:.3g}, {high:.3g}], outside the box {threat.box}; pass un-normalised"
+                " images (normalise inside the model), or box=None for data without a pixel range"
+            )
+
+
+def check_logits(logits: Tensor, y: Tensor) -> None:
+    """Raise where a model's output and the labels do not fit; warn where it looks like probabilities."""
+    if not isinstance(logits, Tensor) or logits.dim() != 2:
+        raise UserError("the model must return logits of shape (batch, classes)")
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high >= logits.shape[1]:
+        raise UserError(
+            f"labels run from {low} to {high}, but the model has {logits.shape[1]} classes: 0 to"
+            f" {logits.shape[1] - 1}"
+        )
+    rows = logits.detach()
+    if bool((rows >= 0).all()) and bool(((rows.sum(1) - 1).abs() < 1e-3).all()):
+        warnings.warn("the model seems to return probabilities; pass logits (no softmax)", stacklevel=2)

@@ -1,0 +1,50 @@
+"""FGSM-RS: a random start inside the ball, one long step, then back into the ball."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from sora._typed import option
+from sora.methods import _base
+from sora.methods._base import Crafted, Inputs, Method, input_gradient
+from sora.methods._registry import register
+
+
+@dataclass(frozen=True)
+class Hyper(_base.Hyper):
+    """FGSM-RS's hyper-parameters."""
+
+    alpha: float = option(1.25, "step size in multiples of eps", low=0)
+
+
+@register(
+    "fgsm-rs",
+    "random start in the ball, one step of 1.25 eps, projected back",
+    paper="Wong et al., Fast is better than free: Revisiting adversarial training",
+    venue="ICLR 2020",
+    forwards="2",
+    backwards="1 in + 1",
+    paper_cost="2 / 2",
+    norms=("linf", "l2"),
+)
+class FGSMRS(Method):
+    """`x_adv = box(x + clip(s - x + alpha sign(g)))` with g the gradient at `s = box(x + eta)`."""
+
+    Hyper = Hyper
+    hyper: Hyper
+
+    def draw(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Noise inside the ball."""
+        return (self.threat.random_start(x),)
+
+    def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
+        """One ascent step from the boxed noisy input, projected onto the ball."""
+        x, threat = batch.x, self.threat
+        start = threat.clamp(x + batch.noise[0])
+        g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
+        # The step starts from the clamped noise, not from eta.
+        delta = (start - x).add_(threat.direction(g), alpha=self.hyper.alpha * threat.eps)
+        step_size = self.steps_of(self.hyper.alpha, x)
+        return Crafted(threat.inside(x, delta), g, logits=logits, step_size=step_size)

@@ -1,0 +1,79 @@
+"""PGD adversarial training: several small steps, the expensive yardstick."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from sora._typed import option
+from sora.methods import _base
+from sora.methods._base import Crafted, Inputs, Method, input_gradient
+from sora.methods._registry import preset, register
+
+
+@dataclass(frozen=True)
+class Hyper(_base.Hyper):
+    """PGD's hyper-parameters."""
+
+    steps: int = option(10, "attack steps", low=1)
+    alpha: float = option(0.25, "step size in multiples of eps", low=0)
+    align: Literal["second", "final"] = option(
+        "second", "PertAlign compares the first attack gradient with the second, or with the final point's"
+    )
+
+
+@register(
+    "pgd",
+    "random start, several projected steps",
+    paper="Madry et al., Towards Deep Learning Models Resistant to Adversarial Attacks",
+    venue="ICLR 2018",
+    forwards="steps + 1",
+    backwards="steps in + 1",
+    paper_cost="K+1 / K+1",
+    norms=("linf", "l2"),
+    in_all=False,
+)
+class PGD(Method):
+    """K times `s = box(x + clip(s - x + alpha sign(g)))` from a random start in the ball."""
+
+    Hyper = Hyper
+    hyper: Hyper
+
+    def draw(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Noise inside the ball."""
+        return (self.threat.random_start(x),)
+
+    def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
+        """Projected gradient ascent; PertAlign compares its first two gradients (appendix C.4)."""
+        x, threat = batch.x, self.threat
+        at = threat.clamp(x + batch.noise[0])
+        gradients: list[Tensor] = []  # the first two are kept, the rest would only hold memory
+        for _ in range(self.hyper.steps):
+            g, _ = input_gradient(model, at, batch.y, batch.loss_scale)
+            gradients = [*gradients, g][:2]
+            at = threat.inside(x, (at - x).add_(threat.direction(g), alpha=self.hyper.alpha * threat.eps))
+        second = gradients[1] if len(gradients) == 2 and self.hyper.align == "second" else None
+        return Crafted(at, gradients[0], second, step_size=self.steps_of(self.hyper.alpha, x))
+
+
+preset(
+    "pgd-2",
+    "pgd",
+    "PGD with 2 steps of eps/2",
+    steps=2,
+    alpha=0.5,
+    forwards="3",
+    backwards="2 in + 1",
+    paper_cost="3 / 3",
+)
+preset(
+    "pgd-10",
+    "pgd",
+    "PGD with 10 steps of eps/4",
+    steps=10,
+    forwards="11",
+    backwards="10 in + 1",
+    paper_cost="11 / 11",
+)

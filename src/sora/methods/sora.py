@@ -1,0 +1,117 @@
+"""SORA: one step whose size follows the curvature that the last batches' two gradients revealed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, distributed, nn
+
+from sora import curvature
+from sora._typed import option
+from sora.methods import _base
+from sora.methods._base import Crafted, Inputs, Learned, Method, input_gradient
+from sora.methods._registry import register
+from sora.threat import L2, Threat
+
+
+@dataclass(frozen=True)
+class Hyper(_base.Hyper):
+    """SORA's hyper-parameters; the switches at the end are the paper's ablations."""
+
+    alpha0: float = option(
+        0.02, "step that a coefficient of 0 gets, in input units (not scaled with eps)", above=0
+    )
+    beta: float = option(0.05, "weight of a batch in the moving coefficient v", low=0, high=1)
+    alpha_max: float = option(2.0, "largest step in multiples of eps", low=0)
+    v0: float = option(0.99, "the moving coefficient before the first batch")
+    k: float = option(1.0, "noise radius in multiples of eps", low=0)
+    sample: bool = option(True, "draw a step for each element from [0, alpha*]; off: alpha* everywhere")
+    adaptive: bool = option(True, "follow the curvature; off: alpha* stays alpha_max")
+    clip_ball: bool = option(False, "project the perturbation onto the ball")
+    box_noise: bool = option(False, "bring the noisy start into the box before its gradient is taken")
+    update_first: bool = option(False, "update v before alpha*, not after it as Algorithm 1 does")
+    ratio_of_sums: bool = option(False, "form the batch coefficient from sums, not as a mean of ratios")
+    coef_clamp: tuple[float, ...] | None = option(
+        (-1.0, 1.0), "range of a batch's coefficient; none: unlimited"
+    )
+    direction: Literal["unit", "raw"] = option("unit", "l2 only: step along the unit gradient or the raw one")
+
+
+@register(
+    "sora",
+    "one step, its size set by the curvature of the last batches",
+    paper="SORA: Free Second-Order Attacks in Fast Adversarial Training",
+    venue="2026",
+    forwards="2",
+    backwards="1 in + 1 (to the input)",
+    paper_cost="2 / 2",
+    norms=("linf", "l2"),
+)
+class SORA(Method):
+    """Algorithm 1 (linf) and Algorithm 2 (l2) of the paper.
+
+    Buffers: the moving linearity coefficient `v`, the step size `alpha_star` of the next batch, and counts
+    of the batches seen, skipped (nothing to learn from, or not finite) and clamped.
+    """
+
+    Hyper = Hyper
+    hyper: Hyper
+    needs_gradient = True
+    v: Tensor
+    alpha_star: Tensor
+    counts: Tensor
+
+    def __init__(self, threat: Threat, hyper: Hyper) -> None:
+        super().__init__(threat, hyper)
+        v = torch.tensor(hyper.v0)
+        self.register_buffer("v", v)
+        self.register_buffer("alpha_star", self._step_size(v))
+        self.register_buffer("counts", torch.zeros(3, dtype=torch.int64))
+
+    def _step_size(self, v: Tensor) -> Tensor:
+        largest = self.hyper.alpha_max * self.threat.eps
+        if not self.hyper.adaptive:
+            return torch.full_like(v, largest)
+        return curvature.optimal_step(v, self.hyper.alpha0, largest)
+
+    def draw(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Noise (on the sphere in l2) and, if steps are sampled, a uniform number for each element."""
+        threat = self.threat
+        eta = threat.sphere(x) if isinstance(threat, L2) else threat.random_start(x)
+        if self.hyper.k != 1:
+            eta = eta.mul_(self.hyper.k)
+        return (eta, torch.rand_like(x)) if self.hyper.sample else (eta,)
+
+    def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
+        """Algorithm 1, lines of the attack: `x_adv = box(x + eta + a * direction(g))`."""
+        x, threat, hyper = batch.x, self.threat, self.hyper
+        start = x + batch.noise[0]
+        start = threat.clamp(start) if hyper.box_noise else start
+        g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
+        # Under eps warm-up the stored step may belong to another radius.
+        step_size = self.alpha_star.clamp(max=hyper.alpha_max * threat.eps)
+        raw = hyper.direction == "raw" and threat.norm == "l2"
+        direction = g * len(x) if raw else threat.direction(g)  # raw: of each example's own loss
+        step = direction * (batch.noise[1] * step_size if hyper.sample else step_size)
+        x_adv = threat.inside(x, start - x + step) if hyper.clip_ball else threat.clamp(start + step)
+        return Crafted(x_adv, g, logits=logits, step_size=step_size)
+
+    def observe(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
+        """Turn the two gradients into the batch's coefficient and update alpha* and v, in that order."""
+        g, g_adv = cast(Tensor, crafted.gradient), cast(Tensor, learned.gradient)
+        hyper = self.hyper
+        terms = curvature.linearity_terms(g, g_adv, self.threat.norm, ratio_of_sums=hyper.ratio_of_sums)
+        if distributed.is_available() and distributed.is_initialized():
+            distributed.all_reduce(terms)  # one coefficient, and so one step size, for all ranks
+        raw = terms[0] / terms[1]
+        c = raw if hyper.coef_clamp is None else raw.clamp(*hyper.coef_clamp)
+        usable = c.isfinite()
+        v = torch.where(usable, (1 - hyper.beta) * self.v + hyper.beta * c, self.v).to(self.v.dtype)
+        alpha_star = self._step_size(v if hyper.update_first else self.v)
+        self.alpha_star.copy_(torch.where(usable, alpha_star, self.alpha_star))
+        self.v.copy_(v)
+        self.counts += torch.stack((torch.ones_like(usable), ~usable, usable & (c != raw)))
+        seen = self.counts[0]
+        return {"v": self.v.clone(), "skipped": self.counts[1] / seen, "clamped": self.counts[2] / seen}

@@ -1,0 +1,172 @@
+"""The norm balls an attacker may move in: random start, ascent direction, projection, pixel box.
+
+Every method and every attack gets its geometry here. All functions work on tensors of any shape with a
+leading batch dimension and never look at a value on the host.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sora.errors import UserError, unknown
+
+Box = tuple[float, float]
+
+
+def parse_eps(value: float | str) -> float:
+    """A radius as a number, from a number or from text like `"8/255"`."""
+    try:
+        if isinstance(value, str):
+            top, _, bottom = value.partition("/")
+            number = float(top) / float(bottom) if bottom else float(top)
+        else:
+            number = float(value)
+    except (ValueError, ZeroDivisionError, TypeError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"eps {value!r} is not a number; write 0.03 or a fraction such as 8/255")
+    return number
+
+
+def flat_norm(z: Tensor) -> Tensor:
+    """The l2 norm of each example, shaped to broadcast against `z`.
+
+    Each example is divided by its largest entry first: gradients of a mean loss are so small that their
+    squares underflow.
+    """
+    dims = tuple(range(1, z.dim()))
+    largest = z.abs().amax(dims, keepdim=True)
+    scale = torch.where(largest > 0, largest, 1.0)
+    return (z / scale).square().sum(dims, keepdim=True).sqrt() * largest
+
+
+def unit(z: Tensor) -> Tensor:
+    """Each example divided by its l2 norm; an all-zero example stays zero."""
+    dims = tuple(range(1, z.dim()))
+    largest = z.abs().amax(dims, keepdim=True)
+    scaled = z / torch.where(largest > 0, largest, 1.0)
+    norm = scaled.square().sum(dims, keepdim=True).sqrt()
+    return scaled / torch.where(norm > 0, norm, 1.0)
+
+
+class Threat(ABC):
+    """What an attacker may do to an input: move it by at most `eps` in a norm and keep it in the box.
+
+    Args:
+        eps: The radius in the units of the input, as a number or as text such as `"8/255"`.
+        box: The lowest and highest value an input may have; `None` for data without a pixel range.
+    """
+
+    norm: ClassVar[str]
+
+    def __init__(self, eps: float | str, box: Box | None = (0.0, 1.0)) -> None:
+        self.eps = parse_eps(eps)
+        if self.eps < 0:
+            raise UserError(f"eps {eps!r} is negative; a radius is 0 or more")
+        if box is not None and not (len(box) == 2 and box[0] < box[1]):
+            raise UserError(f"box {box!r} is not a range; write (low, high) or None")
+        self.given = str(eps)
+        self.box = None if box is None else (float(box[0]), float(box[1]))
+
+    def scaled(self, factor: float) -> Threat:
+        """The same norm and box with another radius, for eps warm-up."""
+        return type(self)(self.eps * factor, self.box)
+
+    def clamp(self, z: Tensor) -> Tensor:
+        """The nearest valid input."""
+        return z if self.box is None else z.clamp(*self.box)
+
+    def inside(self, x: Tensor, delta: Tensor) -> Tensor:
+        """`x + delta` brought into the ball, then into the box."""
+        return self.clamp(x + self.project(delta))
+
+    @abstractmethod
+    def random_start(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Noise inside the ball, shaped like `x`."""
+
+    @abstractmethod
+    def direction(self, gradient: Tensor) -> Tensor:
+        """The direction of steepest ascent, of length one in this norm; zero where the gradient is."""
+
+    @abstractmethod
+    def project(self, delta: Tensor) -> Tensor:
+        """The nearest perturbation inside the ball."""
+
+    @abstractmethod
+    def size(self, delta: Tensor) -> Tensor:
+        """The norm of each example's perturbation, shape (B,)."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.given}, box={self.box})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and (other.eps, other.box) == (self.eps, self.box)  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.eps, self.box))
+
+
+class Linf(Threat):
+    """Every coordinate may move by at most `eps`."""
+
+    norm = "linf"
+
+    def random_start(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Uniform noise in [-eps, eps], independent for each coordinate."""
+        return torch.empty_like(x).uniform_(-self.eps, self.eps, generator=generator)
+
+    def direction(self, gradient: Tensor) -> Tensor:
+        """The sign of the gradient, 0 where it is 0."""
+        return gradient.sign()
+
+    def project(self, delta: Tensor) -> Tensor:
+        """Clip each coordinate to [-eps, eps]."""
+        return delta.clamp(-self.eps, self.eps)
+
+    def size(self, delta: Tensor) -> Tensor:
+        """The largest absolute coordinate of each example."""
+        return delta.flatten(1).abs().amax(1)
+
+
+class L2(Threat):
+    """The whole perturbation of an example may have a Euclidean length of at most `eps`."""
+
+    norm = "l2"
+
+    def sphere(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Noise of length exactly eps in a uniformly random direction."""
+        return unit(torch.empty_like(x).normal_(generator=generator)) * self.eps
+
+    def random_start(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Noise of length `eps * r` with r uniform in [0, 1], in a random direction."""
+        radius = torch.empty(x.shape[:1] + (1,) * (x.dim() - 1), dtype=x.dtype, device=x.device)
+        return self.sphere(x, generator) * radius.uniform_(generator=generator)
+
+    def direction(self, gradient: Tensor) -> Tensor:
+        """The gradient divided by its length, 0 where it is 0."""
+        return unit(gradient)
+
+    def project(self, delta: Tensor) -> Tensor:
+        """Shorten to length eps whatever is longer."""
+        norm = flat_norm(delta)
+        return delta * torch.where(norm > self.eps, self.eps / norm, 1.0)
+
+    def size(self, delta: Tensor) -> Tensor:
+        """The Euclidean length of each example's perturbation."""
+        return flat_norm(delta).flatten()
+
+
+NORMS: dict[str, type[Threat]] = {"linf": Linf, "l2": L2}
+
+
+def threat(norm: str, eps: float | str, box: Sequence[float] | None = (0.0, 1.0)) -> Threat:
+    """The threat model of a norm's name, as flags and files write it."""
+    if norm not in NORMS:
+        raise unknown("norm", norm, NORMS)
+    return NORMS[norm](eps, None if box is None else (float(box[0]), float(box[1])))
