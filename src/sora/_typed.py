@@ -17,18 +17,10 @@ from sora.errors import UserError, unknown
 T = TypeVar("T", bound="Options")
 
 
-def option(
-    default: Any,
-    help: str,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
-) -> Any:
+def option(default: Any, help: str, *, low: Any = None, high: Any = None, above: Any = None) -> Any:
     """A dataclass field with its help text and range (`low` and `high` included, `above` excluded)."""
-    return dataclasses.field(
-        default=default, metadata={"help": help, "low": low, "high": high, "above": above}
-    )
+    metadata = {"help": help, "low": low, "high": high, "above": above}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,12 +98,9 @@ def _check_range(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
     for item in value if isinstance(value, tuple) else (value,):
         if not isinstance(item, (int, float)) or isinstance(item, bool):
             continue
-        low, high, above = metadata.get("low"), metadata.get("high"), metadata.get("above")
-        if (
-            (low is not None and item < low)
-            or (high is not None and item > high)
-            or (above is not None and item <= above)
-        ):
+        low, high, above = (metadata.get(key) for key in ("low", "high", "above"))
+        too_low = (low is not None and item < low) or (above is not None and item <= above)
+        if too_low or (high is not None and item > high):
             raise UserError(f"{name} is {item}; allowed: {allowed_range(metadata)}")
 
 

@@ -106,10 +106,14 @@ class Threat(ABC):
         return f"{type(self).__name__}({self.given}, box={self.box})"
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and (other.eps, other.box) == (self.eps, self.box)  # type: ignore[attr-defined]
+        return isinstance(other, Threat) and (self.norm, self.eps, self.box) == (
+            other.norm,
+            other.eps,
+            other.box,
+        )
 
     def __hash__(self) -> int:
-        return hash((type(self), self.eps, self.box))
+        return hash((self.norm, self.eps, self.box))
 
 
 class Linf(Threat):

@@ -9,8 +9,24 @@ from sora.methods._base import Hyper, Inputs, Method, StepOutput
 from sora.methods._registry import Info, create, info, names, preset, register
 
 # The paper's order, which tables keep; a file not named here comes after, so adding one is enough.
-_ORDER = ("benign", "fgsm", "free", "fgsm_rs", "gradalign", "nuat", "zerograd", "multigrad", "n_fgsm")
-_ORDER += ("atas", "aaer", "elle", "sora", "pgd", "trades", "fgsm_ckpt")
+_ORDER = [
+    "benign",
+    "fgsm",
+    "free",
+    "fgsm_rs",
+    "gradalign",
+    "nuat",
+    "zerograd",
+    "multigrad",
+    "n_fgsm",
+    "atas",
+    "aaer",
+    "elle",
+    "sora",
+    "pgd",
+    "trades",
+    "fgsm_ckpt",
+]
 _found = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
 for _name in sorted(_found, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)):
     importlib.import_module(f"{__name__}.{_name}")

@@ -29,7 +29,8 @@ Scale = float | Tensor | None
 TOLERANCE = 1e-4  # how far rounding may carry a pixel out of its box
 
 
-class Inputs(NamedTuple):
+@dataclass(frozen=True)
+class Inputs:
     """What one step gets: the batch, what is known about it, and the noise to use."""
 
     x: Tensor
@@ -84,10 +85,10 @@ class Method(nn.Module, ABC):
 
     Args:
         threat: The norm ball and the box.
-        hyper: Its hyper-parameters, an instance of the class' own `Hyper`.
+        hyper: Its hyper-parameters, an instance of `hyper_class`.
     """
 
-    Hyper: ClassVar[type[Hyper]] = Hyper
+    hyper_class: ClassVar[type[Hyper]] = Hyper
     updates: int = 1  # weight updates a batch; the caller repeats `step` as often
     needs_gradient: ClassVar[bool] = False  # the method itself uses g', observed or not
 
@@ -174,12 +175,16 @@ class Method(nn.Module, ABC):
         extras = self.observe(batch, crafted, learned)
         nan = torch.full((), math.nan, device=batch.x.device)
         g, g_adv = crafted.gradient, learned.gradient if crafted.second is None else crafted.second
-        seen = self.observing and g is not None and g_adv is not None
+        if not self.observing or g is None or g_adv is None:
+            align = linearity = nan
+        else:
+            align = curvature.pert_align(g, g_adv)
+            linearity = curvature.linearity(g, g_adv, self.threat.norm)
         return StepOutput(
             loss=learned.loss,
             accuracy=(learned.logits.argmax(1) == batch.y).float().mean(),
-            pert_align=curvature.pert_align(g, g_adv) if seen else nan,  # type: ignore[arg-type]
-            linearity=curvature.linearity(g, g_adv, self.threat.norm) if seen else nan,  # type: ignore[arg-type]
+            pert_align=align,
+            linearity=linearity,
             step_size=nan if crafted.step_size is None else crafted.step_size,
             x_adv=crafted.x_adv,
             logits=learned.logits,

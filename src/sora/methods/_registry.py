@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
@@ -43,18 +43,16 @@ def register(name: str, summary: str, **entry: Any) -> Callable[[M], M]:
 
     def enter(cls: M) -> M:
         _add(Info(name, summary, cls, family=name, **entry))
-        cls.Hyper.prefix = f"{name}."
+        cls.hyper_class.prefix = f"{name}."
         return cls
 
     return enter
 
 
-def preset(name: str, of: str, summary: str, **hyper: Any) -> None:
-    """Another name for a registered method with some hyper-parameters set; `entry` fields via `replace`."""
-    base = _REGISTRY[of]
-    changes = {f.name: hyper.pop(f.name) for f in fields(Info) if f.name in hyper}
-    kept = {f.name: getattr(base, f.name) for f in fields(Info)}
-    _add(Info(**{**kept, "name": name, "summary": summary, "preset": hyper, "in_all": True, **changes}))
+def preset(name: str, of: str, summary: str, entry: Mapping[str, Any], **hyper: Any) -> None:
+    """Another name for a registered method with some hyper-parameters set and some `Info` fields changed."""
+    changes = {"name": name, "summary": summary, "preset": hyper, "in_all": True, **entry}
+    _add(replace(_REGISTRY[of], **changes))
 
 
 def _add(info: Info) -> None:
@@ -86,4 +84,4 @@ def create(name: str, threat: Threat, /, **hyper: Any) -> Method:
     entry = info(name)
     if threat.norm not in entry.norms:
         raise UserError(f"{name} is not defined for {threat.norm}; allowed: {', '.join(entry.norms)}")
-    return entry.cls(threat, entry.cls.Hyper.build({**entry.preset, **hyper}))
+    return entry.cls(threat, entry.cls.hyper_class.build({**entry.preset, **hyper}))

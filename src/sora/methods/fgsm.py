@@ -32,7 +32,7 @@ class Hyper(_base.Hyper):
 class FGSM(Method):
     """`x_adv = box(x + eps sign(g))` with g the gradient at x."""
 
-    Hyper = Hyper
+    hyper_class = Hyper
     hyper: Hyper
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:

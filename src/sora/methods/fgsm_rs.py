@@ -32,7 +32,7 @@ class Hyper(_base.Hyper):
 class FGSMRS(Method):
     """`x_adv = box(x + clip(s - x + alpha sign(g)))` with g the gradient at `s = box(x + eta)`."""
 
-    Hyper = Hyper
+    hyper_class = Hyper
     hyper: Hyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:

@@ -33,7 +33,7 @@ class Hyper(_base.Hyper):
 class NFGSM(Method):
     """`x_adv = box(s + alpha sign(g))` with g the gradient at `s = box(x + k eta)`; reaches (k + 1) eps."""
 
-    Hyper = Hyper
+    hyper_class = Hyper
     hyper: Hyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:

@@ -38,7 +38,7 @@ class Hyper(_base.Hyper):
 class PGD(Method):
     """K times `s = box(x + clip(s - x + alpha sign(g)))` from a random start in the ball."""
 
-    Hyper = Hyper
+    hyper_class = Hyper
     hyper: Hyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -58,22 +58,7 @@ class PGD(Method):
         return Crafted(at, gradients[0], second, step_size=self.steps_of(self.hyper.alpha, x))
 
 
-preset(
-    "pgd-2",
-    "pgd",
-    "PGD with 2 steps of eps/2",
-    steps=2,
-    alpha=0.5,
-    forwards="3",
-    backwards="2 in + 1",
-    paper_cost="3 / 3",
-)
-preset(
-    "pgd-10",
-    "pgd",
-    "PGD with 10 steps of eps/4",
-    steps=10,
-    forwards="11",
-    backwards="10 in + 1",
-    paper_cost="11 / 11",
-)
+_two = {"forwards": "3", "backwards": "2 in + 1", "paper_cost": "3 / 3"}
+_ten = {"forwards": "11", "backwards": "10 in + 1", "paper_cost": "11 / 11"}
+preset("pgd-2", "pgd", "PGD with 2 steps of eps/2", _two, steps=2, alpha=0.5)
+preset("pgd-10", "pgd", "PGD with 10 steps of eps/4", _ten, steps=10, alpha=0.25)

@@ -20,9 +20,7 @@ from sora.threat import L2, Threat
 class Hyper(_base.Hyper):
     """SORA's hyper-parameters; the switches at the end are the paper's ablations."""
 
-    alpha0: float = option(
-        0.02, "step that a coefficient of 0 gets, in input units (not scaled with eps)", above=0
-    )
+    alpha0: float = option(0.02, "step at a coefficient of 0, in input units (not of eps)", above=0)
     beta: float = option(0.05, "weight of a batch in the moving coefficient v", low=0, high=1)
     alpha_max: float = option(2.0, "largest step in multiples of eps", low=0)
     v0: float = option(0.99, "the moving coefficient before the first batch")
@@ -33,9 +31,7 @@ class Hyper(_base.Hyper):
     box_noise: bool = option(False, "bring the noisy start into the box before its gradient is taken")
     update_first: bool = option(False, "update v before alpha*, not after it as Algorithm 1 does")
     ratio_of_sums: bool = option(False, "form the batch coefficient from sums, not as a mean of ratios")
-    coef_clamp: tuple[float, ...] | None = option(
-        (-1.0, 1.0), "range of a batch's coefficient; none: unlimited"
-    )
+    coef_clamp: tuple[float, ...] | None = option((-1.0, 1.0), "range of a batch's coefficient, or none")
     direction: Literal["unit", "raw"] = option("unit", "l2 only: step along the unit gradient or the raw one")
 
 
@@ -56,7 +52,7 @@ class SORA(Method):
     of the batches seen, skipped (nothing to learn from, or not finite) and clamped.
     """
 
-    Hyper = Hyper
+    hyper_class = Hyper
     hyper: Hyper
     needs_gradient = True
     v: Tensor
