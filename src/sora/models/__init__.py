@@ -1,6 +1,7 @@
 """The paper's networks: one architecture a file, pixels in [0, 1] in, logits out."""
 
-from sora.models import preactresnet  # noqa: F401  (importing a file registers its networks)
+# Importing an architecture registers it.
+from sora.models import preactresnet, resnet, senet, vit, wideresnet  # noqa: F401
 from sora.models._normalize import Normalize
 from sora.models._registry import Entry, create, entry, names, register
 

@@ -1,0 +1,73 @@
+"""SENet-18: pre-activation blocks whose channels are reweighted by a squeeze-and-excitation gate."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sora.models._checks import check_int
+from sora.models._registry import register
+from sora.models._stages import build_stages, conv1x1, conv3x3
+
+REDUCTION = 16
+"""How many times fewer channels the gate's hidden layer has."""
+
+
+class SqueezeExciteBlock(nn.Module):
+    """BN, ReLU, conv, BN, ReLU, conv, gate, plus the shortcut; a projection reads the activated input."""
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(in_channels)
+        self.conv1 = conv3x3(in_channels, out_channels, stride)
+        self.bn2 = nn.BatchNorm2d(out_channels)
+        self.conv2 = conv3x3(out_channels, out_channels)
+        hidden = max(1, out_channels // REDUCTION)
+        self.squeeze = nn.Conv2d(out_channels, hidden, 1)
+        self.excite = nn.Conv2d(hidden, out_channels, 1)
+        self.shortcut: nn.Module | None = None
+        if stride != 1 or in_channels != out_channels:
+            self.shortcut = conv1x1(in_channels, out_channels, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (N, in, H, W) to (N, out, H / stride, W / stride)."""
+        out: Tensor = F.relu(self.bn1(x), inplace=True)
+        if self.shortcut is not None:
+            x = self.shortcut(out)
+        out = self.conv1(out)
+        out = self.conv2(F.relu(self.bn2(out), inplace=True))
+        hidden = F.relu(self.squeeze(out.mean((2, 3), keepdim=True)), inplace=True)
+        gate = torch.sigmoid(self.excite(hidden))
+        return torch.addcmul(x, out, gate)
+
+
+@register(
+    "senet18",
+    summary="SENet-18, pre-activation blocks with squeeze-and-excitation",
+    paper="Hu, Shen, Sun: Squeeze-and-Excitation Networks, CVPR 2018",
+)
+class SENet(nn.Module):
+    """SENet-18 with a 3x3 stem; neither BN nor ReLU follows its last stage.
+
+    Args:
+        num_classes: number of logits.
+        in_channels: channels of the images.
+        width: channels of the first stage; each further stage doubles them.
+        stages: how many of the four stages to keep; fewer for small images.
+    """
+
+    def __init__(self, num_classes: int, in_channels: int = 3, width: int = 64, stages: int = 4) -> None:
+        super().__init__()
+        check_int("stages", stages, low=1, high=4)
+        self.stem = conv3x3(in_channels, width)
+        self.norm = nn.BatchNorm2d(width)
+        self.stages = build_stages(SqueezeExciteBlock, width, width, stages)
+        self.head = nn.Linear(width << (stages - 1), num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map normalised images (N, C, H, W) to logits (N, K)."""
+        out: Tensor = F.relu(self.norm(self.stem(x)), inplace=True)
+        out = self.stages(out)
+        logits: Tensor = self.head(out.mean((2, 3)))
+        return logits

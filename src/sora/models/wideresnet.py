@@ -1,0 +1,99 @@
+"""WideResNet-28-10: few, wide pre-activation groups with dropout between the convolutions."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sora.errors import UserError
+from sora.models._checks import check_int
+from sora.models._registry import register
+from sora.models._stages import build_stages, conv1x1, conv3x3
+
+STEM = 16
+GROUPS = 3
+PAPER_WIDTH = 10 * STEM
+
+
+class WideBlock(nn.Module):
+    """BN, ReLU, conv, BN, ReLU, dropout, conv, plus the shortcut; a projection reads the activated input."""
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(in_channels)
+        self.conv1 = conv3x3(in_channels, out_channels, stride)
+        self.bn2 = nn.BatchNorm2d(out_channels)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+        self.conv2 = conv3x3(out_channels, out_channels)
+        self.shortcut: nn.Module | None = None
+        if stride != 1 or in_channels != out_channels:
+            self.shortcut = conv1x1(in_channels, out_channels, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (N, in, H, W) to (N, out, H / stride, W / stride)."""
+        out: Tensor = F.relu(self.bn1(x), inplace=True)
+        if self.shortcut is not None:
+            x = self.shortcut(out)
+        out = self.conv1(out)
+        out = self.conv2(self.dropout(F.relu(self.bn2(out), inplace=True)))
+        return out.add_(x)
+
+
+@register(
+    "wideresnet28-10",
+    summary="WideResNet-28-10, 36 million parameters",
+    paper="Zagoruyko, Komodakis: Wide Residual Networks, BMVC 2016",
+)
+class WideResNet(nn.Module):
+    """WideResNet of three groups.
+
+    Args:
+        num_classes: number of logits.
+        in_channels: channels of the images.
+        width: channels of the first group; each further group doubles them. The stem has 16, or
+            `width` if that is less.
+        depth: number of layers, 6 n + 4 for n blocks a group.
+        widen: the paper's widening factor, another way to say `width` = 16 * `widen`.
+        dropout: probability of zeroing an activation between a block's two convolutions.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        in_channels: int = 3,
+        width: int = PAPER_WIDTH,
+        depth: int = 28,
+        widen: int | None = None,
+        dropout: float = 0.3,
+    ) -> None:
+        super().__init__()
+        check_int("depth", depth, low=10)
+        if (depth - 4) % 6:
+            raise UserError(f"depth must be 6 n + 4 (10, 16, 22, 28, 34, ...), not {depth}")
+        if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
+            raise UserError(f"dropout must be a number at least 0 and below 1, not {dropout!r}")
+        if widen is not None:
+            check_int("widen", widen)
+            if width not in (PAPER_WIDTH, STEM * widen):
+                raise UserError(f"width {width} and widen {widen} disagree: width is {STEM} * widen")
+            width = STEM * widen
+        stem = min(STEM, width)
+        features = width << (GROUPS - 1)
+        self.stem = conv3x3(in_channels, stem)
+        block = partial(WideBlock, dropout=dropout)
+        self.stages = build_stages(block, stem, width, GROUPS, blocks=(depth - 4) // 6)
+        self.norm = nn.BatchNorm2d(features)
+        self.head = nn.Linear(features, num_classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map normalised images (N, C, H, W) to logits (N, K)."""
+        out: Tensor = self.stages(self.stem(x))
+        out = F.relu(self.norm(out), inplace=True)
+        logits: Tensor = self.head(out.mean((2, 3)))
+        return logits
