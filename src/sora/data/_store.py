@@ -45,7 +45,8 @@ class ImageSet:
 
     def batches(self, batch_size: int, device: torch.device | str = "cpu") -> Iterator[tuple[Tensor, Tensor]]:
         """All images in order as (x in [0, 1], y), for evaluation."""
-        for positions in torch.arange(len(self)).split(batch_size):
+        for start in range(0, len(self), batch_size):
+            positions = torch.arange(start, min(start + batch_size, len(self)))
             x = self.gather(positions).to(device).float().div_(255)
             yield x, self.labels[positions].to(device)
 

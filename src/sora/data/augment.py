@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,12 +14,8 @@ from torch.nn import functional as F
 from sora.data import _geometry as geometry
 from sora.errors import UserError, unknown
 
-_OPERATIONS = {
-    "crop": "crop:PAD",
-    "resized-crop": "resized-crop:SIZE",
-    "flip": "flip",
-    "rotate": "rotate:DEGREES",
-}
+_FORMS = ("crop:PAD", "resized-crop:SIZE", "flip", "rotate:DEGREES")
+_USAGE = {form.partition(":")[0]: form for form in _FORMS}
 _AREA, _RATIO, _TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # the usual random resized crop
 
 
@@ -98,7 +95,8 @@ class Transform:
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Transform:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{k: change(v) for k, v in values.items() if isinstance(v, Tensor)})
+        changed: dict[str, Any] = {k: change(v) for k, v in values.items() if isinstance(v, Tensor)}
+        return replace(self, **changed)
 
 
 @dataclass(frozen=True)
@@ -116,16 +114,16 @@ class Augment:
         found: dict[str, float] = {}
         for operation in operations:
             name, _, value = operation.partition(":")
-            if name not in _OPERATIONS:
-                raise unknown("augmentation", operation, _OPERATIONS.values())
-            found[name] = _amount(operation, _OPERATIONS[name], value)
+            if name not in _USAGE:
+                raise unknown("augmentation", operation, _FORMS)
+            found[name] = _amount(operation, _USAGE[name], value)
         if len(found) != len(operations) or {"crop", "resized-crop"} <= found.keys():
             raise UserError(f"augmentation {', '.join(operations)}: one crop, one flip, one rotate at most")
         return cls(
-            int(found.get("crop", 0)),
-            int(found.get("resized-crop", 0)),
-            "flip" in found,
-            found.get("rotate", 0.0),
+            pad=int(found.get("crop", 0)),
+            size=int(found.get("resized-crop", 0)),
+            flip="flip" in found,
+            degrees=found.get("rotate", 0.0),
         )
 
     def draw(self, n: int, size: Sequence[int], generator: torch.Generator) -> Transform:
@@ -165,13 +163,8 @@ def _draw_boxes(n: int, height: int, width: int, generator: torch.Generator) -> 
     fits = (heights >= 1) & (heights <= height) & (widths >= 1) & (widths <= width)
     first = fits.int().argmax(1, keepdim=True)
     fitting = fits.any(1)
-    h = heights.gather(1, first)[:, 0].where(
-        fitting, torch.tensor(float(min(height, round(width / _RATIO[0]))))
-    )
-    w = widths.gather(1, first)[:, 0].where(
-        fitting, torch.tensor(float(min(width, round(height * _RATIO[1]))))
-    )
-    corner = torch.rand(2, n, generator=generator)
+    h = torch.where(fitting, heights.gather(1, first)[:, 0], min(height, round(width / _RATIO[0])))
+    w = torch.where(fitting, widths.gather(1, first)[:, 0], min(width, round(height * _RATIO[1])))
+    corner = torch.where(fitting, torch.rand(2, n, generator=generator), 0.5)
     top, left = (corner[0] * (height - h + 1)).floor(), (corner[1] * (width - w + 1)).floor()
-    top, left = top.where(fitting, (height - h) // 2), left.where(fitting, (width - w) // 2)
     return torch.stack((top, left, h, w), dim=1)

@@ -22,7 +22,7 @@ class Batch(NamedTuple):
     x: Tensor
     """float32 (B, C, H, W) in [0, 1], channels-last, on the loader's device."""
     y: Tensor
-    index: Tensor
+    index: Tensor  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     """Positions in the training set, for methods with a memory per image."""
     transform: Transform | None
     """What augmentation did to each image."""
@@ -67,12 +67,11 @@ class Loader:
         order = torch.randperm(len(self.images), generator=_generator(self.seed, attempt, epoch, _ORDER))
         for number in range(start, len(self)):
             low, high = self._bounds[number : number + 2]
-            generator = _generator(self.seed, attempt, epoch, _AUGMENT, number)
+            count, size = high - low, self.images.images.shape[1:3]
+            choices = _generator(self.seed, attempt, epoch, _AUGMENT, number)
             # Drawn for the whole batch, then cut, so that the number of processes changes nothing.
-            transform = self.augment.draw(high - low, self.images.images.shape[1:3], generator)
-            share = slice(
-                (high - low) * self.rank // self.world, (high - low) * (self.rank + 1) // self.world
-            )
+            transform = self.augment.draw(count, size, choices)
+            share = slice(count * self.rank // self.world, count * (self.rank + 1) // self.world)
             yield self._batch(order[low:high][share], transform[share])
 
     def _batch(self, index: Tensor, transform: Transform) -> Batch:
