@@ -1,0 +1,103 @@
+"""What an evaluation found: predictions under each attack, and the numbers that follow from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sora.errors import UserError
+from sora.threat import Threat
+
+Z = 1.959963984540054  # two-sided 95 % of a normal distribution
+
+
+def wilson(successes: int, n: int) -> tuple[float, float]:
+    """The 95 % interval of a proportion (Wilson's score interval, sound also near 0 and 1)."""
+    share = successes / n
+    centre = (share + Z**2 / (2 * n)) / (1 + Z**2 / n)
+    half = Z / (1 + Z**2 / n) * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
+    # Rounding must not push an end past the proportion itself.
+    return max(0.0, min(centre - half, share)), min(1.0, max(centre + half, share))
+
+
+def verdict(accuracy: Mapping[str, float]) -> str:
+    """Whether FGSM accuracy can be believed: `healthy`, `suspect` or `overfitted`.
+
+    Overfitted when PGD-10 accuracy is under a quarter of FGSM accuracy, healthy when at least half, else
+    suspect. An FGSM accuracy of 0 leaves nothing to compare and is suspect: a model without any robustness
+    is not catastrophically overfitted, but it is not healthy either.
+    """
+    missing = [name for name in ("fgsm", "pgd10") if name not in accuracy]
+    if missing:
+        raise UserError(f"a verdict needs the accuracy under {' and '.join(missing)} as well")
+    single, multi = accuracy["fgsm"], accuracy["pgd10"]
+    if multi < single / 4:
+        return "overfitted"
+    return "healthy" if single > 0 and multi >= single / 2 else "suspect"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Predictions of one model on the same examples under several attacks of one threat."""
+
+    threat: Threat
+    labels: Tensor
+    num_classes: int
+    predictions: dict[str, Tensor]
+    """What the model says about each example under each attack."""
+    settings: dict[str, dict[str, Any]] = field(repr=False)
+    """Norm, eps, steps, step size and restarts of each attack."""
+
+    @property
+    def n(self) -> int:
+        """How many examples there are."""
+        return len(self.labels)
+
+    @cached_property
+    def robust(self) -> dict[str, Tensor]:
+        """Which examples each attack leaves rightly classified."""
+        return {name: found == self.labels for name, found in self.predictions.items()}
+
+    @cached_property
+    def accuracy(self) -> dict[str, float]:
+        """The share of rightly classified examples under each attack."""
+        return {name: int(flags.sum()) / self.n for name, flags in self.robust.items()}
+
+    @cached_property
+    def attacks(self) -> dict[str, dict[str, Any]]:
+        """Each attack's settings with n and the 95 % interval of its accuracy."""
+        return {name: kept | self._counted(self.robust[name]) for name, kept in self.settings.items()}
+
+    @cached_property
+    def worst_case(self) -> Tensor:
+        """Which examples no attack gets: the only ones that may be called robust."""
+        return torch.stack(list(self.robust.values())).all(0)
+
+    def per_class(self, name: str) -> list[float]:
+        """Accuracy under an attack for each class; NaN for a class without examples."""
+        hits = self.labels[self.robust[name]].bincount(minlength=self.num_classes)
+        sizes = self.labels.bincount(minlength=self.num_classes)
+        return (hits.double() / sizes).tolist()
+
+    def confusion(self, name: str) -> Tensor:
+        """Counts of (true class, predicted class) under an attack."""
+        pairs = self.labels * self.num_classes + self.predictions[name]
+        return pairs.bincount(minlength=self.num_classes**2).view(self.num_classes, self.num_classes)
+
+    def record(self) -> dict[str, Any]:
+        """The numbers in the form the run folder's files have."""
+        return {
+            "threat": {"norm": self.threat.norm, "eps": self.threat.eps},
+            "accuracy": dict(self.accuracy),
+            "attacks": {name: dict(found) for name, found in self.attacks.items()},
+        }
+
+    def _counted(self, flags: Tensor) -> dict[str, Any]:
+        low, high = wilson(int(flags.sum()), self.n)
+        return {"n": self.n, "low": low, "high": high}
