@@ -21,9 +21,14 @@ def names() -> list[str]:
 
 def load(name: str, root: str | Path | None = None) -> Dataset:
     """The data set called `name`, from the folder that holds the data sets (see `data_root`)."""
+    check_name(name)
+    return _SOURCES[name](data_root(root))
+
+
+def check_name(name: str) -> None:
+    """Raise if no data set is called that."""
     if name not in _SOURCES:
         raise unknown("data set", name, names())
-    return _SOURCES[name](data_root(root))
 
 
 def data_root(root: str | Path | None = None) -> Path:
