@@ -25,14 +25,9 @@ def find_builder(name: str) -> Callable[..., nn.Module]:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # whatever the user's module raises, the name they gave is what to look at
-        raise UserError(f"model {name!r}: cannot import {module_name!r}: {one_line(error)}") from error
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise UserError(f"model {name!r}: cannot import {module_name!r}: {reason}") from error
     builder: Any = getattr(module, function_name, None)
     if not callable(builder):
-        state = "has no" if builder is None else "has a value, not a function, as"
-        raise UserError(f"model {name!r}: {module_name!r} {state} {function_name!r}")
+        raise UserError(f"model {name!r}: {module_name!r} has no function {function_name!r}")
     return builder  # type: ignore[no-any-return]
-
-
-def one_line(error: Exception) -> str:
-    """An exception's type and message on one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -86,8 +86,8 @@ def create(
         in_channels: channels of the images.
         image_size: height and width of the images; convolutional networks take any.
         width: channels of the first stage (of a token in a ViT); None is the paper's.
-        mean: subtracted from the pixels, one number or one a channel; None is 0.
-        std: the pixels are divided by it afterwards, one number or one a channel; None is 1.
+        mean: subtracted from the pixels, a list of one number or of one a channel; None is 0.
+        std: what the pixels are divided by afterwards, likewise; None is 1.
         options: what else the network takes, see `entry(name).options`.
 
     Returns:

@@ -1,0 +1,184 @@
+"""What holds for every network: sizes, shapes, modes, derivatives, memory format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sora.errors import UserError
+from sora.models import create
+
+CNNS = ["preactresnet18", "resnet18", "senet18", "wideresnet28-10"]
+SMALL: dict[str, dict[str, Any]] = {
+    "preactresnet18": {"width": 8},
+    "resnet18": {"width": 8},
+    "senet18": {"width": 8},
+    "wideresnet28-10": {"width": 8, "depth": 10, "dropout": 0.0},
+    "vit-small": {"width": 24, "depth": 2, "heads": 3},
+}
+DATA = {  # classes, channels, pixels
+    "cifar10": (10, 3, 32),
+    "cifar100": (100, 3, 32),
+    "tinyimagenet": (200, 3, 64),
+    "pathmnist": (9, 3, 28),
+    "tissuemnist": (8, 1, 28),
+}
+PARAMETERS = {
+    "resnet18": (11_173_962, 11_220_132, 11_271_432, 11_173_449, 11_171_784),
+    "preactresnet18": (11_172_170, 11_218_340, 11_269_640, 11_171_657, 11_169_992),
+    "wideresnet28-10": (36_479_194, 36_536_884, 36_600_984, 36_478_553, 36_477_624),
+    "senet18": (11_260_354, 11_306_524, 11_357_824, 11_259_841, 11_258_176),
+    "vit-small": (21_342_346, 21_376_996, 21_489_224, 21_336_201, 21_323_528),
+}
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def small(name: str, num_classes: int = 10, in_channels: int = 3, image_size: int = 32) -> nn.Module:
+    return create(name, num_classes, in_channels, image_size, **SMALL[name])
+
+
+def count(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("dataset", DATA)
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameters_and_output_shape_of_the_papers_networks(name: str, dataset: str) -> None:
+    classes, channels, pixels = DATA[dataset]
+    with torch.device("meta"):
+        model = create(name, classes, channels, pixels)
+        assert count(model) == PARAMETERS[name][list(DATA).index(dataset)]
+        assert model(torch.rand(2, channels, pixels, pixels)).shape == (2, classes)
+
+
+@pytest.mark.parametrize(("classes", "expected"), [(10, 46_160_474), (100, 46_218_164), (200, 46_282_264)])
+def test_parameters_of_wideresnet_34_10(classes: int, expected: int) -> None:
+    with torch.device("meta"):
+        assert count(create("wideresnet28-10", classes, depth=34, widen=10, dropout=0.0)) == expected
+
+
+@pytest.mark.parametrize("pixels", [28, 32, 64])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", SMALL)
+def test_small_networks_give_finite_logits(name: str, channels: int, pixels: int) -> None:
+    logits = small(name, 7, channels, pixels)(torch.rand(2, channels, pixels, pixels))
+    assert logits.shape == (2, 7)
+    assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize("name", CNNS)
+def test_convolutional_networks_take_maps_that_are_not_square(name: str) -> None:
+    assert small(name)(torch.rand(2, 3, 20, 33)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("width", [1, 3, 24])
+@pytest.mark.parametrize("name", CNNS)
+def test_any_width_builds(name: str, width: int) -> None:
+    assert create(name, 10, width=width)(torch.rand(2, 3, 16, 16)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", ["preactresnet18", "resnet18", "senet18"])
+def test_stages_keeps_the_first_stages_of_two_blocks_each(name: str, stages: int) -> None:
+    network: Any = create(name, 10, width=4, stages=stages).network
+    assert [len(stage) for stage in network.stages] == [2] * stages
+    assert network.head.in_features == 4 * 2 ** (stages - 1)
+    x, sizes = torch.rand(2, 4, 28, 28), []
+    for stage in network.stages:
+        x = stage(x)
+        sizes.append(x.shape[-1])
+    assert sizes == [28, 14, 7, 4][:stages]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_evaluation_mode_is_deterministic_and_changes_no_buffer(name: str) -> None:
+    model, x = small(name).eval(), torch.rand(4, 3, 32, 32)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    assert torch.equal(model(x), model(x))
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_training_mode_without_dropout_is_deterministic(name: str) -> None:
+    model, x = small(name).train(), torch.rand(4, 3, 32, 32)
+    assert torch.equal(model(x), model(x))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_same_seed_gives_the_same_weights(name: str) -> None:
+    def weights(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return torch.cat([p.flatten() for p in small(name).parameters()])
+
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", SMALL)
+def test_gradient_reaches_every_parameter_and_the_image(name: str, training: bool) -> None:
+    model = small(name).train(training)
+    x = torch.rand(4, 3, 32, 32, requires_grad=True)
+    model(x).square().sum().backward()
+    assert x.grad is not None
+    assert x.grad.abs().amax(dim=(1, 2, 3)).gt(0).all()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_input_gradient_can_be_differentiated_again(name: str) -> None:
+    model = small(name).double()
+    x = torch.rand(2, 3, 32, 32, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(model(x).logsumexp(1).sum(), x, create_graph=True)
+    gradient.square().sum().backward()
+    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", CNNS)
+def test_channels_last_stays_channels_last(name: str) -> None:
+    model: Any = small(name).to(memory_format=torch.channels_last)
+    formats = []
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.BatchNorm2d) and module.weight.shape[0] > 1:
+            module.register_forward_hook(
+                lambda _m, _i, out: formats.append(out.is_contiguous(memory_format=torch.channels_last))
+            )
+    x = torch.rand(2, 3, 32, 32).to(memory_format=torch.channels_last)
+    plain = small_like(name, model)(x.contiguous())
+    torch.testing.assert_close(model(x), plain, rtol=1e-3, atol=1e-4)
+    assert len(formats) > 10
+    assert all(formats)
+
+
+def small_like(name: str, model: nn.Module) -> nn.Module:
+    copy = small(name)
+    copy.load_state_dict(model.state_dict())
+    return copy
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_one_graph_without_breaks(name: str) -> None:
+    model, x = small(name).eval(), torch.rand(2, 3, 32, 32)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x), model(x))
+
+
+@pytest.mark.parametrize("name", ["preactresnet18", "resnet18", "senet18"])
+def test_default_initialisation_of_convolutions(name: str) -> None:
+    for module in create(name, 10, width=16).modules():
+        if isinstance(module, nn.Conv2d) and module.bias is None:
+            bound = module.weight[0].numel() ** -0.5
+            assert module.weight.abs().max() <= bound
+            assert module.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.15)
+
+
+def test_vit_refuses_another_image_size() -> None:
+    with pytest.raises(UserError, match=r"^this ViT takes images of 32x32 pixels, got 32x28$"):
+        small("vit-small")(torch.rand(2, 3, 32, 28))

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sora.errors import UserError
+from sora.models import _registry, create, entry, names, register
+
+ALL = ["preactresnet18", "resnet18", "senet18", "vit-small", "wideresnet28-10"]
+
+
+def test_names_are_the_papers_networks() -> None:
+    assert names() == ALL
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_entry_says_what_it_is_and_where_from(name: str) -> None:
+    known = entry(name)
+    assert known.name == name
+    assert known.summary
+    assert "\n" not in known.summary
+    assert known.paper[-4:].isdigit()  # ends with the year
+    assert known.options["width"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"name": "preactresnet"},
+            "^unknown model 'preactresnet'; did you mean 'preactresnet18'? allowed: package",
+        ),
+        (
+            {"name": "resnet18", "stage": 2},
+            "^unknown option of resnet18 'stage'; did you mean 'stages'? allowed: ",
+        ),
+        (
+            {"name": "vit-small", "stages": 2},
+            "^unknown option of vit-small 'stages'; allowed: depth, heads, patch",
+        ),
+        ({"num_classes": 1}, "^num_classes must be a whole number >= 2, not 1$"),
+        ({"num_classes": 2.0}, "^num_classes must be a whole number >= 2, not 2.0$"),
+        ({"in_channels": 0}, "^in_channels must be a whole number >= 1, not 0$"),
+        ({"image_size": 0}, "^image_size must be a whole number >= 1, not 0$"),
+        ({"width": 0}, "^width must be a whole number >= 1, not 0$"),
+        ({"width": True}, "^width must be a whole number >= 1, not True$"),
+        ({"stages": 5}, "^stages must be a whole number from 1 to 4, not 5$"),
+        ({"stages": "2"}, "^stages must be a whole number from 1 to 4, not '2'$"),
+        (
+            {"shortcut_input": "row"},
+            "unknown shortcut_input 'row'; did you mean 'raw'? allowed: activ",
+        ),
+        ({"name": "resnet18", "stages": 0}, "^stages must be a whole number from 1 to 4, not 0$"),
+        ({"name": "senet18", "stages": 0}, "^stages must be a whole number from 1 to 4, not 0$"),
+        ({"name": "vit-small", "image_size": 30}, "^image_size 30 is not divisible by patch 4$"),
+        ({"name": "vit-small", "width": 64}, "^width 64 is not divisible by heads 6$"),
+        ({"name": "vit-small", "patch": 0}, "^patch must be a whole number >= 1, not 0$"),
+        ({"name": "vit-small", "depth": 0}, "^depth must be a whole number >= 1, not 0$"),
+        ({"name": "wideresnet28-10", "depth": 30}, r"^depth must be 6 n \+ 4 .*, not 30$"),
+        ({"name": "wideresnet28-10", "depth": 4}, "^depth must be a whole number >= 10, not 4$"),
+        ({"name": "wideresnet28-10", "widen": 0}, "^widen must be a whole number >= 1, not 0$"),
+        ({"name": "wideresnet28-10", "widen": 2, "width": 64}, "^width 64 and widen 2 disagree"),
+        (
+            {"name": "wideresnet28-10", "dropout": 1.0},
+            "^dropout must be a number .* below 1, not 1.0$",
+        ),
+        ({"name": "wideresnet28-10", "dropout": "0.3"}, "^dropout must be a number .*, not '0.3'$"),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_what_is_allowed(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message.replace("? ", r"\? ")) as caught, torch.device("meta"):
+        create(**{"name": "preactresnet18", "num_classes": 10, **arguments})  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def test_numpy_integers_are_whole_numbers() -> None:
+    model = create("resnet18", np.int64(7), width=4, stages=1)  # type: ignore[arg-type]
+    assert model(torch.rand(1, 3, 8, 8)).shape == (1, 7)
+
+
+def test_a_registered_builder_is_created_with_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_registry, "_ENTRIES", {})
+
+    @register("linear", summary="one layer", paper="none")
+    def linear(num_classes: int, image_size: int, bias: bool = True) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(3 * image_size**2, num_classes, bias=bias))
+
+    model = create("linear", 5, image_size=4, bias=False)
+    assert model(torch.rand(2, 3, 4, 4)).shape == (2, 5)
+    assert len(list(model.parameters())) == 1
+    assert entry("linear").options == {"bias": True}
+    with pytest.raises(ValueError, match="registered twice"):
+        register("linear", summary="", paper="")(linear)

@@ -1,0 +1,50 @@
+"""The documentation page: its code runs, its tables are true."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from sora.models import _registry, create, entry, names
+
+PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line[:3] == "| `"
+]
+
+
+def test_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(_registry, "_ENTRIES", dict(_registry._ENTRIES))
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    assert len(blocks) == 6
+    namespace: dict[str, object] = {}
+    for block in blocks:
+        if name := re.match(r"# (\w+\.py)\n", block):
+            (tmp_path / name[1]).write_text(block)
+        else:
+            exec(block, namespace)
+    del sys.modules["nets"]  # so that no other test meets it
+
+
+def test_parameter_table_is_true() -> None:
+    data = [(10, 3, 32), (100, 3, 32), (200, 3, 64), (9, 3, 28), (8, 1, 28)]
+    rows = [row for row in ROWS if len(row) == 6]
+    assert [row[0] for row in rows] == [f"`{name}`" for name in names()]
+    for name, *counts in rows:
+        for count, sizes in zip(counts, data, strict=True):
+            with torch.device("meta"):
+                model = create(name.strip("`"), *sizes)
+            assert f"{sum(p.numel() for p in model.parameters()):,}" == count
+
+
+def test_option_table_is_true() -> None:
+    written = [[cell.strip("`") for cell in row[:3]] for row in ROWS if len(row) == 4]
+    assert written == [
+        [name, o, repr(default)] for name in names() for o, default in entry(name).options.items()
+    ]

@@ -1,0 +1,122 @@
+"""Networks named `package.module:function`."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from sora.errors import UserError
+from sora.models import create
+
+NUMBER = itertools.count()  # a fresh module name a test: Python imports a name once
+
+BUILDERS = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, **given):
+        super().__init__()
+        self.given = given
+
+def every(num_classes, in_channels, image_size, width=8, depth=2):
+    return Net(**locals())
+
+def few(num_classes, *, image_size):
+    return Net(**locals())
+
+def any_(**given):
+    return Net(**given)
+
+def needs_more(num_classes, secret):
+    return Net()
+
+def text(num_classes):
+    return "not a network"
+
+value = 3
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module in the current directory."""
+    name = f"own_nets_{next(NUMBER)}"
+    (tmp_path / f"{name}.py").write_text(BUILDERS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [p for p in sys.path if p not in ("", str(tmp_path))])
+    return name
+
+
+def given(name: str, *args: int, **kwargs: object) -> dict[str, object]:
+    return create(name, *args, **kwargs).given  # type: ignore[arg-type, return-value]
+
+
+def test_it_gets_what_its_signature_accepts(module: str) -> None:
+    sizes = {"num_classes": 4, "in_channels": 1, "image_size": 16}
+    assert given(f"{module}:every", 4, 1, 16) == {**sizes, "width": 8, "depth": 2}
+    assert given(f"{module}:every", 4, 1, 16, width=3, depth=1) == {**sizes, "width": 3, "depth": 1}
+    assert given(f"{module}:few", 4, 1, 16) == {"num_classes": 4, "image_size": 16}
+    assert given(f"{module}:any_", 4, 1, 16, a=1) == {**sizes, "a": 1}
+
+
+def test_a_class_is_a_builder_too(module: str) -> None:
+    assert given(f"{module}:Net", 4)["num_classes"] == 4
+
+
+def test_it_is_not_wrapped_with_normalisation(module: str) -> None:
+    model = create(f"{module}:few", 4, mean=[0.5], std=[0.5])
+    assert type(model).__name__ == "Net"
+
+
+def test_a_module_inside_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / f"own_package_{next(NUMBER)}"
+    package.mkdir()
+    (package / "nets.py").write_text("from torch import nn\ndef flat():\n    return nn.Flatten()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    model = create(f"{package.name}.nets:flat", 2)
+    assert model(torch.rand(2, 3, 4, 4)).shape == (2, 48)
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "message"),
+    [
+        ("missing", {}, "has no function 'missing'$"),
+        ("value", {}, "has no function 'value'$"),
+        ("text", {}, "must return a torch.nn.Module, not str$"),
+        ("needs_more", {}, "needs more than .*: missing a required argument: 'secret'$"),
+        ("every", {"width": 2, "dept": 1}, "'dept'; did you mean 'depth'. allowed: depth, width$"),
+        ("few", {"width": 2}, r"'width'; allowed: \(none\)$"),
+        ("", {}, "is not of the form package.module:function$"),
+    ],
+)
+def test_a_mistake_is_one_line(module: str, function: str, options: dict[str, int], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        create(f"{module}:{function}", 4, **options)  # type: ignore[arg-type]
+    assert module in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (None, "cannot import '.*': ModuleNotFoundError: No module named"),
+        ("def broken(:", "cannot import '.*': SyntaxError: "),
+        ("raise RuntimeError('first\\nsecond')", "cannot import '.*': RuntimeError: first second$"),
+    ],
+)
+def test_a_module_that_cannot_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, message: str
+) -> None:
+    name = f"own_broken_{next(NUMBER)}"
+    if source is not None:
+        (tmp_path / f"{name}.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    with pytest.raises(UserError, match=message) as caught:
+        create(f"{name}:net", 4)
+    assert "\n" not in str(caught.value)
