@@ -4,9 +4,9 @@
 The second is free: the weight update's backward pass goes through the input anyway. Everything is computed
 per example over the flattened input and averaged over the batch; no function synchronises with the host.
 
-Edge cases, everywhere the same: an example whose `g` is all zero is left out; if none is left the result is
-NaN. Vectors are divided by their largest entry before they are squared, because the gradients of a mean
-loss underflow.
+Edge cases, everywhere the same: an example whose `g` is all zero is left out; if none is left, or if a
+gradient is not finite, the result is NaN. Vectors are divided by their largest entry before they are
+squared, because the gradients of a mean loss underflow.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ import torch
 from torch import Tensor
 
 
+def precise(z: Tensor) -> Tensor:
+    """At least float32, where sums and squares are safe."""
+    return z if z.dtype == torch.float64 else z.float()
+
+
 def _scaled(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Each example as a float row with largest entry 1, and that largest entry (B, 1)."""
-    rows = z.flatten(1)
-    rows = rows if rows.dtype == torch.float64 else rows.float()
-    largest = rows.abs().amax(1, keepdim=True)
+    """Each example as a float row with largest entry 1, and that largest entry (B, 1), a constant."""
+    rows = precise(z.flatten(1))
+    largest = rows.detach().abs().amax(1, keepdim=True)
     return rows / torch.where(largest > 0, largest, 1.0), largest
 
 
@@ -29,11 +33,15 @@ def _mean_over(values: Tensor, keep: Tensor) -> Tensor:
 
 
 def cosine(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine of each pair of examples (B,) and which of them are defined (B,), both vectors non-zero."""
+    """Cosine of each pair of examples (B,) and which of them are defined (B,), both vectors non-zero.
+
+    It can be differentiated also where it is not defined: the gradient there is zero.
+    """
     (a, a_max), (b, b_max) = _scaled(a), _scaled(b)
-    defined = ((a_max > 0) & (b_max > 0)).squeeze(1)
-    lengths = a.square().sum(1).sqrt() * b.square().sum(1).sqrt()
-    return (a * b).sum(1) / torch.where(defined, lengths, 1.0), defined
+    defined = ((a_max != 0) & (b_max != 0)).squeeze(1)
+    # The root is taken last and of 1 where undefined: its slope at 0 is infinite.
+    squares = torch.where(defined, a.square().sum(1) * b.square().sum(1), 1.0)
+    return (a * b).sum(1) / squares.sqrt(), defined
 
 
 def pert_align(g: Tensor, g_adv: Tensor) -> Tensor:
@@ -44,7 +52,7 @@ def pert_align(g: Tensor, g_adv: Tensor) -> Tensor:
 def alt_pert_align(g: Tensor, g_adv: Tensor) -> Tensor:
     """AltPertAlign, appendix A.5: `||g||_2 (sign(g) . g') / (||g||_1 ||g'||_2)`, averaged."""
     (g, g_max), (g_adv, adv_max) = _scaled(g), _scaled(g_adv)
-    defined = ((g_max > 0) & (adv_max > 0)).squeeze(1)
+    defined = ((g_max != 0) & (adv_max != 0)).squeeze(1)
     top = g.square().sum(1).sqrt() * (g.sign() * g_adv).sum(1)
     bottom = g.abs().sum(1) * g_adv.square().sum(1).sqrt()
     return _mean_over(top / torch.where(defined, bottom, 1.0), defined)
@@ -63,7 +71,7 @@ def linearity_terms(g: Tensor, g_adv: Tensor, norm: str = "linf", *, ratio_of_su
     adv = g_adv.flatten(1).to(rows.dtype) / scale
     along = rows if norm == "l2" else rows.sign()
     top, bottom = (along * adv).sum(1), (along * rows).sum(1)
-    defined = largest.squeeze(1) > 0
+    defined = largest.squeeze(1) != 0
     if ratio_of_sums:
         unit = (scale.square() if norm == "l2" else scale).squeeze(1)
         return torch.stack(((top * unit).sum(), (bottom * unit).sum()))

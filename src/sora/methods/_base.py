@@ -7,11 +7,11 @@ steps an optimiser and, after the input check of a shape's first batch, never wa
 from __future__ import annotations
 
 import math
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -22,11 +22,12 @@ from torch.nn.parallel import DistributedDataParallel
 from sora import curvature
 from sora._modes import evaluating
 from sora._typed import Options, option
-from sora.errors import UserError
+from sora.curvature import precise
+from sora.methods._checks import check_inputs as check_inputs
+from sora.methods._checks import check_logits as check_logits
 from sora.threat import Threat
 
 Scale = float | Tensor | None
-TOLERANCE = 1e-4  # how far rounding may carry a pixel out of its box
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Crafted(NamedTuple):
     logits: Tensor | None = None  # at the start point, detached
     penalty: Tensor | None = None  # added to the loss, may carry a graph
     step_size: Tensor | None = None
+    extras: Mapping[str, Tensor] = MappingProxyType({})  # for `observe` and the log
 
 
 class Learned(NamedTuple):
@@ -91,6 +93,8 @@ class Method(nn.Module, ABC):
     hyper_class: ClassVar[type[Hyper]] = Hyper
     updates: int = 1  # weight updates a batch; the caller repeats `step` as often
     needs_gradient: ClassVar[bool] = False  # the method itself uses g', observed or not
+    only_attacks: ClassVar[bool] = True  # all of `craft` runs in the attack's mode; else it says where itself
+    strict_gradient: bool = False  # g' of the cross-entropy alone, at the price of another backward pass
 
     def __init__(self, threat: Threat, hyper: Hyper) -> None:
         super().__init__()
@@ -102,9 +106,25 @@ class Method(nn.Module, ABC):
     # What a method may override, in the order a batch meets it.
 
     def bind(
-        self, *, n_train: int, shape: tuple[int, ...], batch_size: int, epochs: int, steps_per_epoch: int
+        self,
+        *,
+        n_train: int,
+        shape: tuple[int, ...],
+        batch_size: int,
+        epochs: int,
+        steps_per_epoch: int,
+        canvas: tuple[int, ...] | None = None,
     ) -> None:
-        """Told once, before training and before `load_state_dict`, where a method needs sizes."""
+        """Told once, where a method needs sizes: after `.to(device)`, before `load_state_dict`.
+
+        Args:
+            n_train: Images in the training set.
+            shape: Of one training input, as the model sees it.
+            batch_size: Inputs of the largest batch.
+            epochs: Of the whole training.
+            steps_per_epoch: Batches an epoch.
+            canvas: Shape of an image on the padded canvas that augmentation crops; `shape` if none is padded.
+        """
 
     def begin_epoch(self, epoch: int) -> None:
         """Told before each epoch, counted from 1, where a method has a schedule."""
@@ -153,7 +173,7 @@ class Method(nn.Module, ABC):
         with self._checking(model, x, y):
             noise = self.draw(x) if noise is None else (noise,) if isinstance(noise, Tensor) else noise
             batch = Inputs(x, y, noise, index, transform, loss_scale)
-            with evaluating(bare(model), self.hyper.attack_mode == "eval"):
+            with self.attacking(bare(model), self.only_attacks):
                 crafted = self.craft(bare(model), batch)
             learned = self.learn(model, batch, crafted)
         with torch.no_grad():
@@ -161,18 +181,26 @@ class Method(nn.Module, ABC):
 
     def learn(self, model: nn.Module, batch: Inputs, crafted: Crafted) -> Learned:
         """The weight update's pass: its backward also yields the input gradient g', which is the free one."""
-        leaf = crafted.x_adv.detach().requires_grad_(self.observing or self.needs_gradient)
+        compared = self.observing and crafted.gradient is not None and crafted.second is None
+        wanted = compared or self.needs_gradient
+        leaf, scale = crafted.x_adv.detach().requires_grad_(wanted), batch.loss_scale
+        gradient: Tensor | None = None
         with torch.enable_grad():
             logits = model(leaf)
             loss = self.objective(model, logits, batch, crafted)
             if crafted.penalty is not None:
                 loss = loss + crafted.penalty
-            scaled(loss, batch.loss_scale).backward()  # type: ignore[no-untyped-call]
-        gradient = None if leaf.grad is None else unscaled(leaf.grad, batch.loss_scale)
-        return Learned(loss.detach(), logits.detach(), gradient)
+            if wanted and self.strict_gradient:
+                plain = scaled(cross_entropy(logits, batch.y), scale)
+                (gradient,) = torch.autograd.grad(plain, leaf, retain_graph=True)
+            scaled(loss, scale).backward()  # type: ignore[no-untyped-call]
+        gradient = leaf.grad if gradient is None else gradient
+        return Learned(
+            loss.detach(), logits.detach(), None if gradient is None else unscaled(gradient, scale)
+        )
 
     def _output(self, batch: Inputs, crafted: Crafted, learned: Learned) -> StepOutput:
-        extras = self.observe(batch, crafted, learned)
+        extras = {**crafted.extras, **self.observe(batch, crafted, learned)}
         nan = torch.full((), math.nan, device=batch.x.device)
         g, g_adv = crafted.gradient, learned.gradient if crafted.second is None else crafted.second
         if not self.observing or g is None or g_adv is None:
@@ -190,6 +218,10 @@ class Method(nn.Module, ABC):
             logits=learned.logits,
             extras=extras,
         )
+
+    def attacking(self, model: nn.Module, active: bool = True) -> AbstractContextManager[None]:
+        """The mode in which attack passes run, inside the block."""
+        return evaluating(model, active and self.hyper.attack_mode == "eval")
 
     def steps_of(self, multiple: float, x: Tensor) -> Tensor:
         """A step size given in multiples of eps, as the tensor that is logged."""
@@ -218,8 +250,7 @@ def bare(model: nn.Module) -> nn.Module:
 
 def cross_entropy(logits: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
     """Cross-entropy in at least float32."""
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    return F.cross_entropy(logits, y, reduction=reduction)
+    return F.cross_entropy(precise(logits), y, reduction=reduction)
 
 
 def scaled(loss: Tensor, loss_scale: Scale) -> Tensor:
@@ -229,11 +260,23 @@ def scaled(loss: Tensor, loss_scale: Scale) -> Tensor:
 
 def unscaled(gradient: Tensor, loss_scale: Scale) -> Tensor:
     """A gradient of a scaled loss in its true size, in at least float32."""
-    return gradient if loss_scale is None else gradient.float() / loss_scale
+    return gradient if loss_scale is None else precise(gradient) / loss_scale
 
 
 def input_gradient(model: nn.Module, z: Tensor, y: Tensor, loss_scale: Scale = None) -> tuple[Tensor, Tensor]:
-    """Gradient of the mean cross-entropy with respect to the input at `z`, and the logits there.
+    """Gradient of the mean cross-entropy with respect to the input at `z`, and the logits there."""
+    return gradient_of(lambda logits: cross_entropy(logits, y), model, z, loss_scale)
+
+
+def gradient_of(
+    loss: Callable[[Tensor], Tensor],
+    model: nn.Module,
+    z: Tensor,
+    loss_scale: Scale = None,
+    *,
+    create_graph: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Gradient of a loss of the logits with respect to the input at `z`, and the logits there, detached.
 
     `z` becomes a leaf after all clamping, so no pixel's gradient is hidden. Autograd is asked for this one
     tensor: the parameters' gradients are neither computed nor filled.
@@ -241,39 +284,5 @@ def input_gradient(model: nn.Module, z: Tensor, y: Tensor, loss_scale: Scale = N
     leaf = z.detach().requires_grad_()
     with torch.enable_grad():
         logits = model(leaf)
-        (gradient,) = torch.autograd.grad(scaled(cross_entropy(logits, y), loss_scale), leaf)
-    return unscaled(gradient, loss_scale), logits.detach()
-
-
-def check_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
-    """Raise where a batch is not what a method can be given."""
-    if not x.is_floating_point():
-        raise UserError(f"inputs are {x.dtype}; expected floats: divide uint8 images by 255")
-    if y.shape != x.shape[:1] or y.is_floating_point():
-        raise UserError(
-            f"labels have shape {tuple(y.shape)} and type {y.dtype}; expected {len(x)} whole numbers"
-        )
-    if not bool(x.isfinite().all()):
-        raise UserError("inputs contain NaN or infinity; clean the data first")
-    if threat.box is not None:
-        low, high = float(x.min()), float(x.max())
-        if low < threat.box[0] - TOLERANCE or high > threat.box[1] + TOLERANCE:
-            raise UserError(
-                f"inputs lie in [{low:.3g}, {high:.3g}], outside the box {threat.box}; pass un-normalised"
-                " images (normalise inside the model), or box=None for data without a pixel range"
-            )
-
-
-def check_logits(logits: Tensor, y: Tensor) -> None:
-    """Raise where a model's output and the labels do not fit; warn where it looks like probabilities."""
-    if not isinstance(logits, Tensor) or logits.dim() != 2:
-        raise UserError("the model must return logits of shape (batch, classes)")
-    low, high = int(y.min()), int(y.max())
-    if low < 0 or high >= logits.shape[1]:
-        raise UserError(
-            f"labels run from {low} to {high}, but the model has {logits.shape[1]} classes: 0 to"
-            f" {logits.shape[1] - 1}"
-        )
-    rows = logits.detach()
-    if bool((rows >= 0).all()) and bool(((rows.sum(1) - 1).abs() < 1e-3).all()):
-        warnings.warn("the model seems to return probabilities; pass logits (no softmax)", stacklevel=2)
+        (gradient,) = torch.autograd.grad(scaled(loss(logits), loss_scale), leaf, create_graph=create_graph)
+        return unscaled(gradient, loss_scale), logits.detach()
