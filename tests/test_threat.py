@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sora.errors import UserError
+from sora.threat import L2, Linf, Threat, flat_norm, parse_eps, threat, unit
+
+NORMS = [Linf, L2]
+shapes = st.one_of(
+    st.tuples(st.integers(1, 4), st.integers(1, 12)),
+    st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 5), st.integers(1, 5)),
+)
+radii = st.floats(0.001, 4.0)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Tensor:
+    """Gradients as they come: any size from denormal to huge, with some examples or entries all zero."""
+    shape = draw(shapes)
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    z = torch.randn(shape, generator=generator) * 10.0 ** draw(st.integers(-30, 30))
+    keep = torch.rand(shape, generator=generator) >= draw(st.sampled_from([0.0, 0.3, 1.0]))
+    z = z * keep
+    z[0] *= draw(st.booleans())
+    return z
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@settings(max_examples=40, deadline=None)
+@given(z=tensors(), eps=radii)
+def test_projection_is_inside_the_ball_and_idempotent(norm: type[Threat], z: Tensor, eps: float) -> None:
+    ball = norm(eps, box=None)
+    inside = ball.project(z)
+    assert (ball.size(inside) <= eps * (1 + 1e-5)).all()
+    torch.testing.assert_close(ball.project(inside), inside, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@settings(max_examples=40, deadline=None)
+@given(z=tensors(), eps=radii)
+def test_projection_keeps_what_is_inside(norm: type[Threat], z: Tensor, eps: float) -> None:
+    ball = norm(eps, box=None)
+    small = unit(z) * eps * 0.99
+    assert torch.equal(ball.project(small), small)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@settings(max_examples=40, deadline=None)
+@given(z=tensors(), eps=radii)
+def test_inside_respects_ball_and_box(norm: type[Threat], z: Tensor, eps: float) -> None:
+    ball = norm(eps)
+    x = torch.rand(z.shape, generator=torch.Generator().manual_seed(0))
+    moved = ball.inside(x, z)
+    assert ((moved >= 0) & (moved <= 1)).all()
+    assert (ball.size(moved - x) <= eps * (1 + 1e-5) + 1e-6).all()
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@settings(max_examples=40, deadline=None)
+@given(z=tensors())
+def test_direction_has_length_one_or_zero_and_never_nan(norm: type[Threat], z: Tensor) -> None:
+    ball = norm(1.0, box=None)
+    direction = ball.direction(z)
+    assert direction.isfinite().all()
+    zero = z.flatten(1).abs().amax(1) == 0
+    expected = torch.where(zero, 0.0, 1.0)
+    torch.testing.assert_close(ball.size(direction), expected, rtol=1e-5, atol=1e-6)
+    assert (direction * z >= 0).all()
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@settings(max_examples=30, deadline=None)
+@given(shape=shapes, eps=radii, seed=st.integers(0, 2**31))
+def test_random_start_is_inside_the_ball(
+    norm: type[Threat], shape: tuple[int, ...], eps: float, seed: int
+) -> None:
+    ball, x = norm(eps), torch.zeros(shape)
+    noise = ball.random_start(x, torch.Generator().manual_seed(seed))
+    assert (ball.size(noise) <= eps * (1 + 1e-5)).all()
+    again = ball.random_start(x, torch.Generator().manual_seed(seed))
+    assert torch.equal(noise, again)
+
+
+@settings(max_examples=30, deadline=None)
+@given(shape=shapes, eps=radii, seed=st.integers(0, 2**31))
+def test_sphere_has_length_exactly_eps(shape: tuple[int, ...], eps: float, seed: int) -> None:
+    noise = L2(eps).sphere(torch.zeros(shape), torch.Generator().manual_seed(seed))
+    torch.testing.assert_close(L2(eps).size(noise), torch.full(shape[:1], eps), rtol=1e-5, atol=0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(z=tensors())
+def test_flat_norm_of_tiny_and_huge_values_is_exact(z: Tensor) -> None:
+    expected = z.double().flatten(1).norm(dim=1)
+    torch.testing.assert_close(flat_norm(z).flatten().double(), expected, rtol=1e-5, atol=0)
+
+
+def test_l2_projection_keeps_the_direction() -> None:
+    projected = L2(1.0, box=None).project(torch.tensor([[3.0, 4.0], [0.3, 0.4]]))
+    torch.testing.assert_close(projected, torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
+
+
+def test_linf_direction_leaves_zero_alone() -> None:
+    direction = Linf(0.1).direction(torch.tensor([[2.0, 0.0, -1e-30]]))
+    assert direction.tolist() == [[1.0, 0.0, -1.0]]
+
+
+def test_box_none_never_clamps() -> None:
+    z = torch.tensor([[-5.0, 7.0]])
+    assert torch.equal(Linf(0.1, box=None).clamp(z), z)
+
+
+@pytest.mark.parametrize(("text", "value"), [("8/255", 8 / 255), ("0.5", 0.5), (0.25, 0.25), (0, 0.0)])
+def test_eps_reads_numbers_and_fractions(text: float | str, value: float) -> None:
+    assert parse_eps(text) == value
+
+
+@pytest.mark.parametrize("text", ["8/0", "eight", "nan", "", "1/2/3", math.inf, None])
+def test_eps_that_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="is not a number"):
+        parse_eps(text)
+
+
+def test_negative_radius_bad_box_and_unknown_norm_are_refused() -> None:
+    with pytest.raises(UserError, match="negative"):
+        Linf(-0.1)
+    with pytest.raises(UserError, match="not a range"):
+        Linf(0.1, box=(1.0, 0.0))
+    with pytest.raises(UserError, match=r"unknown norm 'l3'.*allowed: l2, linf"):
+        threat("l3", 0.1)
+
+
+def test_scaled_changes_the_radius_only() -> None:
+    assert Linf("8/255").scaled(0.5) == Linf(4 / 255)
+    assert L2(1.0, box=None).scaled(0.5) == L2(0.5, box=None)
+    assert Linf(0.1) != L2(0.1)
