@@ -17,7 +17,7 @@ class Attention(nn.Module):
     """Multi-head self-attention, scaled by one over the root of a head's width.
 
     Written out, because the fused kernels of `scaled_dot_product_attention` have no second derivative,
-    which GradAlign takes, and are no faster on so few tokens (within 3 % at 65 and 257 on a CPU).
+    which GradAlign takes, and are no faster on so few tokens (within 5 % at 65 and at 257 on a CPU).
     """
 
     def __init__(self, width: int, heads: int) -> None:
