@@ -3,42 +3,27 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
+import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sora.attacks._base import Attack
 from sora.attacks._gradient import STEP, fgsm, pgd
+from sora.attacks.auto import PARTS, AutoAttack, AutoPart
 from sora.errors import UserError, unknown
 from sora.threat import Threat
 
-NAMES = ("clean", "fgsm", "pgd10", "pgd50x10")
+NAMES = ("clean", "fgsm", "pgd10", "pgd50x10", "aa", *PARTS)  # pgd with any numbers
 PGD_NAME = re.compile(r"pgd([1-9]\d{0,4})(?:x([1-9]\d{0,3}))?")
-
-
-@dataclass(frozen=True)
-class Attack(ABC):
-    """What is done to inputs before a model is judged on them."""
-
-    name: str
-    stream: ClassVar[int]  # names its random numbers; attacks that should share them share it
-
-    @abstractmethod
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
-        """The attacked inputs, a function of the arguments alone."""
-
-    def settings(self, threat: Threat) -> dict[str, Any]:
-        """What must stand beside an accuracy under this attack."""
-        return {"norm": threat.norm, "eps": threat.eps, "steps": 0, "step_size": None, "restarts": 1}
 
 
 @dataclass(frozen=True)
 class Clean(Attack):
     """No attack."""
-
-    stream = 0
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
         """The inputs as they are."""
@@ -53,8 +38,6 @@ class Clean(Attack):
 class FGSM(Attack):
     """One full step."""
 
-    stream = 1
-
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
         """One step along the gradient at `x`."""
         return fgsm(model, x, y, threat)
@@ -63,6 +46,11 @@ class FGSM(Attack):
         """One step as long as the radius."""
         return super().settings(threat) | {"steps": 1, "step_size": threat.eps}
 
+    @property
+    def passes(self) -> int:
+        """The gradient and the answer."""
+        return 2
+
 
 @dataclass(frozen=True)
 class PGD(Attack):
@@ -70,7 +58,6 @@ class PGD(Attack):
 
     steps: int = 10
     restarts: int = 1
-    stream = 2
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
         """A successful restart's last iterate if there is one."""
@@ -79,26 +66,40 @@ class PGD(Attack):
 
     def settings(self, threat: Threat) -> dict[str, Any]:
         """Steps of a quarter of the radius."""
-        mine = {"steps": self.steps, "step_size": STEP * threat.eps, "restarts": self.restarts}
-        return super().settings(threat) | mine
+        own = {"steps": self.steps, "step_size": STEP * threat.eps, "restarts": self.restarts}
+        return super().settings(threat) | own
+
+    @property
+    def stream(self) -> int:
+        """One for all of PGD: more restarts begin with the same ones, so they can only break more."""
+        return zlib.crc32(b"pgd")
+
+    @property
+    def passes(self) -> int:
+        """Each step and each restart's answer."""
+        return self.restarts * (self.steps + 1) + 1
 
 
 def parse(name: str) -> Attack:
-    """The attack of a name such as `clean`, `fgsm`, `pgd10` (steps) or `pgd50x10` (steps x restarts)."""
+    """The attack of a name: one of `NAMES`, or `pgdK` with K steps, or `pgdKxR` with R restarts as well."""
     name = name.strip().lower()
     if name == "clean":
         return Clean(name)
     if name == "fgsm":
         return FGSM(name)
+    if name == "aa":
+        return AutoAttack(name)
+    if name in PARTS:
+        return AutoPart(name)
     if match := PGD_NAME.fullmatch(name):
         return PGD(name, int(match[1]), int(match[2] or 1))
     raise unknown("attack", name, NAMES)
 
 
-def parse_all(names: str | tuple[str, ...] | list[str]) -> list[Attack]:
+def parse_all(names: str | Iterable[str | Attack]) -> list[Attack]:
     """Several attacks, from a list or from text with commas; each once, in the order given."""
-    words = names.split(",") if isinstance(names, str) else names
-    found = {attack.name: attack for attack in map(parse, (word for word in words if word.strip()))}
-    if not found:
+    items = [word for word in names.split(",") if word.strip()] if isinstance(names, str) else names
+    attacks = [parse(item) if isinstance(item, str) else item for item in items]
+    if not attacks:
         raise UserError(f"no attack was named; allowed: {', '.join(NAMES)}")
-    return list(found.values())
+    return list({attack.name: attack for attack in attacks}.values())

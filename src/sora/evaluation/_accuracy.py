@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sora._modes import frozen
-from sora._seeds import mix
-from sora.attacks import Attack, parse
+from sora.attacks import Attack, parse_all
 from sora.errors import UserError
+from sora.evaluation._checks import inspect
 from sora.evaluation._examples import Data, examples
+from sora.evaluation._identity import identity
+from sora.evaluation._progress import Meter
 from sora.evaluation._result import Evaluation
-from sora.methods._base import bare, check_inputs, check_logits
+from sora.evaluation._units import Judge, UnitStore
+from sora.methods._base import bare
 from sora.threat import Threat
 
 BATCH = 250
@@ -23,12 +27,14 @@ def evaluate(
     model: nn.Module,
     data: Data,
     threat: Threat,
-    attacks: Sequence[str | Attack] = ("clean", "fgsm", "pgd10"),
+    attacks: str | Sequence[str | Attack] = ("clean", "fgsm", "pgd10"),
     *,
     batch_size: int = BATCH,
     seed: int = 0,
     device: torch.device | str | None = None,
     progress: bool = False,
+    state: Path | str | None = None,
+    shard: bool = False,
 ) -> Evaluation:
     """Judge a model in evaluation mode; it is left in the mode it was in.
 
@@ -36,50 +42,51 @@ def evaluate(
     the last digit, whatever else runs beside, and the caller's own random stream is not touched.
 
     Args:
-        model: From inputs to logits.
-        data: An `ImageSet`, a pair of tensors (inputs, labels), or an iterable of such batches.
+        model: From inputs to logits; moved to `device` if one is given.
+        data: An `ImageSet`, a pair of tensors (inputs, labels), or an iterable of such batches, which is
+            read into memory.
         threat: The norm ball and the box.
         attacks: Names as `sora.attacks.parse` knows them.
-        batch_size: Examples attacked together; part of what makes results repeatable.
-        seed: Seed of the attacks' random starts.
+        batch_size: Examples attacked together; it sets the memory, and is part of what is repeatable.
+        seed: Seed of the attacks' random numbers.
         device: Where to compute; the model's own device if not given.
-        progress: Show a progress bar.
+        progress: Show a progress bar with the time that is left.
+        state: Folder that keeps finished units of work. The same evaluation started again after any
+            interruption goes on there and ends with the same result; another one does not touch it.
+        shard: Split the work over the processes of torch.distributed, which must all make this call and
+            all get the whole result, the same as of one process.
     """
     if batch_size < 1:
         raise UserError(f"batch size {batch_size}; expected 1 or more")
-    chosen = [parse(attack) if isinstance(attack, str) else attack for attack in attacks]
-    found = examples(data)
-    model, place = bare(model), torch.device(device) if device is not None else _device(model)
+    chosen, found, model = parse_all(attacks), examples(data), bare(model)
+    place = torch.device(device) if device is not None else _device(model)
     model.to(place)
-    with frozen(model):
+    with frozen(model), Meter(model, progress) as meter:
         x, y = found.take(torch.arange(min(batch_size, len(found.labels))), place)
-        check_inputs(x, y, threat)
-        with torch.no_grad():
-            logits = model(x)
-        check_logits(logits, found.labels)
-        predictions: dict[str, Tensor] = {}
-        for attack in chosen:
-            parts: list[Tensor] = []
-            for number, positions in enumerate(torch.split(torch.arange(len(found.labels)), batch_size)):
-                x, y = found.take(positions, place)
-                x_adv = attack(model, x, y, threat, mix(seed, attack.stream, number))
-                parts.append(_predict(model, x_adv))
-            predictions[attack.name] = torch.cat(parts).cpu()
+        seen = inspect(model, x, y, found.labels, threat)
+        chosen = [attack.for_classes(seen.num_classes) for attack in chosen]
+        name = "" if state is None else identity(model, found, threat, seed, batch_size)
+        store = UnitStore(None if state is None else Path(state) / name)
+        judge = Judge(
+            model,
+            found,
+            threat,
+            place,
+            batch_size=batch_size,
+            seed=seed,
+            store=store,
+            meter=meter,
+            shard=shard,
+        )
+        predictions = judge.run(chosen)
     return Evaluation(
         threat=threat,
         labels=found.labels,
-        num_classes=logits.shape[1],
+        num_classes=seen.num_classes,
         predictions=predictions,
         settings={attack.name: attack.settings(threat) for attack in chosen},
+        zero_gradients=seen.zero_gradients,
     )
-
-
-def _predict(model: nn.Module, x: Tensor) -> Tensor:
-    with torch.no_grad():
-        logits: Tensor = model(x)
-    if bool(logits.isnan().any()):
-        raise UserError("the model returns NaN for some inputs; an accuracy of it would mean nothing")
-    return logits.argmax(1)
 
 
 def _device(model: nn.Module) -> torch.device:

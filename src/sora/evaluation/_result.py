@@ -53,6 +53,8 @@ class Evaluation:
     """What the model says about each example under each attack."""
     settings: dict[str, dict[str, Any]] = field(repr=False)
     """Norm, eps, steps, step size and restarts of each attack."""
+    zero_gradients: float = 0.0
+    """Share of the first batch's examples whose input gradient is exactly zero."""
 
     @property
     def n(self) -> int:

@@ -1,0 +1,163 @@
+"""AutoAttack's standard version through the package `pyautoattack`, fitted to the number of classes.
+
+The attacks and their parameters are the package's own. What is added here: targets and parts that exist
+for few classes, a seed that is always given, and isolation of torch's global generator, which the package
+resets.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sora._modes import frozen
+from sora._seeds import mix
+from sora.attacks._base import Attack
+from sora.errors import UserError
+from sora.methods._base import bare, check_inputs
+from sora.threat import Threat
+
+PARTS = ("apgd-ce", "apgd-t", "fab-t", "square")
+STEPS = {"apgd-ce": 100, "apgd-t": 100, "fab-t": 100, "square": 5000}
+TARGETED = ("apgd-t", "fab-t")
+LEAST_CLASSES = {"apgd-t": 4}  # its loss compares with the fourth-highest logit; the others need 2
+_NORMS = {"linf": "Linf", "l2": "L2"}
+_QUIET = logging.getLogger("sora.autoattack")  # the package warns per call; zero gradients are told once
+_QUIET.addHandler(logging.NullHandler())
+_QUIET.propagate = False
+
+
+@dataclass(frozen=True)
+class AutoPart(Attack):
+    """One of the four attacks AutoAttack consists of."""
+
+    targets: int | None = None  # target classes; unknown until the number of classes is
+
+    @property
+    def stream(self) -> int:
+        """Its random numbers are its own."""
+        return 10 + PARTS.index(self.name)
+
+    @property
+    def parts(self) -> tuple[Attack, ...]:
+        """Itself, on the examples the model gets right."""
+        return (self,)
+
+    @property
+    def passes(self) -> int:
+        """Forward passes when nothing is found: FAB looks twice an iteration."""
+        return (self.targets or 1) * STEPS[self.name] * (2 if self.name == "fab-t" else 1)
+
+    def for_classes(self, num_classes: int) -> AutoPart:
+        """With at most as many targets as there are other classes."""
+        if num_classes < LEAST_CLASSES.get(self.name, 2):
+            raise UserError(
+                f"{self.name} is not defined for {num_classes} classes; use aa, which leaves it out"
+            )
+        return replace(self, targets=min(9, num_classes - 1) if self.name in TARGETED else None)
+
+    def settings(self, threat: Threat) -> dict[str, Any]:
+        """Iterations (queries for Square) and targets; step sizes adapt."""
+        own = {"steps": STEPS[self.name]} | ({"targets": self.targets} if self.targets else {})
+        return super().settings(threat) | own
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
+        """Adversarial examples where one was found, `x` elsewhere."""
+        _check(x, y, threat, self.name)
+        if threat.eps == 0 or len(x) == 0:
+            return x
+        model = bare(model)
+        with frozen(model), torch.random.fork_rng(range(torch.cuda.device_count())):
+            fitted = (
+                self if self.targets or self.name not in TARGETED else self.for_classes(_classes(model, x))
+            )
+            # The package views tensors flat, which channels-last inputs do not allow.
+            found: Tensor = build(fitted, model, x.device, threat, seed).perturb(x.contiguous(), y)
+        return found.detach()
+
+
+@dataclass(frozen=True)
+class AutoAttack(Attack):
+    """The standard ensemble: each part attacks what the parts before it have left."""
+
+    members: tuple[AutoPart, ...] = tuple(AutoPart(name) for name in PARTS)
+
+    @property
+    def parts(self) -> tuple[Attack, ...]:
+        """The four attacks in AutoAttack's order, or those that are defined."""
+        return self.members
+
+    def for_classes(self, num_classes: int) -> AutoAttack:
+        """Without the parts that are undefined for few classes, and then under another name."""
+        kept = [part for part in self.members if num_classes >= LEAST_CLASSES.get(part.name, 0)]
+        name = "aa" if len(kept) == len(PARTS) else "aa-reduced"
+        return replace(self, name=name, members=tuple(part.for_classes(num_classes) for part in kept))
+
+    def settings(self, threat: Threat) -> dict[str, Any]:
+        """Which parts there are and how many target classes they go through."""
+        targets = {part.name: part.targets for part in self.members if part.targets}
+        own = {"steps": None, "parts": [part.name for part in self.members], "targets": targets}
+        return super().settings(threat) | own
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
+        """Adversarial examples where any part found one, `x` elsewhere."""
+        model, x_adv = bare(model), x.clone()
+        with frozen(model), torch.no_grad():
+            for part in self.for_classes(_classes(model, x)).members:
+                left = (model(x_adv).argmax(1) == y).nonzero()[:, 0]
+                if len(left) == 0:
+                    break
+                x_adv[left] = part(model, x[left], y[left], threat, mix(seed, part.stream))
+        return x_adv
+
+
+def autoattack(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
+    """AutoAttack, standard version, on one batch; `sora.evaluate` runs it on a data set and can resume.
+
+    Args:
+        model: From images in [0, 1] to logits; attacked in evaluation mode and left as it was.
+        x: Images, shape (B, C, H, W).
+        y: Class labels, shape (B,).
+        threat: `Linf` or `L2` with the box (0, 1).
+        seed: Seed of all four parts; torch's global generator is left as it was.
+    """
+    return AutoAttack("aa")(model, x, y, threat, seed)
+
+
+def build(part: AutoPart, model: nn.Module, device: torch.device, threat: Threat, seed: int) -> Any:
+    """The package's own attack object with the parameters of the standard version."""
+    from pyautoattack import AutoAttack as Standard  # only who runs AutoAttack pays for its import
+
+    suite = Standard(
+        model, norm=_NORMS[threat.norm], eps=threat.eps, seed=seed, version="standard", device=device
+    )
+    if part.name == "square":
+        return suite.square
+    if part.name == "apgd-ce":
+        suite.apgd.logger = _QUIET
+        return suite.apgd
+    attack = suite.apgd_targeted if part.name == "apgd-t" else suite.fab
+    if part.name == "fab-t":
+        attack.targeted = True
+    attack.logger, attack.n_target_classes = _QUIET, part.targets  # the version preset has written 9
+    return attack
+
+
+def _classes(model: nn.Module, x: Tensor) -> int:
+    with torch.no_grad():
+        return int(model(x[:1]).shape[1])
+
+
+def _check(x: Tensor, y: Tensor, threat: Threat, name: str) -> None:
+    check_inputs(x, y, threat)
+    if threat.box != (0.0, 1.0) or x.dim() != 4:
+        raise UserError(
+            f"{name} works on images (batch, channels, height, width) in [0, 1]; got shape {tuple(x.shape)}"
+            f" and box {threat.box}: use pgd50x10 for other data"
+        )
+    if name == "square" and min(x.shape[2:]) < 5:
+        raise UserError(f"square needs images of at least 5x5 pixels; these are {x.shape[2]}x{x.shape[3]}")

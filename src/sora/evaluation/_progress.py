@@ -1,0 +1,61 @@
+"""How far an evaluation is, in forward passes, so that hours under one attack do not look like a halt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+class Meter:
+    """A progress bar that counts examples through the model; does nothing when not shown."""
+
+    def __init__(self, model: nn.Module, show: bool) -> None:
+        self._model, self._show = model, show
+        self._plan: dict[str, int] = {}
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> Meter:
+        if self._show:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+            times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+            self._bar = Progress(*columns, *times, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("", total=None)
+            self._bar.start()
+            self._hook = self._model.register_forward_hook(self._count)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._hook.remove()
+            self._bar.stop()
+
+    def plan(self, stage: str, passes: int) -> None:
+        """Expect so many examples through the model in a stage; may be corrected later."""
+        self._plan[stage] = passes
+        if self._bar is not None:
+            self._bar.update(self._task, total=sum(self._plan.values()))
+
+    @contextmanager
+    def unit(self, title: str, passes: int) -> Iterator[None]:
+        """A unit of work, counted in full when it ends, however early it found what it looked for."""
+        if self._bar is None:
+            yield
+            return
+        self._limit = self._bar.tasks[0].completed + passes
+        self._bar.update(self._task, description=title)
+        yield
+        self._bar.update(self._task, completed=self._limit)
+
+    def _count(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
+        assert self._bar is not None
+        done = self._bar.tasks[0].completed + len(args[0])
+        self._bar.update(self._task, completed=min(done, self._limit))
