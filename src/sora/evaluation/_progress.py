@@ -18,6 +18,7 @@ class Meter:
     def __init__(self, model: nn.Module, show: bool) -> None:
         self._model, self._show = model, show
         self._plan: dict[str, int] = {}
+        self._limit = 0.0  # where the bar may be at most before the present unit has ended
         self._bar: Progress | None = None
 
     def __enter__(self) -> Meter:
