@@ -43,7 +43,8 @@ def register(name: str, summary: str, **entry: Any) -> Callable[[M], M]:
 
     def enter(cls: M) -> M:
         _add(Info(name, summary, cls, family=name, **entry))
-        cls.hyper_class.prefix = f"{name}."
+        # Its own subclass: two methods may share one set of hyper-parameters, but not the name in errors.
+        cls.hyper_class = type("Hyper", (cls.hyper_class,), {"prefix": f"{name}."})
         return cls
 
     return enter

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from sora import methods
+from sora._typed import option
+from sora.errors import UserError
+from sora.methods import _base, _registry, create
+from sora.methods._base import Crafted, Inputs, Method
+
+from .toys import LINF, images, run, two_layer
+
+
+@pytest.fixture
+def toy() -> Iterator[str]:
+    """A method that somebody else writes, in their own package."""
+
+    @dataclass(frozen=True)
+    class Hyper(_base.Hyper):
+        gain: float = option(1.0, "noise in multiples of eps", low=0)
+
+    @methods.register("toy-noise", "random noise", forwards="1", backwards="1")
+    class Noise(Method):
+        hyper_class = Hyper
+        hyper: Hyper
+
+        def draw(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return (self.threat.random_start(x) * self.hyper.gain,)
+
+        def craft(self, model: torch.nn.Module, batch: Inputs) -> Crafted:
+            return Crafted(self.threat.clamp(batch.x + batch.noise[0]))
+
+    yield "toy-noise"
+    _registry._REGISTRY.pop("toy-noise")
+
+
+def test_a_method_from_outside_is_created_by_name_and_trains(toy: str) -> None:
+    assert toy in methods.names()
+    assert toy in methods.names(in_all=True)
+    (x, y), method = images(), create(toy, LINF, gain=0.5)
+    out, gradients = run(method, two_layer(), x, y)
+    assert 0 < (out.x_adv - x).abs().max() <= 0.5 * LINF.eps + 1e-9
+    assert any((g != 0).any() for g in gradients)
+    assert out.pert_align.isnan()
+
+
+def test_a_method_from_outside_gets_the_same_errors(toy: str) -> None:
+    with pytest.raises(UserError, match=r"toy-noise\.gain is -1\.0; allowed: 0 or more"):
+        create(toy, LINF, gain=-1)
+    with pytest.raises(UserError, match="registered already"):
+        methods.register(toy, "again")(methods.info(toy).cls)
+
+
+def test_the_order_of_names_is_the_papers() -> None:
+    paper = ["benign", "fgsm", "free", "fgsm-rs", "gradalign", "nuat", "zerograd", "multigrad", "n-fgsm"]
+    paper += ["atas", "aaer", "elle", "sora", "pgd-2", "pgd-10", "trades", "fgsm-ckpt"]
+    names = methods.names(in_all=True)
+    assert names == [name for name in paper if name in names]
+    assert "pgd" not in names
+    assert "pgd" in methods.names()
+
+
+def test_an_unknown_method_gets_the_nearest_name() -> None:
+    with pytest.raises(UserError, match="unknown method 'fgsm_rs'; did you mean 'fgsm-rs'"):
+        create("fgsm_rs", LINF)
+
+
+@pytest.mark.parametrize(
+    ("name", "hyper", "message"),
+    [
+        ("fgsm", {"alpha": -1}, r"fgsm\.alpha is -1\.0; allowed: 0 or more"),
+        ("fgsm-rs", {"alpha": "wide"}, r"fgsm-rs\.alpha is 'wide'; expected a number"),
+        ("n-fgsm", {"k": -2}, r"n-fgsm\.k is -2\.0; allowed: 0 or more"),
+        ("pgd", {"steps": 0}, r"pgd\.steps is 0; allowed: 1 or more"),
+        ("pgd", {"steps": 2.5}, r"pgd\.steps is 2\.5; expected a whole number"),
+        ("pgd-2", {"attack_mode": "test"}, r"pgd\.attack_mode is 'test'; allowed: train, eval"),
+        ("benign", {"attack_mode": "test"}, r"benign\.attack_mode is 'test'"),
+        ("benign", {"alpha": 1}, r"unknown option 'benign\.alpha'"),
+    ],
+)
+def test_bad_hyper_parameters_get_one_line(name: str, hyper: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        create(name, LINF, **hyper)
+    assert "\n" not in str(caught.value)

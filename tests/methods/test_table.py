@@ -1,0 +1,313 @@
+"""What holds for every method: one row each, on three networks and in every norm it is defined for."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sora import methods
+from sora.errors import UserError
+from sora.methods import Method, StepOutput, create
+from sora.methods._base import Inputs
+from sora.threat import L2, Linf, Threat
+
+from .toys import BALLS, CLASSES, LINF, batchnorm, images, two_layer, vector
+
+
+class Row(NamedTuple):
+    forwards: float  # over one batch, all its updates together
+    reach: float = 1.0  # of the perturbation, in multiples of eps
+
+
+ROWS = {
+    "benign": Row(1, reach=0.0),
+    "fgsm": Row(2),
+    "fgsm-rs": Row(2),
+    "n-fgsm": Row(2, reach=3.0),
+    "sora": Row(2, reach=3.0),
+    "pgd": Row(11),
+    "pgd-2": Row(3),
+    "pgd-10": Row(11),
+}
+CASES = [(name, norm) for name in ROWS for norm in methods.info(name).norms]
+NETS = {"two layers": two_layer, "batchnorm": batchnorm, "vector": vector}
+each_method = pytest.mark.parametrize("name", ROWS)
+each_case = pytest.mark.parametrize(("name", "norm"), CASES)
+
+
+def bound(name: str, threat: Threat, x: Tensor, **hyper: Any) -> Method:
+    """A method told everything a training loop tells one."""
+    method = create(name, threat, **hyper)
+    shape = tuple(x.shape[1:])
+    method.bind(n_train=20, shape=shape, batch_size=len(x), epochs=30, steps_per_epoch=4)
+    method.begin_epoch(1)
+    return method
+
+
+def batch_for(net: str, count: int = 6) -> tuple[nn.Module, Tensor, Tensor]:
+    model = NETS[net]()
+    dtype = next(model.parameters()).dtype
+    if net == "vector":  # no pixel range: any real numbers
+        x = torch.randn(count, 7, generator=torch.Generator().manual_seed(0), dtype=dtype) * 3
+        return model, x, torch.arange(count) % CLASSES
+    return model, *images(count, dtype)
+
+
+def steps(method: Method, model: nn.Module, x: Tensor, y: Tensor, **known: Any) -> Iterator[StepOutput]:
+    for _ in range(method.updates):
+        yield method.step(model, x, y, index=torch.arange(len(x)) + 3, **known)
+
+
+def finite(tensors: Any) -> bool:
+    return all(bool(t.isfinite().all()) for t in tensors if t.is_floating_point())
+
+
+def test_every_method_has_a_row() -> None:
+    assert list(ROWS) == methods.names()
+
+
+@each_case
+@pytest.mark.parametrize("net", NETS)
+def test_one_batch_trains_inside_the_declared_set(name: str, norm: str, net: str) -> None:
+    model, x, y = batch_for(net)
+    threat = BALLS[norm] if net != "vector" else type(BALLS[norm])(BALLS[norm].eps, box=None)
+    method = bound(name, threat, x)
+    for out in steps(method, model, x, y):
+        assert out.loss.isfinite()
+        assert 0 <= out.accuracy <= 1
+        assert out.logits.shape == (len(x), CLASSES)
+        assert not out.x_adv.requires_grad
+        assert (threat.size(out.x_adv - x) <= ROWS[name].reach * threat.eps + 1e-6).all()
+        if threat.box is not None:
+            assert ((out.x_adv >= 0) & (out.x_adv <= 1)).all()
+    assert finite(p.grad for p in model.parameters())
+    assert any((p.grad != 0).any() for p in model.parameters())
+
+
+@each_method
+def test_one_image_is_a_batch(name: str) -> None:
+    model, x, y = batch_for("two layers", count=1)
+    for out in steps(bound(name, LINF, x), model, x, y):
+        assert out.loss.isfinite()
+
+
+@each_method
+def test_forwards_are_what_the_registry_says(name: str) -> None:
+    model, x, y = batch_for("batchnorm")
+    seen = []
+    model.register_forward_hook(lambda module, args, logits: seen.append(len(logits)))
+    list(steps(bound(name, LINF, x), model, x, y))
+    assert sum(seen) / len(x) == ROWS[name].forwards
+
+
+@each_method
+def test_craft_fills_no_parameter_gradient(name: str) -> None:
+    model, x, y = batch_for("two layers")
+    method = bound(name, LINF, x)
+    method.craft(model, Inputs(x, y, method.draw(x), torch.arange(len(x))))
+    assert all(p.grad is None for p in model.parameters())
+    assert not x.requires_grad
+
+
+class Failing(nn.Module):
+    """Raises at its n-th forward."""
+
+    def __init__(self, model: nn.Module, at: int) -> None:
+        super().__init__()
+        self.model, self.left = model, at
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.left -= 1
+        if self.left == 0:
+            raise RuntimeError("out of memory")
+        return self.model(x)
+
+
+@each_case
+def test_modes_and_flags_come_back_also_after_an_exception(name: str, norm: str) -> None:
+    for at in itertools.count(1):
+        model, x, y = batch_for("batchnorm")
+        model[1].eval()  # a frozen BatchNorm in a training network
+        model[0].bias.requires_grad_(False)
+        failing = Failing(model, at)
+        modes = [module.training for module in failing.modules()]
+        flags = [p.requires_grad for p in failing.parameters()]
+        method = bound(name, BALLS[norm], x)
+        finished = True
+        try:
+            list(steps(method, failing, x, y))
+        except RuntimeError:
+            finished = False
+        assert [module.training for module in failing.modules()] == modes
+        assert [p.requires_grad for p in failing.parameters()] == flags
+        assert not failing._forward_hooks
+        if finished:
+            assert at > 1
+            break
+
+
+@each_case
+def test_state_dict_carries_everything_to_the_next_batch(name: str, norm: str) -> None:
+    model, x, y = batch_for("two layers")
+    method, other = (bound(name, BALLS[norm], x) for _ in range(2))
+    for seed in range(2):
+        torch.manual_seed(seed)
+        list(steps(method, model, x, y))
+    missing = other.load_state_dict(method.state_dict())
+    assert not missing.missing_keys
+    results = []
+    for one in (method, other):
+        torch.manual_seed(7)
+        trained = copy.deepcopy(model)
+        outs = list(steps(one, trained, x, y))
+        results.append([*[o.x_adv for o in outs], *[p.grad for p in trained.parameters()]])
+    for a, b in zip(*results, strict=True):
+        assert torch.equal(a, b)
+    for key, value in method.state_dict().items():
+        assert torch.equal(value, other.state_dict()[key])
+
+
+@each_case
+def test_loss_scale_changes_the_gradients_and_nothing_else(name: str, norm: str) -> None:
+    model, x, y = batch_for("two layers")
+    results = []
+    for scale in (None, 1024.0):
+        torch.manual_seed(0)
+        method, trained = bound(name, BALLS[norm], x), copy.deepcopy(model)
+        outs = list(steps(method, trained, x, y, loss_scale=scale))
+        results.append((outs, [p.grad for p in trained.parameters()], list(method.buffers())))
+    for plain, scaled in zip(results[0][0], results[1][0], strict=True):
+        torch.testing.assert_close(scaled.x_adv, plain.x_adv, rtol=0, atol=1e-12)
+        torch.testing.assert_close(scaled.loss, plain.loss)
+        torch.testing.assert_close(scaled.pert_align, plain.pert_align, equal_nan=True)
+        torch.testing.assert_close(scaled.linearity, plain.linearity, equal_nan=True)
+    for plain, scaled in zip(results[0][1], results[1][1], strict=True):
+        torch.testing.assert_close(scaled, 1024 * plain)
+    for plain, scaled in zip(results[0][2], results[1][2], strict=True):
+        torch.testing.assert_close(scaled, plain)
+
+
+@each_case
+def test_all_zero_input_gradients_do_no_harm(name: str, norm: str) -> None:
+    model, x, y = batch_for("two layers")
+    nn.init.zeros_(model[-1].weight)  # constant logits
+    method = bound(name, BALLS[norm], x)
+    for out in steps(method, model, x, y):
+        assert out.loss.isfinite()
+        assert out.x_adv.isfinite().all()
+        assert out.pert_align.isnan()
+    assert finite(p.grad for p in model.parameters())
+    assert finite(method.buffers())
+
+
+@each_case
+def test_a_network_that_returns_nan_does_not_raise_and_poisons_no_memory(name: str, norm: str) -> None:
+    model, x, y = batch_for("two layers")
+    method = bound(name, BALLS[norm], x)
+    list(steps(method, model, x, y))
+    nn.init.constant_(model[-1].bias, math.nan)
+    for out in steps(method, model, x, y):
+        assert out.loss.isnan()  # the trainer's rule for a loss that is not finite takes over
+    assert finite(method.buffers())
+
+
+class NoSync(TorchDispatchMode):
+    """Fails on every operation that makes the host wait for the device."""
+
+    waits = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        assert not name.startswith(self.waits), f"{func} waits for the device"
+        if name.startswith("index"):  # a boolean mask hides a nonzero
+            masks = [i for i in args[1] or [] if isinstance(i, Tensor)] if isinstance(args[1], list) else []
+            assert all(mask.dtype != torch.bool for mask in masks), f"{func} with a mask waits for the device"
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_guard_against_waiting_works() -> None:
+    x = torch.rand(4)
+    for wait in (lambda: x[0].item(), lambda: bool(x[0] > 0), lambda: x[x > 0.5], lambda: x.nonzero()):
+        with pytest.raises(AssertionError, match="waits"), NoSync():
+            wait()
+
+
+@each_case
+def test_a_step_never_waits_for_the_device_after_a_shapes_first(name: str, norm: str) -> None:
+    model, x, y = batch_for("batchnorm")
+    method = bound(name, BALLS[norm], x)
+    list(steps(method, model, x, y))
+    with NoSync():
+        list(steps(method, model, x, y))
+
+
+@each_case
+def test_not_observing_changes_no_gradient(name: str, norm: str) -> None:
+    model, x, y = batch_for("two layers")
+    results = []
+    for observing in (True, False):
+        torch.manual_seed(0)
+        method, trained = bound(name, BALLS[norm], x), copy.deepcopy(model)
+        method.observing = observing
+        outs = list(steps(method, trained, x, y))
+        results.append([p.grad for p in trained.parameters()])
+    assert all(out.pert_align.isnan() for out in outs)
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
+@each_method
+def test_a_norm_without_definition_is_refused(name: str) -> None:
+    for norm, threat in BALLS.items():
+        if norm not in methods.info(name).norms:
+            with pytest.raises(UserError, match=f"{name} is not defined for {norm}; allowed: linf"):
+                create(name, threat)
+
+
+@each_method
+def test_registry_entry_is_complete(name: str) -> None:
+    entry = methods.info(name)
+    assert entry.summary
+    assert entry.forwards
+    assert entry.backwards
+    assert entry.norms[0] == "linf"
+    if name != "benign":
+        assert entry.paper
+        assert entry.venue[-4:].isdigit()
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.full((2, 2, 4, 4), 2.0), "outside the box"),
+        (torch.zeros(2, 2, 4, 4, dtype=torch.uint8), "expected floats"),
+        (torch.full((2, 2, 4, 4), math.nan), "NaN or infinity"),
+    ],
+)
+def test_a_wrong_batch_is_refused(x: Tensor, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        create("fgsm", LINF).step(two_layer(torch.float32), x, torch.tensor([0, 1]))
+
+
+def test_a_wrong_label_and_probabilities_are_noticed() -> None:
+    model, (x, y) = two_layer(), images()
+    with pytest.raises(UserError, match="labels run from 0 to 3, but the model has 3 classes"):
+        create("fgsm", LINF).step(model, x, y + (y == 2).long())
+    with pytest.raises(UserError, match="expected 6 whole numbers"):
+        create("fgsm", LINF).step(model, x, y[:3])
+    with pytest.warns(UserWarning, match="probabilities"):
+        create("fgsm", LINF).step(nn.Sequential(model, nn.Softmax(1)), x, y)
+
+
+def test_rounding_just_outside_the_box_is_accepted() -> None:
+    model, (x, y) = two_layer(), images()
+    create("fgsm", Linf("8/255")).step(model, x - 1e-5, y)
+    create("fgsm", L2(0.5)).step(model, x + 1e-5, y)

@@ -1,0 +1,90 @@
+"""Small networks and one-step helpers shared by the method tests."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sora.methods import Method, StepOutput
+from sora.threat import L2, Linf, Threat
+
+torch.set_num_threads(1)
+
+Ran = tuple[StepOutput, list[Tensor]]
+IMAGE = (2, 4, 4)
+CLASSES = 3
+EPS = 8 / 255
+LINF = Linf(EPS)
+BALLS: dict[str, Threat] = {"linf": LINF, "l2": L2(0.5)}
+
+
+def two_layer(dtype: torch.dtype = torch.float64) -> nn.Module:
+    """Smooth and free of BatchNorm and Dropout, so that identities are exact."""
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Flatten(), nn.Linear(32, 16), nn.Tanh(), nn.Linear(16, CLASSES)).to(dtype)
+
+
+def batchnorm(dtype: torch.dtype = torch.float32) -> nn.Module:
+    """A convolution, BatchNorm and Dropout."""
+    torch.manual_seed(4)
+    layers = [nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.1), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(64, CLASSES)).to(dtype)
+
+
+def vector(dtype: torch.dtype = torch.float32) -> nn.Module:
+    """For inputs of shape (B, 7)."""
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(7, 16), nn.ReLU(), nn.Linear(16, CLASSES)).to(dtype)
+
+
+def line(weights: Tensor) -> nn.Module:
+    """Two classes with logits (w.x, 0): for label 1 the loss rises along w everywhere."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(len(weights), 2, bias=False)).to(weights.dtype)
+    with torch.no_grad():
+        model[1].weight.copy_(torch.stack((weights, torch.zeros_like(weights))))
+    return model
+
+
+def images(count: int = 6, dtype: torch.dtype = torch.float64, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """A batch in [0, 1] with some pixels exactly on the box, and its labels."""
+    generator = torch.Generator().manual_seed(seed)
+    x = (torch.rand(count, *IMAGE, generator=generator, dtype=dtype) * 1.2 - 0.1).clamp(0, 1)
+    return x, torch.arange(count) % CLASSES
+
+
+def uniform(x: Tensor, eps: float = EPS, seed: int = 1) -> Tensor:
+    """Noise in [-eps, eps]."""
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.rand(x.shape, generator=generator, dtype=x.dtype) * 2 - 1) * eps
+
+
+def run(method: Method, model: nn.Module, x: Tensor, y: Tensor, **known: Any) -> Ran:
+    """One step on a copy of the model: what it returned and the gradients it left on the parameters."""
+    model = copy.deepcopy(model)
+    out = method.step(model, x, y, **known)
+    return out, [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def assert_same(a: Ran, b: Ran) -> None:
+    """Two steps made the same adversarial inputs and the same parameter gradients."""
+    torch.testing.assert_close(a[0].x_adv, b[0].x_adv, rtol=0, atol=1e-6)
+    assert_same_gradients(a[1], b[1])
+
+
+def assert_same_gradients(a: list[Tensor], b: list[Tensor]) -> None:
+    """Two steps left the same gradients, which are not all zero."""
+    assert len(a) == len(b) > 0
+    assert any((gradient != 0).any() for gradient in a)
+    for one, other in zip(a, b, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+
+def gradient_at(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Input gradient of the mean cross-entropy, the plain way."""
+    leaf = x.clone().requires_grad_()
+    nn.functional.cross_entropy(copy.deepcopy(model)(leaf), y).backward()
+    assert leaf.grad is not None
+    return leaf.grad
