@@ -1,0 +1,7 @@
+"""`python -m sora`, as torchrun starts it."""
+
+import sys
+
+from sora.cli import main
+
+sys.exit(main())

@@ -1,0 +1,81 @@
+"""The command line: one verb a file. Each parses its flags, calls the library and prints."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+import traceback
+
+VERBS = {
+    "train": "train one robust model",
+    "compare": "train several methods on the same data and seeds; one table",
+    "demo": "watch FGSM collapse and SORA hold, in two minutes",
+    "evaluate": "accuracy of a trained model under attacks",
+    "data": "fetch, check and look at data sets",
+    "list": "methods, models, data sets, attacks, recipes",
+    "show": "everything about one method, model, data set or recipe",
+}
+
+_USAGE = """usage: sora VERB [options]
+
+Fast adversarial training that sees catastrophic overfitting coming.
+
+{verbs}
+
+`sora VERB --help` explains a verb's options. `sora --version` prints the version."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point of the `sora` command; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_USAGE.format(verbs="\n".join(f"  {verb:<10}{text}" for verb, text in VERBS.items())))
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        from sora import __version__
+
+        print(f"sora {__version__}")
+        return 0
+    verb = arguments[0]
+    if verb not in VERBS:
+        near = difflib.get_close_matches(verb, VERBS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        return _fail(f"unknown verb {verb!r}; {hint}allowed: {', '.join(VERBS)}", 2)
+    try:
+        run = importlib.import_module(f"sora.cli.{verb.replace('list', 'list_')}").run
+        return int(run(arguments[1:]))
+    except BaseException as error:
+        if debug:
+            traceback.print_exc()
+        return _exit_code(error)
+
+
+def _exit_code(error: BaseException) -> int:
+    """One line for every way to fail, and its exit code."""
+    from sora.errors import RunError, UserError
+
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else 1
+    if isinstance(error, BrokenPipeError):  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    if isinstance(error, KeyboardInterrupt):
+        return _fail("interrupted", 130)
+    if isinstance(error, UserError):
+        return _fail(str(error), 2)
+    if hasattr(error, "exit_code"):  # a run that was told to stop and has written its checkpoint
+        return _fail(str(error), int(error.exit_code))
+    if isinstance(error, RunError):
+        return _fail(str(error), 1)
+    if isinstance(error, OSError):
+        return _fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), 1)
+    return _fail(f"{type(error).__name__}: {error} (--debug shows where)", 1)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"sora: {' '.join(message.split())}", file=sys.stderr)
+    return code

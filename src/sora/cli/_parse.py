@@ -1,0 +1,92 @@
+"""Flags from typed dataclasses by tyro, its error boxes turned into the one-line errors of this package."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import tyro
+from tyro import _errors as tyro_errors  # its hook is how a program takes over error messages
+
+from sora._typed import Options, allowed_range
+from sora.errors import UserError, unknown
+
+T = TypeVar("T")
+
+
+def parse(spec: type[T], argv: list[str], prog: str, default: T | None = None) -> T:
+    """An instance of the dataclass `spec` from flags; a mistake is a `UserError`."""
+    flags = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(spec)]  # type: ignore[arg-type]
+
+    def explain(event: tyro_errors.ParseErrorEvent) -> None:
+        raise _explained(event, flags)
+
+    with tyro_errors.on_parse_error(explain):
+        return tyro.cli(spec, args=argv, prog=f"sora {prog}", default=default)
+
+
+def _explained(event: tyro_errors.ParseErrorEvent, flags: list[str]) -> UserError:
+    match event:
+        case tyro_errors.UnrecognizedArgs(tokens=[token, *_]):
+            if token.startswith("-"):
+                return unknown("flag", token.split("=")[0], flags)
+            return UserError(f"unexpected argument {token!r}; see --help")
+        case tyro_errors.InvalidChoice(argument=argument, value=value, choices=choices):
+            return UserError(f"{_name(argument)} is {value!r}; allowed: {', '.join(choices)}")
+        case tyro_errors.InstantiationFailure(message=message, argument=argument):
+            return UserError(f"{_name(argument)}: {message}" if argument else message)
+        case tyro_errors.BadValue(argument=argument):
+            return UserError(f"{_name(argument)} needs a value")
+        case tyro_errors.MissingArgs(missing_arguments=missing):
+            return UserError(f"missing: {', '.join(_name(found.arg) for found in missing)}; see --help")
+    return UserError("these arguments cannot be understood; see --help")
+
+
+def _name(argument: Any) -> str:
+    return str(argument.display_name())
+
+
+def option_flags(options: type[Options], base: Mapping[str, Any], without: tuple[str, ...] = ()) -> list[Any]:
+    """Fields for `dataclasses.make_dataclass`: one flag an option, its default taken from `base`.
+
+    Tables and lists are written as text (`a=1`, `x,y`); the option set converts and checks them.
+    """
+    hints = get_type_hints(options)
+    found = []
+    for field in dataclasses.fields(options):
+        if field.name in without or field.name == "set":
+            continue
+        hint = _flag_type(hints[field.name])
+        default = base.get(field.name, field.default)
+        if isinstance(default, (list, tuple)):
+            default = ",".join(map(str, default))
+        allowed = allowed_range(field.metadata)
+        text = field.metadata["help"] + (f" ({allowed})" if allowed else "")
+        found.append(
+            (field.name, Annotated[hint, tyro.conf.arg(help=text)], dataclasses.field(default=default))
+        )
+    return found
+
+
+def _flag_type(hint: Any) -> Any:
+    """The type a flag is parsed with; whatever is no plain value is text."""
+    kinds = [arg for arg in get_args(hint) if arg is not type(None)] or [hint]
+    optional = type(None) in get_args(hint)
+    if get_origin(hint) is Literal:
+        return hint
+    kind = kinds[0] if get_origin(hint) is not tuple and kinds[0] in (int, float, bool) else str
+    return kind | None if optional else kind
+
+
+def parse_set(items: tuple[str, ...]) -> dict[str, Any]:
+    """`("sora.alpha0=0.02", ...)` as a table."""
+    import yaml
+
+    table = {}
+    for item in items:
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise UserError(f"--set takes NAME=VALUE, e.g. sora.alpha0=0.02; got {item!r}")
+        table[key] = yaml.safe_load(value)
+    return table

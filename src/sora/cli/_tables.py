@@ -1,0 +1,39 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+VERDICT_STYLE = {"healthy": "green", "suspect": "yellow", "overfitted": "red"}
+
+
+def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
+    """What came out of one run."""
+    table = Table(title=f"{summary['method']} on {summary['dataset']}, seed {summary['seed']}")
+    for column in ("attack", "accuracy", "95 % interval", "n"):
+        table.add_column(column, justify="left" if column == "attack" else "right")
+    for name, value in summary["accuracy"].items():
+        found = summary["attacks"][name]
+        interval = f"{100 * found['low']:.1f} - {100 * found['high']:.1f} %"
+        table.add_row(name, f"{100 * value:.1f} %", interval, str(found["n"]))
+    console = Console()
+    console.print(table)
+    threat, co = summary["threat"], summary["co"]
+    style = VERDICT_STYLE.get(str(co["verdict"]), "")
+    alarm = f"first alarm at step {co['events'][0]['step']}" if co["events"] else "no alarm"
+    console.print(f"{threat['norm']} eps {threat['eps']:.4g}; [{style}]{co['verdict']}[/], {alarm}; {folder}")
+
+
+def plain_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """Print a table."""
+    table = Table(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=index == 0)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)

@@ -1,0 +1,86 @@
+"""Writing files so that a reader, or a kill at any moment, never meets half of one."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+
+def _replace(path: Path, write: Callable[[Path], None]) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        write(temporary)
+        with temporary.open("rb") as handle:
+            os.fsync(handle.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write and rename."""
+
+    def write(temporary: Path) -> None:
+        temporary.write_text(text)
+
+    _replace(path, write)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write and rename; NaN and infinity become null."""
+    write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file and rename it."""
+    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    _replace(path, lambda temporary: save_file(contiguous, temporary, dict(metadata)))
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it: a number that does not exist is null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+class JsonLines:
+    """A log of one JSON object a line, appended to; a checkpoint remembers its length."""
+
+    def __init__(self, path: Path, length: int | None = None) -> None:
+        self.path = path
+        self._handle = path.open("ab")
+        if length is not None:
+            self._handle.truncate(length)
+            self._handle.seek(length)
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Write one line."""
+        self._handle.write((json.dumps(plain(row), allow_nan=False) + "\n").encode())
+        self._handle.flush()
+
+    def length(self) -> int:
+        """Bytes written so far."""
+        return self._handle.tell()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._handle.close()
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """All complete lines of a log, also of one that is being written."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]

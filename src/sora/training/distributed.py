@@ -1,0 +1,85 @@
+"""What data-parallel training needs beyond one process: ranks, averages, one writer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from sora.errors import UserError
+
+
+@contextmanager
+def process_group(device: torch.device) -> Iterator[None]:
+    """Join the processes that torchrun started; nothing to do for one process on its own."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or distributed.is_initialized():
+        yield
+        return
+    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
+def rank() -> int:
+    """This process' number, 0 for one on its own."""
+    return distributed.get_rank() if distributed.is_initialized() else 0
+
+
+def world() -> int:
+    """How many processes train together."""
+    return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name; `auto` is a GPU, this rank's own, if there is one."""
+    if name == "auto":
+        name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise UserError(f"device {name!r} is not here; allowed: cpu, cuda, cuda:N, auto") from None
+    return device
+
+
+def wrap(model: nn.Module) -> nn.Module:
+    """The model as the weight update sees it: gradients averaged over ranks by DDP.
+
+    BatchNorm buffers are not broadcast each step; `average_buffers` brings them together when weights are
+    evaluated or saved.
+    """
+    return model if world() == 1 else DistributedDataParallel(model, broadcast_buffers=False)
+
+
+def average_buffers(model: nn.Module) -> None:
+    """Give all ranks the mean of their floating-point buffers."""
+    if world() == 1:
+        return
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            distributed.all_reduce(buffer)
+            buffer /= world()
+
+
+def mean_over_ranks(values: Tensor) -> Tensor:
+    """Mean over ranks of each element, leaving NaN out: all ranks get the same numbers, bit for bit."""
+    if world() == 1:
+        return values
+    terms = torch.stack((values.nan_to_num(0.0, torch.inf, -torch.inf), (~values.isnan()).to(values.dtype)))
+    distributed.all_reduce(terms)
+    return terms[0] / terms[1]
+
+
+def any_rank(flag: bool, device: torch.device) -> bool:
+    """Whether the flag is up on at least one rank."""
+    if world() == 1:
+        return flag
+    raised = torch.tensor(float(flag), device=device)
+    distributed.all_reduce(raised)
+    return bool(raised)

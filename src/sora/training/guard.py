@@ -1,0 +1,76 @@
+"""The alarm: catastrophic overfitting seen from PertAlign alone, which training computes anyway.
+
+The rule. A moving average `A = 0.9 A + 0.1 PertAlign`, silent for the first 40 updates because PertAlign
+starts near 0 for every method. The alarm is raised when `A < 0.30` and taken back when `A > 0.40`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Action = Literal["off", "warn", "stop", "rollback", "pgd"]
+Verdict = Literal["ok", "alarm", "recovered"]
+
+
+@dataclass
+class Guard:
+    """Takes one PertAlign value a step and says `"alarm"`, `"recovered"` or `"ok"`.
+
+    Args:
+        start: The moving average under which the alarm is raised.
+        clear: The moving average over which it is taken back.
+        decay: Weight of the past in the moving average.
+        silent: Updates at the start during which no alarm is raised.
+        min_batches: Updates an alarm lasts at least.
+    """
+
+    start: float = 0.30
+    clear: float = 0.40
+    decay: float = 0.9
+    silent: int = 40
+    min_batches: int = 20
+    average: float = math.nan
+    lowest: float = math.nan
+    seen: int = 0
+    alarmed_for: int = -1  # updates since the alarm, -1 when there is none
+
+    @property
+    def alarmed(self) -> bool:
+        """Whether an alarm is standing."""
+        return self.alarmed_for >= 0
+
+    @property
+    def healthy(self) -> bool:
+        """Whether weights of this moment may be called good: past the silence, well above the alarm."""
+        return not self.alarmed and self.seen >= self.silent and self.average > self.clear
+
+    def update(self, pert_align: float) -> Verdict:
+        """Take the PertAlign of one update; a NaN, which says nothing, is passed over."""
+        if not math.isfinite(pert_align):
+            return "ok"
+        first = math.isnan(self.average)
+        self.average = pert_align if first else self.decay * self.average + (1 - self.decay) * pert_align
+        self.seen += 1
+        if self.seen <= self.silent:
+            return "ok"
+        self.lowest = self.average if math.isnan(self.lowest) else min(self.lowest, self.average)
+        if self.alarmed:
+            self.alarmed_for += 1
+            if self.alarmed_for >= self.min_batches and self.average > self.clear:
+                self.alarmed_for = -1
+                return "recovered"
+        elif self.average < self.start:
+            self.alarmed_for = 0
+            return "alarm"
+        return "ok"
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, as plain numbers."""
+        return asdict(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse of `state_dict`."""
+        for name, value in state.items():
+            setattr(self, name, value)

@@ -1,0 +1,341 @@
+"""The training loop. Read it from top to bottom: set up, step, watch, save, hand over."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD, AdamW, Optimizer
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from sora import data, methods
+from sora._seeds import mix
+from sora.data import Batch, Loader, Splits
+from sora.errors import RunError
+from sora.evaluation import Evaluation, evaluate
+from sora.methods import Method, StepOutput
+from sora.training import distributed, schedule
+from sora.training._files import JsonLines, write_json, write_tensors, write_text
+from sora.training.config import TrainConfig
+from sora.training.console import Console, Interrupted, Signals
+from sora.training.run import build_model, fingerprint, load_weights, plain_state, resolved, save_model
+from sora.training.state import Checkpoints, State, mean
+from sora.training.summary import summarize
+
+MAX_ROLLBACKS = 3
+_STEP, _EPOCH, _INIT = 0, 1, 2  # separate random streams under one seed
+
+
+def train(
+    config: TrainConfig,
+    *,
+    model: nn.Module | None = None,
+    dataset: data.Dataset | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train, watch, save and judge one model; continue if the run folder holds an unfinished run.
+
+    Args:
+        config: All settings.
+        model: Train this module instead of building the one `config` names.
+        dataset: Train on this instead of loading the one `config` names.
+        quiet: Say nothing while working.
+
+    Returns:
+        What `summary.json` holds.
+    """
+    device = distributed.pick_device(config.device)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    torch.backends.cudnn.deterministic = True
+    with ExitStack() as stack:
+        stack.enter_context(distributed.process_group(device))
+        return _Run(config, device, model, dataset, quiet).go(stack)
+
+
+class _Run:
+    """One run: its parts, made once, and the loop over them."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        device: torch.device,
+        model: nn.Module | None,
+        dataset: data.Dataset | None,
+        quiet: bool,
+    ) -> None:
+        self.config = config = resolved(config, device)
+        self.device, self.folder = device, config.folder()
+        self.writes = distributed.rank() == 0
+        dataset = dataset or data.load(config.dataset, config.data_dir)
+        self.splits: Splits = data.split(
+            dataset, holdout=config.holdout, limit_train=config.limit_train, limit_test=config.limit_test
+        )
+        augment = data.Augment.parse(config.augment)
+        rank, world = distributed.rank(), distributed.world()
+        self.loader = Loader(self.splits.train, config.batch_size, augment, config.seed, device, rank, world)
+        self.steps_per_epoch = len(self.loader)
+        self.total = config.epochs * self.steps_per_epoch
+        self.threat = config.threat()
+        torch.manual_seed(mix(config.seed, _INIT))
+        self.spec: dict[str, Any]
+        built, self.spec = build_model(config, dataset) if model is None else (model, {"name": "given"})
+        if config.init:
+            load_weights(built, config.init)
+        self.state = self._state(built.to(device, memory_format=torch.channels_last), augment, dataset)  # type: ignore[call-overload]
+        self.wrapped = distributed.wrap(self.state.model)
+        self.fallback = methods.create("pgd-10", self.threat, align="final").to(device)
+        title = f"{config.method} on {config.dataset}, seed {config.seed}"
+        self.console = Console(title, self.total, quiet or not self.writes)
+        self.buffer: list[dict[str, torch.Tensor]] = []  # numbers of recent steps, still on the device
+
+    def _state(self, model: nn.Module, augment: data.Augment, dataset: data.Dataset) -> State:
+        config = self.config
+        method = methods.create(config.method, self.threat, **config.hyper_table()).to(self.device)
+        canvas = augment.draw(1, dataset.image_size, torch.Generator()).canvas_size(*dataset.image_size)
+        method.bind(
+            n_train=len(self.splits.train),
+            shape=(dataset.in_channels, *canvas),
+            batch_size=config.batch_size,
+            epochs=config.epochs,
+            steps_per_epoch=self.steps_per_epoch,
+        )
+        method.to(self.device)
+        average = get_ema_multi_avg_fn(config.ema or 0.0)  # type: ignore[no-untyped-call]
+        ema = AveragedModel(model, multi_avg_fn=average) if config.ema else None
+        return State(model, make_optimizer(config, model), method, ema)
+
+    def go(self, stack: ExitStack) -> dict[str, Any]:
+        """Train from wherever the folder says to the end, then judge the result."""
+        self._open(stack)
+        state = self.state
+        signals = stack.enter_context(Signals())
+        stack.enter_context(self.console)
+        state.model.train()
+        weights, action = "last", None
+        while state.step < self.total:
+            for batch in self._rest_of_epoch():
+                began = time.perf_counter()
+                self._train_on(batch)
+                state.seconds += time.perf_counter() - began
+                state.images += len(batch.y) * distributed.world()
+                logged = state.step % self.config.log_every == 0 or state.step == self.total
+                action = self._log() if logged else None
+                if action in ("stop", "rollback"):
+                    break
+                self._save_if_due(signals)
+            if action == "stop" and self._go_back():
+                weights = "last_good"
+                break
+            if action == "rollback":
+                self._go_back()
+        return self._hand_over(weights)
+
+    def _open(self, stack: ExitStack) -> None:
+        """Make or re-open the folder; restore the newest checkpoint that can be read."""
+        self.checkpoints = Checkpoints(self.folder / "checkpoints", fingerprint(self.config))
+        logs: dict[str, int] = {}
+        for path in self.checkpoints.newest_first():
+            try:
+                tensors, header = self.checkpoints.load(path)
+            except RunError as error:
+                self.console.warn(f"{error}; falling back to an older one")
+                continue
+            self.state.restore(tensors, header)
+            logs = header["logs"]
+            break
+        if not self.writes:
+            return
+        if not (self.folder / "config.yaml").exists():
+            write_text(self.folder / "config.yaml", self.config.to_yaml())
+        names = ("metrics", "evals", "events")
+        self.logs = {name: JsonLines(self.folder / f"{name}.jsonl", logs.get(name, 0)) for name in names}
+        for log in self.logs.values():
+            stack.callback(log.close)
+
+    def _rest_of_epoch(self) -> Iterator[Batch]:
+        """The batches of the current epoch from the current step on."""
+        state, seed = self.state, self.config.seed
+        epoch, position = divmod(state.step, self.steps_per_epoch)
+        if position == 0:
+            torch.manual_seed(mix(seed, state.attempt, epoch, _EPOCH))
+            state.method.begin_epoch(epoch + 1)
+        return self.loader.epoch(epoch, state.attempt, position)
+
+    def _train_on(self, batch: Batch) -> None:
+        """One batch: as many weight updates as the method asks for."""
+        state, config = self.state, self.config
+        torch.manual_seed(mix(config.seed, state.attempt, state.step, distributed.rank(), _STEP))
+        method: Method = self.fallback if config.guard == "pgd" and state.guard.alarmed else state.method
+        factor = schedule.eps_factor(config, state.step, self.steps_per_epoch)
+        method.threat = self.threat if factor == 1 else self.threat.scaled(factor)
+        updates = state.method.updates
+        for replay in range(method.updates):
+            update = state.step * updates + replay
+            rate = schedule.apply(state.optimizer, config, update, self.total * updates)
+            out = method.step(self.wrapped, batch.x, batch.y, index=batch.index, transform=batch.transform)
+            if config.on_nonfinite == "skip" and self._is_nonfinite(out.loss):
+                state.skipped += 1
+            else:
+                state.optimizer.step()
+                if state.ema is not None:
+                    state.ema.update_parameters(state.model)
+            state.optimizer.zero_grad(set_to_none=True)
+        state.step += 1
+        self._note(out, rate)
+
+    def _is_nonfinite(self, loss: torch.Tensor) -> bool:
+        return distributed.any_rank(not bool(loss.isfinite()), self.device)
+
+    def _note(self, out: StepOutput, rate: float) -> None:
+        names = ("loss", "accuracy", "pert_align", "linearity", "step_size")
+        row = {name: getattr(out, name) for name in names} | out.extras
+        self.buffer.append(row | {"lr": torch.full((), rate)})
+
+    def _collect(self) -> None:
+        """Bring the numbers of recent steps to the host, in one transfer."""
+        if not self.buffer:
+            return
+        tensors = [value.detach().float().to(self.device) for row in self.buffer for value in row.values()]
+        numbers = iter(distributed.mean_over_ranks(torch.stack(tensors)).tolist())
+        self.state.pending += [{name: next(numbers) for name in row} for row in self.buffer]
+        self.buffer.clear()
+
+    def _log(self) -> str | None:
+        """Write the steps since the last line as one, let the guard see each, and return what it wants."""
+        self._collect()
+        state, rows = self.state, self.state.pending
+        first = state.step - len(rows) + 1
+        action = None
+        for step, row in enumerate(rows, start=first):
+            if not math.isfinite(row["loss"]) and self.config.on_nonfinite == "stop":
+                self._stop_nonfinite(step, row)
+            state.recent.append(row["pert_align"])
+            action = self._guard(step, row["pert_align"]) or action
+        line = {name: mean([row.get(name, math.nan) for row in rows]) for name in rows[-1]}
+        line["lr"] = rows[-1]["lr"]
+        state.pending = []
+        place = {"step": state.step, "epoch": self._epoch(state.step), "attempt": state.attempt}
+        self._write("metrics", place | line)
+        self.console.advance(state.step, line, state.images / max(state.seconds, 1e-9))
+        return action
+
+    def _stop_nonfinite(self, step: int, row: dict[str, float]) -> None:
+        self._write("events", {"event": "nonfinite", "step": step, "epoch": self._epoch(step), **row})
+        values = ", ".join(f"{name} {row[name]:.4g}" for name in ("loss", "pert_align", "step_size", "lr"))
+        raise RunError(
+            f"the loss is not finite at step {step} ({values}); {self.checkpoints.describe_last()}"
+        )
+
+    def _guard(self, step: int, pert_align: float) -> str | None:
+        """Tell the guard, announce what it says, and return the action to take."""
+        state, action = self.state, self.config.guard
+        said = state.guard.update(pert_align)
+        if said == "ok":
+            return None
+        epoch, average = self._epoch(step), state.guard.average
+        event = {"event": said, "step": step, "epoch": epoch, "attempt": state.attempt, "average": average}
+        if said == "alarm":
+            state.events.append({"step": step, "epoch": epoch, "recovered": None})
+        elif state.events:
+            state.events[-1]["recovered"] = step
+        if action == "off":
+            return None
+        self._write("events", event | {"action": action})
+        words = {
+            "alarm": "catastrophic overfitting: robust accuracy is collapsing while FGSM accuracy looks fine",
+            "recovered": "PertAlign has recovered",
+        }
+        self.console.warn(f"step {step} (epoch {epoch}): {words[said]} (PertAlign average {average:.2f})")
+        self._snapshot()
+        spent = state.attempt >= MAX_ROLLBACKS
+        return action if said == "alarm" and not (action == "rollback" and spent) else None
+
+    def _go_back(self) -> bool:
+        """Return to the last good checkpoint, as the next attempt; False if there is none."""
+        state = self.state
+        attempt, events, seconds = state.attempt + 1, state.events, state.seconds
+        if not self.checkpoints.good.exists():
+            self.console.warn("there is no good checkpoint to return to; going on")
+            return False
+        state.restore(*self.checkpoints.load(self.checkpoints.good))
+        state.attempt, state.events, state.seconds = attempt, events, seconds
+        self.console.warn(f"returned to the last good weights, of step {state.step}")
+        self._write("events", {"event": "returned", "step": state.step, "attempt": attempt})
+        return True
+
+    def _save_if_due(self, signals: Signals) -> None:
+        """Evaluate and checkpoint where an epoch ends; checkpoint where asked or when told to stop."""
+        state, every = self.state, self.config.checkpoint_every
+        epoch_ends = state.step % self.steps_per_epoch == 0
+        interrupted = distributed.any_rank(signals.received is not None, self.device)
+        if not (epoch_ends or interrupted or (every and state.step % every == 0)):
+            return
+        self._collect()
+        distributed.average_buffers(state.model)
+        best = epoch_ends and self._evaluate()
+        if epoch_ends:
+            self._snapshot()
+        if self.writes:
+            self.checkpoints.save(state, {n: log.length() for n, log in self.logs.items()}, best=best)
+        if interrupted:
+            raise Interrupted(signals.received or 15, state.step)
+
+    def _evaluate(self) -> bool:
+        """Judge the weights on the held-out slice; True if they are the best so far."""
+        state, config = self.state, self.config
+        epoch = state.step // self.steps_per_epoch
+        if not len(self.splits.holdout) or not config.eval_every or epoch % config.eval_every:
+            return False
+        found = self._judge(self.splits.holdout)
+        place = {"step": state.step, "epoch": epoch, "attempt": state.attempt, "split": "holdout"}
+        self._write("evals", place | found.record())
+        numbers = "  ".join(f"{name} {100 * value:.1f} %" for name, value in found.accuracy.items())
+        self.console.say(f"epoch {epoch}/{config.epochs}  held out (n={found.n})  {numbers}")
+        score = min(found.accuracy.values())
+        better = score > state.best
+        state.best = max(score, state.best)
+        return better
+
+    def _judge(self, images: data.ImageSet) -> Evaluation:
+        return evaluate(self.state.evaluated, images, self.threat, self.config.attacks, device=self.device)
+
+    def _snapshot(self) -> None:
+        """Keep the weights of this moment for probes."""
+        if self.config.snapshots and self.writes:
+            folder = self.folder / "snapshots"
+            folder.mkdir(exist_ok=True)
+            path = folder / f"step-{self.state.step:08d}-{self.state.attempt}.safetensors"
+            write_tensors(path, plain_state(self.state.evaluated), {"format": "pt"})
+
+    def _hand_over(self, weights: str) -> dict[str, Any]:
+        """Judge the final weights on the test set, for the first and only time, and write the result."""
+        state, config = self.state, self.config
+        found = self._judge(self.splits.test)
+        summary = summarize(config, state, found, len(self.splits.train), weights)
+        if self.writes:
+            save_model(self.folder, state.evaluated, self.spec, weights)
+            write_json(self.folder / "summary.json", summary)
+        return summary
+
+    def _write(self, log: str, row: dict[str, Any]) -> None:
+        if self.writes:
+            self.logs[log].append(row)
+
+    def _epoch(self, step: int) -> int:
+        return (step - 1) // self.steps_per_epoch + 1
+
+
+def make_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
+    """SGD or AdamW over all parameters, in the fused form that CPU and CUDA have."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if config.optimizer == "adamw":
+        return AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True)
+    return SGD(
+        parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=True
+    )

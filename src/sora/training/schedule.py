@@ -1,0 +1,51 @@
+"""Learning rate, momentum and eps as functions of the update's number: nothing to save, nothing to step."""
+
+from __future__ import annotations
+
+import math
+
+from torch.optim import Optimizer
+
+from sora.training.config import TrainConfig
+
+
+def learning_rate(config: TrainConfig, update: int, total: int) -> float:
+    """The rate of update `update` (from 0) of `total`.
+
+    Cyclic: linear from `lr_min` up to `lr` over the first half, linear down over the rest. Cosine: from
+    `lr` to `lr_min`. Multistep: a tenth at each milestone.
+    """
+    high, low = config.lr, config.lr_min
+    if config.schedule == "cosine":
+        return low + (high - low) * 0.5 * (1 + math.cos(math.pi * update / total))
+    if config.schedule == "multistep":
+        return high * 0.1 ** sum(update >= milestone * total for milestone in config.milestones)
+    return low + (high - low) * _triangle(update, total)
+
+
+def momentum(config: TrainConfig, update: int, total: int) -> float:
+    """Constant, or with `cycle_momentum` 0.1 lower at the peak of the cyclic rate."""
+    if config.cycle_momentum and config.schedule == "cyclic":
+        return config.momentum - 0.1 * _triangle(update, total)
+    return config.momentum
+
+
+def _triangle(update: int, total: int) -> float:
+    peak = max(total // 2, 1)
+    return update / peak if update < peak else (total - update) / max(total - peak, 1)
+
+
+def eps_factor(config: TrainConfig, step: int, steps_per_epoch: int) -> float:
+    """Share of eps in use at a step: linear from 0 over `eps_warmup` epochs, then 1."""
+    warmup = config.eps_warmup * steps_per_epoch
+    return min(1.0, (step + 1) / warmup) if warmup >= 1 else 1.0
+
+
+def apply(optimizer: Optimizer, config: TrainConfig, update: int, total: int) -> float:
+    """Set the optimiser to this update's values and return the learning rate."""
+    rate = learning_rate(config, update, total)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+        if "momentum" in group:
+            group["momentum"] = momentum(config, update, total)
+    return rate
