@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sora.attacks import Attack
 from sora.errors import UserError
 from sora.threat import Threat
 
@@ -74,7 +75,7 @@ class Evaluation:
     @cached_property
     def attacks(self) -> dict[str, dict[str, Any]]:
         """Each attack's settings with n and the 95 % interval of its accuracy."""
-        return {name: kept | self._counted(self.robust[name]) for name, kept in self.settings.items()}
+        return {name: kept | self.counted(self.robust[name]) for name, kept in self.settings.items()}
 
     @cached_property
     def worst_case(self) -> Tensor:
@@ -92,6 +93,20 @@ class Evaluation:
         pairs = self.labels * self.num_classes + self.predictions[name]
         return pairs.bincount(minlength=self.num_classes**2).view(self.num_classes, self.num_classes)
 
+    def has(self, attack: Attack) -> bool:
+        """Whether this attack was run."""
+        return attack.for_classes(self.num_classes).name in self.predictions
+
+    def merged(self, other: Evaluation) -> Evaluation:
+        """Both evaluations as one; they must be of the same model, examples and threat."""
+        if other.threat != self.threat or not torch.equal(other.labels, self.labels):
+            raise ValueError("evaluations of different threats or examples cannot be merged")
+        return replace(
+            other,
+            predictions=self.predictions | other.predictions,
+            settings=self.settings | other.settings,
+        )
+
     def record(self) -> dict[str, Any]:
         """The numbers in the form the run folder's files have."""
         return {
@@ -100,6 +115,7 @@ class Evaluation:
             "attacks": {name: dict(found) for name, found in self.attacks.items()},
         }
 
-    def _counted(self, flags: Tensor) -> dict[str, Any]:
+    def counted(self, flags: Tensor) -> dict[str, Any]:
+        """The count and the 95 % interval that belong to a share of examples."""
         low, high = wilson(int(flags.sum()), self.n)
         return {"n": self.n, "low": low, "high": high}

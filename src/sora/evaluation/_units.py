@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -16,6 +17,8 @@ from sora.evaluation._checks import predicted
 from sora.evaluation._examples import Examples
 from sora.evaluation._progress import Meter
 from sora.threat import Threat
+
+PATIENCE = timedelta(days=30)
 
 
 class UnitStore:
@@ -66,6 +69,8 @@ class Judge:
         self._batch_size, self._seed = batch_size, seed
         self._store, self._meter = store, meter
         self._rank, self._world = (distributed.get_rank(), distributed.get_world_size()) if shard else (0, 1)
+        # A rank may wait for hours for another one's last unit, which the default group does not allow.
+        self._group = distributed.new_group(timeout=PATIENCE, backend="gloo") if shard else None
         self._done: dict[str, Tensor] = {}
 
     def run(self, attacks: Sequence[Attack]) -> dict[str, Tensor]:
@@ -94,17 +99,17 @@ class Judge:
         batches = torch.split(positions, self._batch_size) if len(positions) else ()
         mine = range(self._rank, len(batches), self._world)
         self._meter.plan(key, attack.passes * sum(len(batches[number]) for number in mine))
-        found = torch.full((len(positions),), -1, device=self._device)
+        found = torch.full((len(positions),), -1)
         for number in mine:
             start = number * self._batch_size
             title = f"{attack.name}, batch {number + 1} of {len(batches)}"
             with self._meter.unit(title, attack.passes * len(batches[number])):
                 unit = self._unit(f"{key}.{number}", attack, number, batches[number])
-                found[start : start + len(unit)] = unit.to(self._device)
-        if self._world > 1:
-            distributed.all_reduce(found, distributed.ReduceOp.MAX)  # what others did is -1 here
-        self._done[key] = found.cpu()
-        return self._done[key]
+                found[start : start + len(unit)] = unit
+        if self._group is not None:
+            distributed.all_reduce(found, distributed.ReduceOp.MAX, self._group)  # others' units are -1 here
+        self._done[key] = found
+        return found
 
     def _unit(self, key: str, attack: Attack, number: int, positions: Tensor) -> Tensor:
         known = self._store.load(key, len(positions))
@@ -113,7 +118,7 @@ class Judge:
         x, y = self._examples.take(positions, self._device)
         x_adv = attack(self._model, x, y, self._threat, mix(self._seed, attack.stream, number))
         with torch.no_grad():
-            answer = predicted(self._model(x_adv))
+            answer = predicted(self._model(x_adv)).cpu()
         self._store.save(key, answer)
         return answer
 
