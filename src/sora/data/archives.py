@@ -1,0 +1,151 @@
+"""Archives as read-only mappings from member names to bytes.
+
+Nothing is unpacked to disk, so no member can land outside the data folder; an archive that tries is
+refused all the same, and so is one that unpacks to far more than its own size.
+"""
+
+from __future__ import annotations
+
+import gzip
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import IO
+
+from sora.errors import UserError
+
+FLOOR = 1 << 30
+"""Bytes that any archive may unpack to."""
+RATIO = 20
+"""Beyond that, how many times its own size; pictures hardly compress."""
+
+
+def open_archive(path: Path) -> Mapping[str, bytes]:
+    """The files of a tar, tar.gz, zip or plain folder."""
+    if path.is_dir():
+        return _Folder(path)
+    if not path.exists():
+        raise UserError(f"{path} does not exist")
+    return _Zip(path) if zipfile.is_zipfile(path) else _read_tar(path)
+
+
+class Flat(Mapping[str, bytes]):
+    """An archive whose files are asked for by their last name, whatever folder they are in."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self.archive = path, open_archive(path)
+        self._full = {PurePosixPath(name).name: name for name in self.archive}
+
+    def __getitem__(self, name: str) -> bytes:
+        if name not in self._full:
+            raise UserError(f"{self._path} holds no {name}")
+        return self.archive[self._full[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._full)
+
+    def __len__(self) -> int:
+        return len(self._full)
+
+
+class _Folder(Mapping[str, bytes]):
+    def __init__(self, path: Path) -> None:
+        files = (file for file in path.rglob("*") if file.is_file())
+        self._files = {file.relative_to(path).as_posix(): file for file in files}
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._files[name].read_bytes()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+class _Zip(Mapping[str, bytes]):
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except (zipfile.BadZipFile, OSError) as error:
+            raise UserError(f"{path} is not a readable zip file: {error}") from None
+        members = [member for member in self._zip.infolist() if not member.is_dir()]
+        if sum(member.file_size for member in members) > _limit(path):
+            raise _bomb(path)
+        for member in members:
+            _check(path, member.filename, plain=not stat.S_ISLNK(member.external_attr >> 16))
+        self._members = {member.filename: member for member in members}
+
+    def __getitem__(self, name: str) -> bytes:
+        try:
+            return self._zip.read(self._members[name])
+        except (
+            zipfile.BadZipFile,
+            zlib.error,
+            EOFError,
+            RuntimeError,
+            NotImplementedError,
+            OSError,
+        ) as error:
+            raise UserError(f"{self._path}: {name} is damaged: {error}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+
+def _read_tar(path: Path) -> dict[str, bytes]:
+    files = {}
+    try:
+        with path.open("rb") as raw:
+            zipped = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            source = _Capped(gzip.GzipFile(fileobj=raw) if zipped else raw, path)
+            # As a stream: a member is looked at before anything of it is unpacked.
+            with tarfile.open(fileobj=source, mode="r|") as tar:  # type: ignore[call-overload]
+                for member in tar:
+                    plain = member.isdir() or (member.isfile() and not member.issparse())
+                    _check(path, member.name, plain)
+                    content = tar.extractfile(member) if member.isfile() else None
+                    if content is not None:
+                        files[member.name] = content.read()
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        raise UserError(f"{path} is damaged or no archive: {error}") from None
+    return files
+
+
+class _Capped:
+    """A stream that may not give more bytes than its archive is allowed."""
+
+    def __init__(self, file: IO[bytes], path: Path) -> None:
+        self._file, self._path, self._left = file, path, _limit(path)
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(min(size, self._left + 1))
+        self._left -= len(data)
+        if self._left < 0:
+            raise _bomb(self._path)
+        return data
+
+
+def _limit(path: Path) -> int:
+    return max(FLOOR, RATIO * path.stat().st_size)
+
+
+def _check(path: Path, name: str, plain: bool) -> None:
+    parts = (*PurePosixPath(name).parts, *PureWindowsPath(name).parts)
+    absolute = PurePosixPath(name).is_absolute() or PureWindowsPath(name).anchor
+    if absolute or ".." in parts:
+        raise UserError(f"{path} refused: its member {name!r} points outside the archive")
+    if not plain:
+        raise UserError(f"{path} refused: its member {name!r} is a link or a special file")
+
+
+def _bomb(path: Path) -> UserError:
+    return UserError(f"{path} refused: it unpacks to more than {_limit(path) / 1e9:.1f} GB")

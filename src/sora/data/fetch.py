@@ -1,0 +1,92 @@
+"""Downloads: resumed where they broke off, checked to the byte, named only when they are whole."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import IO
+
+from sora.data._progress import progress
+from sora.data._source import Remote
+from sora.data.pack import digest
+from sora.errors import RunError
+
+ATTEMPTS, PAUSE, TIMEOUT = 4, 2.0, 60.0
+_BLOCK = 1 << 18
+
+
+def fetch(remote: Remote, folder: Path) -> Path:
+    """The file, from an earlier download or over the network."""
+    target = folder / remote.filename
+    part = target.with_name(target.name + ".part")
+    if not target.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        _download(remote.url, part)
+        try:
+            verify(part, remote.checksum)
+        except RunError:
+            part.unlink()  # the next attempt starts anew
+            raise
+        os.replace(part, target)
+    return target
+
+
+def verify(path: Path, checksum: str) -> None:
+    """Raise unless the file has this checksum."""
+    algorithm, _, expected = checksum.partition(":")
+    found = digest(path, algorithm)
+    if found != expected:
+        raise RunError(f"{path} is not the official file: {algorithm} {found}, expected {expected}")
+
+
+def _download(url: str, part: Path) -> None:
+    for attempt in range(ATTEMPTS):
+        try:
+            _append(url, part)
+        except urllib.error.HTTPError as error:
+            if error.code == 416 and part.exists():  # nothing is left to fetch, or too much is here
+                return
+            if error.code < 500:
+                raise RunError(f"cannot fetch {url}: {error}") from None
+            failure: Exception = error
+        except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
+            failure = error
+        else:
+            return
+        if attempt + 1 < ATTEMPTS:
+            time.sleep(PAUSE * 2**attempt)
+    raise RunError(f"cannot fetch {url}: {getattr(failure, 'reason', failure)}")
+
+
+def _append(url: str, part: Path) -> None:
+    """Fetch what is missing of the file; raise if the connection breaks off before its end."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+        resumed = response.status == 206
+        start = have if resumed else 0
+        length = response.headers.get("Content-Length")
+        total = start + int(length) if length else None
+        with (
+            part.open("ab" if resumed else "wb") as file,
+            progress(part.stem, total, start, is_bytes=True) as advance,
+        ):
+            while block := response.read(_BLOCK):
+                _write(file, block)
+                advance(len(block))
+    if total is not None and part.stat().st_size < total:
+        raise ConnectionError("the connection broke off")
+
+
+def _write(file: IO[bytes], block: bytes) -> None:
+    try:
+        file.write(block)
+        file.flush()
+    except OSError as error:  # told apart from the network's own, which are OSErrors too
+        raise RunError(
+            f"cannot write {file.name}: {error.strerror}; the same command goes on from there"
+        ) from None

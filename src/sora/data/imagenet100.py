@@ -1,0 +1,96 @@
+"""ImageNet-100 at 256 pixels, of which training takes random resized crops and testing the central 224.
+
+There is nothing to fetch: it comes from parquet files (the Hugging Face set of the paper, with splits train,
+validation and test) or from a tree of class folders.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sora.data import folder
+from sora.data._source import Source
+from sora.data.images import decode
+from sora.data.pack import Builder, Picture, in_order
+from sora.errors import UserError
+
+_STORED, _TESTED = 256, 224
+_shrink = partial(decode, size=_STORED, mode="rgb")
+
+
+def _convert(path: Path, builder: Builder) -> None:
+    files = sorted(path.rglob("*.parquet")) if path.is_dir() else []
+    classes = _convert_parquet(path, files, builder) if files else _convert_tree(path, builder)
+    builder.finish(classes, test_size=_TESTED)
+
+
+def _convert_tree(path: Path, builder: Builder) -> list[str]:
+    classes, splits = folder.scan(path)
+    for split, pictures in splits.items():
+        builder.stream(split, len(pictures), in_order(pictures), _shrink)
+    return classes
+
+
+def _convert_parquet(path: Path, paths: Sequence[Path], builder: Builder) -> list[str]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        raise UserError("reading parquet files needs pyarrow: install sora-at[parquet]") from None
+    try:
+        splits: dict[str, list[Any]] = {}
+        for file in paths:
+            split = folder.SPLIT_NAMES.get(file.name.split("-")[0].removesuffix(".parquet"))
+            splits.setdefault(split or "other", []).append(parquet.ParquetFile(file))
+        if "test" not in splits and "val" in splits:
+            splits["test"] = splits.pop("val")
+        if not {"train", "test"} <= splits.keys():
+            raise UserError(f"{path}: expected train-*.parquet and test-*.parquet (validation-* if any)")
+        for split in folder.SPLIT_NAMES.keys() & splits.keys():
+            total = sum(file.metadata.num_rows for file in splits[split])
+            builder.stream(split, total, partial(_rows, splits[split]), _shrink)
+        return _class_names(splits["train"])
+    except (ArrowException, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} has no columns image and label as Hugging Face writes them: {error}"
+        ) from None
+
+
+def _rows(files: Sequence[Any], start: int) -> Iterator[Picture]:
+    """Pictures from position `start` on; row groups before it are not read."""
+    position = 0
+    for file in files:
+        for group in range(file.num_row_groups):
+            count = file.metadata.row_group(group).num_rows
+            if position + count > start:
+                table = file.read_row_group(group, columns=["image", "label"])
+                for row in range(max(0, start - position), count):
+                    image, label = table["image"][row].as_py(), table["label"][row].as_py()
+                    yield Picture(f"row {position + row}", image["bytes"], label)
+            position += count
+
+
+def _class_names(files: Sequence[Any]) -> list[str]:
+    """From the label's own names, else from the column `text`, else numbers."""
+    info = json.loads((files[0].schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
+    names = info.get("info", {}).get("features", {}).get("label", {}).get("names")
+    if names:
+        return [str(name) for name in names]
+    found: dict[int, str] = {}
+    has_text = "text" in files[0].schema_arrow.names
+    for file in files:
+        table = file.read(columns=["label", "text"] if has_text else ["label"])
+        labels = table["label"].to_pylist()
+        found.update(zip(labels, table["text"].to_pylist() if has_text else map(str, labels), strict=True))
+    return [found[label] for label in range(len(found))]
+
+
+IMAGENET100 = Source(
+    name="imagenet100",
+    convert=_convert,
+    counts={"train": 117_000, "val": 13_000, "test": 5_000},
+    wanted="a folder of parquet files (train-*, validation-*, test-*) or of train and val folders of classes",
+)
