@@ -1,5 +1,6 @@
 """Data sets as uint8 arrays: where they come from, how they are cut, augmented and batched."""
 
+from sora.data._check import Report, check
 from sora.data._sources import check_name, data_root, get, load, names
 from sora.data._store import Dataset, ImageSet, Splits, split
 from sora.data.augment import Augment, Transform
@@ -11,8 +12,10 @@ __all__ = [
     "Dataset",
     "ImageSet",
     "Loader",
+    "Report",
     "Splits",
     "Transform",
+    "check",
     "check_name",
     "data_root",
     "get",

@@ -37,6 +37,6 @@ class Source:
     package: Remote | None = None
     """The same data as an npm package (`url` is its name and version)."""
     content: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of each split's pixels and labels, where the official ones are known."""
+    """SHA-256 of the store's files (`train_images` ...), where the official content is known."""
     wanted: str = "the official file or its unpacked folder"
     """What `--from` takes."""

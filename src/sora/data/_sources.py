@@ -28,7 +28,7 @@ def names() -> list[str]:
 
 def check_name(name: str) -> None:
     """Raise if no data set is called that."""
-    kind, colon, place = name.partition(":")
+    kind, _, place = name.partition(":")
     if kind not in _OWN and name not in names():
         raise unknown("data set", name, (*names(), "folder:PATH", "npz:PATH"))
     if kind in _OWN and not place:

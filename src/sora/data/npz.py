@@ -72,7 +72,8 @@ def _arrays(what: str, images: NDArray[np.generic], labels: NDArray[np.generic])
         images = images[..., None]
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
         raise UserError(
-            f"{what} images are {images.dtype} {images.shape}; expected uint8 (N, H, W), (N, H, W, 1) or (N, H, W, 3)"
+            f"{what} images are {images.dtype} {images.shape}; "
+            "expected uint8 (N, H, W), (N, H, W, 1) or (N, H, W, 3)"
         )
     if labels.dtype.kind not in "iu" or labels.size != len(images) or len(images) == 0:
         raise UserError(f"{what} labels are {labels.dtype} {labels.shape} for {len(images)} images")
