@@ -31,6 +31,7 @@ def evaluate(
     *,
     batch_size: int = BATCH,
     seed: int = 0,
+    num_classes: int | None = None,
     device: torch.device | str | None = None,
     progress: bool = False,
     state: Path | str | None = None,
@@ -49,6 +50,7 @@ def evaluate(
         attacks: Names as `sora.attacks.parse` knows them.
         batch_size: Examples attacked together; it sets the memory, and is part of what is repeatable.
         seed: Seed of the attacks' random numbers.
+        num_classes: How many classes the data has; a model with another number of them is refused.
         device: Where to compute; the model's own device if not given.
         progress: Show a progress bar with the time that is left.
         state: Folder that keeps finished units of work. The same evaluation started again after any
@@ -63,7 +65,7 @@ def evaluate(
     model.to(place)
     with frozen(model), Meter(model, progress) as meter:
         x, y = found.take(torch.arange(min(batch_size, len(found.labels))), place)
-        seen = inspect(model, x, y, found.labels, threat)
+        seen = inspect(model, x, y, found.labels, threat, num_classes)
         chosen = [attack.for_classes(seen.num_classes) for attack in chosen]
         name = "" if state is None else identity(model, found, threat, seed, batch_size)
         store = UnitStore(None if state is None else Path(state) / name)

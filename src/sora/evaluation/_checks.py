@@ -20,7 +20,9 @@ class Inspection(NamedTuple):
     """Share of its examples whose input gradient is exactly zero: attacks by gradient are blind there."""
 
 
-def inspect(model: nn.Module, x: Tensor, y: Tensor, labels: Tensor, threat: Threat) -> Inspection:
+def inspect(
+    model: nn.Module, x: Tensor, y: Tensor, labels: Tensor, threat: Threat, num_classes: int | None = None
+) -> Inspection:
     """Raise where a number about this model would mean nothing.
 
     Args:
@@ -29,6 +31,7 @@ def inspect(model: nn.Module, x: Tensor, y: Tensor, labels: Tensor, threat: Thre
         y: Its labels.
         labels: All labels.
         threat: The norm ball and the box.
+        num_classes: How many classes the data has, if that is known.
     """
     check_inputs(x, y, threat)
     with _one_line(f"the model does not take inputs of shape {tuple(x.shape)}"), torch.no_grad():
@@ -37,6 +40,8 @@ def inspect(model: nn.Module, x: Tensor, y: Tensor, labels: Tensor, threat: Thre
     if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
         raise UserError("the model returns probabilities, which hides gradients; take its softmax away")
     check_logits(logits, labels)
+    if num_classes is not None and logits.shape[1] != num_classes:
+        raise UserError(f"the model tells {logits.shape[1]} classes apart, the data has {num_classes}")
     with _one_line("the model cannot be differentiated with respect to its inputs"):
         gradient, _ = input_gradient(model, x, y)
     return Inspection(logits.shape[1], float((gradient.flatten(1) == 0).all(1).float().mean()))

@@ -75,12 +75,18 @@ class Evaluation:
     @cached_property
     def attacks(self) -> dict[str, dict[str, Any]]:
         """Each attack's settings with n and the 95 % interval of its accuracy."""
-        return {name: kept | self.counted(self.robust[name]) for name, kept in self.settings.items()}
+        return {name: kept | self._counted(self.robust[name]) for name, kept in self.settings.items()}
 
     @cached_property
-    def worst_case(self) -> Tensor:
+    def unbroken(self) -> Tensor:
         """Which examples no attack gets: the only ones that may be called robust."""
         return torch.stack(list(self.robust.values())).all(0)
+
+    @cached_property
+    def worst_case(self) -> dict[str, Any]:
+        """The share of examples no attack gets, with n, its 95 % interval, and which attacks there were."""
+        share = int(self.unbroken.sum()) / self.n
+        return {"accuracy": share, "over": list(self.predictions), **self._counted(self.unbroken)}
 
     def per_class(self, name: str) -> list[float]:
         """Accuracy under an attack for each class; NaN for a class without examples."""
@@ -115,7 +121,6 @@ class Evaluation:
             "attacks": {name: dict(found) for name, found in self.attacks.items()},
         }
 
-    def counted(self, flags: Tensor) -> dict[str, Any]:
-        """The count and the 95 % interval that belong to a share of examples."""
+    def _counted(self, flags: Tensor) -> dict[str, Any]:
         low, high = wilson(int(flags.sum()), self.n)
         return {"n": self.n, "low": low, "high": high}

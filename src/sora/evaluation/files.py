@@ -41,6 +41,7 @@ def evaluate_into(
     about: Mapping[str, Any] | None = None,
     batch_size: int = BATCH,
     seed: int = 0,
+    num_classes: int | None = None,
     device: torch.device | str | None = None,
     progress: bool = False,
     shard: bool = False,
@@ -59,6 +60,7 @@ def evaluate_into(
         about: What a reader should know about the model: written into new records.
         batch_size: As for `evaluate`.
         seed: As for `evaluate`.
+        num_classes: As for `evaluate`.
         device: As for `evaluate`.
         progress: As for `evaluate`.
         shard: As for `evaluate`.
@@ -83,6 +85,7 @@ def evaluate_into(
                 missing,
                 batch_size=batch_size,
                 seed=seed,
+                num_classes=num_classes,
                 device=device,
                 progress=progress,
                 state=folder / STATE,
@@ -101,10 +104,9 @@ def evaluate_into(
 def full_record(found: Evaluation) -> Record:
     """All numbers of an evaluation, and the predictions they come from."""
     names = list(found.predictions)
-    worst = found.counted(found.worst_case)
     return {
         **found.record(),
-        "worst_case": {"accuracy": int(found.worst_case.sum()) / found.n, "over": names, **worst},
+        "worst_case": found.worst_case,
         "per_class": {name: found.per_class(name) for name in names},
         "confusion": {name: found.confusion(name).tolist() for name in names},
         "zero_gradients": found.zero_gradients,
@@ -147,7 +149,7 @@ def save_record(path: Path, record: Record) -> None:
         records[places[0]] |= record
     else:
         records.append(record)
-    lines = ",\n".join(json.dumps(_plain(record), allow_nan=False) for record in records)
+    lines = ",\n".join(json.dumps(plain(record), allow_nan=False) for record in records)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_text(path, f"[\n{lines}\n]\n")
 
@@ -171,13 +173,13 @@ def _unpack(text: str) -> Tensor:
     return torch.from_numpy(np.frombuffer(base64.b64decode(text), "<u2").astype(np.int64))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """NaN, of a class without examples, is null in files."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list) else value
 
 
 def _remove_if_empty(folder: Path) -> None:
