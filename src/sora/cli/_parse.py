@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro import _errors as tyro_errors  # its hook is how a program takes over error messages
@@ -23,7 +23,7 @@ def parse(spec: type[T], argv: list[str], prog: str, default: T | None = None) -
         raise _explained(event, flags)
 
     with tyro_errors.on_parse_error(explain):
-        return tyro.cli(spec, args=argv, prog=f"sora {prog}", default=default)
+        return cast(T, tyro.cli(spec, args=argv, prog=f"sora {prog}", default=default))
 
 
 def _explained(event: tyro_errors.ParseErrorEvent, flags: list[str]) -> UserError:
@@ -35,6 +35,9 @@ def _explained(event: tyro_errors.ParseErrorEvent, flags: list[str]) -> UserErro
         case tyro_errors.InvalidChoice(argument=argument, value=value, choices=choices):
             return UserError(f"{_name(argument)} is {value!r}; allowed: {', '.join(choices)}")
         case tyro_errors.InstantiationFailure(message=message, argument=argument):
+            wanted = {"int()": "a whole number", "float": "a number"}
+            kind = next((text for word, text in wanted.items() if word in message), None)
+            message = f"expected {kind}; got {message.rsplit(': ', 1)[-1]}" if kind else message
             return UserError(f"{_name(argument)}: {message}" if argument else message)
         case tyro_errors.BadValue(argument=argument):
             return UserError(f"{_name(argument)} needs a value")

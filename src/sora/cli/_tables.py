@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+WIDE = 160
 VERDICT_STYLE = {"healthy": "green", "suspect": "yellow", "overfitted": "red"}
 
 
@@ -31,9 +34,12 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
 
 def plain_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     """Print a table."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         table.add_column(column, overflow="fold", no_wrap=index == 0)
     for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+        table.add_row(*(escape(cell) for cell in row))
+    console = Console()
+    if not console.is_terminal:  # a file or a pipe has no width to keep to
+        console = Console(width=WIDE)
+    console.print(table)

@@ -100,7 +100,8 @@ class _Run:
         canvas = augment.draw(1, dataset.image_size, torch.Generator()).canvas_size(*dataset.image_size)
         method.bind(
             n_train=len(self.splits.train),
-            shape=(dataset.in_channels, *canvas),
+            shape=(dataset.in_channels, *dataset.image_size),
+            canvas=(dataset.in_channels, *canvas),
             batch_size=config.batch_size,
             epochs=config.epochs,
             steps_per_epoch=self.steps_per_epoch,

@@ -1,0 +1,92 @@
+"""`sora list`: what there is to choose from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from sora.cli._parse import parse
+from sora.cli._tables import plain_table
+from sora.errors import UserError
+
+Kind = Literal["methods", "models", "data", "attacks", "recipes"]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Flags:
+    """List methods, models, data, attacks or recipes."""
+
+    kind: Annotated[tyro.conf.Positional[Kind], tyro.conf.arg(help="what to list")] = "methods"
+    cost: Annotated[bool, tyro.conf.arg(help="methods: measure passes, memory and time here")] = False
+    json: Annotated[bool, tyro.conf.arg(help="print as JSON")] = False
+
+
+def run(argv: list[str]) -> int:
+    """Print one table."""
+    flags = parse(Flags, argv, "list")
+    if flags.cost and flags.kind != "methods":
+        raise UserError("--cost goes with `sora list methods`")
+    rows = _costs() if flags.cost else _ROWS[flags.kind]()
+    if flags.json:
+        print(json.dumps(rows, indent=2))
+    else:
+        plain_table("", list(rows[0]), [[str(value) for value in row.values()] for row in rows])
+    return 0
+
+
+def _methods() -> list[Row]:
+    from sora import methods
+
+    entries = [methods.info(name) for name in methods.names()]
+    return [
+        {
+            "method": entry.name,
+            "what it does": entry.summary,
+            "venue": entry.venue or "-",
+            "passes F / B": f"{entry.forwards} / {entry.backwards}",
+            "norms": ", ".join(entry.norms),
+            "needs": ", ".join(entry.needs) or "-",
+        }
+        for entry in entries
+    ]
+
+
+def _models() -> list[Row]:
+    from sora import models
+
+    entries = [models.entry(name) for name in models.names()]
+    return [{"model": entry.name, "what it is": entry.summary, "paper": entry.paper} for entry in entries]
+
+
+def _data() -> list[Row]:
+    from sora import data
+
+    return [{"data set": name} for name in data.names()]
+
+
+def _attacks() -> list[Row]:
+    from sora import attacks
+
+    return [{"attack": name} for name in attacks.NAMES]
+
+
+def _recipes() -> list[Row]:
+    from sora.training.config import read_recipe, recipe_names
+
+    tables = [(name, read_recipe(name)) for name in recipe_names()]
+    keys = ("model", "norm", "eps", "epochs", "batch_size", "schedule")
+    return [{"recipe": name} | {key: table.get(key, "-") for key in keys} for name, table in tables]
+
+
+def _costs() -> list[Row]:
+    from sora import methods
+    from sora.methods._cost import cost_table
+
+    return cost_table(methods.names(in_all=True))
+
+
+_ROWS = {"methods": _methods, "models": _models, "data": _data, "attacks": _attacks, "recipes": _recipes}

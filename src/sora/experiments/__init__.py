@@ -1,0 +1,1 @@
+"""Grids of runs: where they are computed, and the tables they become."""
