@@ -22,8 +22,6 @@ class Flags:
     """Train FGSM and SORA side by side on scikit-learn's digits and say what happened."""
 
     out: Annotated[str, tyro.conf.arg(help="folder of the runs; finished ones are kept")] = "runs/demo"
-        "runs/demo"
-    )
     seed: Annotated[int, tyro.conf.arg(help="seed of both runs")] = 0
     epochs: Annotated[int | None, tyro.conf.arg(help="shorter or longer than the recipe")] = None
     jobs: Annotated[int, tyro.conf.arg(help="processes at once; 0: one a core")] = 0
