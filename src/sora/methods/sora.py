@@ -38,8 +38,8 @@ class Hyper(_base.Hyper):
 @register(
     "sora",
     "one step, its size set by the curvature of the last batches",
-    paper="SORA: Free Second-Order Attacks in Fast Adversarial Training",
-    venue="2026",
+    paper="Teymourian et al., SORA: Free Second-Order Attacks in Fast Adversarial Training",
+    venue="ICML 2026",
     forwards="2",
     backwards="1 in + 1 (to the input)",
     paper_cost="2 / 2",
