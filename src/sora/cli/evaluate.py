@@ -125,7 +125,9 @@ def run(argv: list[str]) -> int:
         )
     if first:
         if flags.card:
-            write_card(judged.folder, _subject(judged), found)
+            trained_for = judged.config.threat()  # the headline, where it was evaluated
+            ordered = sorted(found, key=lambda evaluation: evaluation.threat != trained_for)
+            write_card(judged.folder, _subject(judged), ordered)
         _print(flags, judged, found)
     return 0
 
@@ -143,7 +145,7 @@ def _from_run(flags: Flags) -> Judged:
     summary = folder / "summary.json"
     known = json.loads(summary.read_text()) if summary.exists() else {}
     about = {key: known.get(key) for key in ("method", "model", "seed", "weights")}
-    load = f'import sora\n\nmodel = sora.load("{folder}")'
+    load = f'import sora\n\nmodel = sora.load("{folder.name}")  # the folder this card was written to'
     return _judged(flags, model, dataset, config, folder, about, load)
 
 
