@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -25,27 +26,47 @@ from .toys import BALLS, CLASSES, LINF, batchnorm, images, two_layer, vector
 class Row(NamedTuple):
     forwards: float  # over one batch, all its updates together
     reach: float = 1.0  # of the perturbation, in multiples of eps
+    hyper: Mapping[str, Any] = MappingProxyType({})
 
 
-ROWS = {
+ROWS = {  # a method's name, and after a space a variant of it
     "benign": Row(1, reach=0.0),
     "fgsm": Row(2),
+    "free": Row(8),
+    "free 3": Row(3, hyper={"replays": 3}),
     "fgsm-rs": Row(2),
+    "gradalign": Row(3),
+    "gradalign zero": Row(3, hyper={"start": "zero", "lambda_rule": "eps"}),
+    "nuat": Row(4),
+    "nuat authors": Row(4, hyper={"ramp": True, "alternate": True, "noise": "uniform"}),
+    "zerograd": Row(2),
+    "multigrad": Row(4),
+    "multigrad serial": Row(6, hyper={"parallel": False, "copies": 5, "agree": 4}),
     "n-fgsm": Row(2, reach=3.0),
+    "atas": Row(2),
+    "atas adaptive": Row(2, hyper={"warmup": 0, "dtype": "float16", "storage": "cpu"}),
+    "aaer": Row(2, reach=3.0),
+    "aaer rs": Row(2, hyper={"variant": "rs", "strict": True, "detach_ce": False, "ramp_epochs": 20}),
+    "elle": Row(5),
+    "elle adaptive": Row(5, hyper={"adaptive": True, "start": "random"}),
     "sora": Row(2, reach=3.0),
     "pgd": Row(11),
     "pgd-2": Row(3),
     "pgd-10": Row(11),
+    "trades": Row(13),
+    "fgsm-ckpt": Row(4),
+    "fgsm-ckpt 1": Row(2, hyper={"checkpoints": 1}),
 }
-CASES = [(name, norm) for name in ROWS for norm in methods.info(name).norms]
+CASES = [(label, norm) for label in ROWS for norm in methods.info(label.split()[0]).norms]
 NETS = {"two layers": two_layer, "batchnorm": batchnorm, "vector": vector}
-each_method = pytest.mark.parametrize("name", ROWS)
-each_case = pytest.mark.parametrize(("name", "norm"), CASES)
+each_row = pytest.mark.parametrize("label", ROWS)
+each_case = pytest.mark.parametrize(("label", "norm"), CASES)
+each_method = pytest.mark.parametrize("name", methods.names())
 
 
-def bound(name: str, threat: Threat, x: Tensor, **hyper: Any) -> Method:
+def bound(label: str, threat: Threat, x: Tensor) -> Method:
     """A method told everything a training loop tells one."""
-    method = create(name, threat, **hyper)
+    method = create(label.split()[0], threat, **ROWS[label].hyper)
     shape = tuple(x.shape[1:])
     method.bind(n_train=20, shape=shape, batch_size=len(x), epochs=30, steps_per_epoch=4)
     method.begin_epoch(1)
@@ -71,47 +92,47 @@ def finite(tensors: Any) -> bool:
 
 
 def test_every_method_has_a_row() -> None:
-    assert list(ROWS) == methods.names()
+    assert [label for label in ROWS if label in methods.names()] == methods.names()
 
 
 @each_case
 @pytest.mark.parametrize("net", NETS)
-def test_one_batch_trains_inside_the_declared_set(name: str, norm: str, net: str) -> None:
+def test_one_batch_trains_inside_the_declared_set(label: str, norm: str, net: str) -> None:
     model, x, y = batch_for(net)
     threat = BALLS[norm] if net != "vector" else type(BALLS[norm])(BALLS[norm].eps, box=None)
-    method = bound(name, threat, x)
+    method = bound(label, threat, x)
     for out in steps(method, model, x, y):
         assert out.loss.isfinite()
         assert 0 <= out.accuracy <= 1
         assert out.logits.shape == (len(x), CLASSES)
         assert not out.x_adv.requires_grad
-        assert (threat.size(out.x_adv - x) <= ROWS[name].reach * threat.eps + 1e-6).all()
+        assert (threat.size(out.x_adv - x) <= ROWS[label].reach * threat.eps + 1e-6).all()
         if threat.box is not None:
             assert ((out.x_adv >= 0) & (out.x_adv <= 1)).all()
     assert finite(p.grad for p in model.parameters())
     assert any((p.grad != 0).any() for p in model.parameters())
 
 
-@each_method
-def test_one_image_is_a_batch(name: str) -> None:
+@each_row
+def test_one_image_is_a_batch(label: str) -> None:
     model, x, y = batch_for("two layers", count=1)
-    for out in steps(bound(name, LINF, x), model, x, y):
+    for out in steps(bound(label, LINF, x), model, x, y):
         assert out.loss.isfinite()
 
 
-@each_method
-def test_forwards_are_what_the_registry_says(name: str) -> None:
+@each_row
+def test_forwards_are_what_the_registry_says(label: str) -> None:
     model, x, y = batch_for("batchnorm")
     seen = []
     model.register_forward_hook(lambda module, args, logits: seen.append(len(logits)))
-    list(steps(bound(name, LINF, x), model, x, y))
-    assert sum(seen) / len(x) == ROWS[name].forwards
+    list(steps(bound(label, LINF, x), model, x, y))
+    assert sum(seen) / len(x) == ROWS[label].forwards
 
 
-@each_method
-def test_craft_fills_no_parameter_gradient(name: str) -> None:
+@each_row
+def test_craft_fills_no_parameter_gradient(label: str) -> None:
     model, x, y = batch_for("two layers")
-    method = bound(name, LINF, x)
+    method = bound(label, LINF, x)
     method.craft(model, Inputs(x, y, method.draw(x), torch.arange(len(x))))
     assert all(p.grad is None for p in model.parameters())
     assert not x.requires_grad
@@ -132,7 +153,7 @@ class Failing(nn.Module):
 
 
 @each_case
-def test_modes_and_flags_come_back_also_after_an_exception(name: str, norm: str) -> None:
+def test_modes_and_flags_come_back_also_after_an_exception(label: str, norm: str) -> None:
     for at in itertools.count(1):
         model, x, y = batch_for("batchnorm")
         model[1].eval()  # a frozen BatchNorm in a training network
@@ -140,7 +161,7 @@ def test_modes_and_flags_come_back_also_after_an_exception(name: str, norm: str)
         failing = Failing(model, at)
         modes = [module.training for module in failing.modules()]
         flags = [p.requires_grad for p in failing.parameters()]
-        method = bound(name, BALLS[norm], x)
+        method = bound(label, BALLS[norm], x)
         finished = True
         try:
             list(steps(method, failing, x, y))
@@ -155,9 +176,9 @@ def test_modes_and_flags_come_back_also_after_an_exception(name: str, norm: str)
 
 
 @each_case
-def test_state_dict_carries_everything_to_the_next_batch(name: str, norm: str) -> None:
+def test_state_dict_carries_everything_to_the_next_batch(label: str, norm: str) -> None:
     model, x, y = batch_for("two layers")
-    method, other = (bound(name, BALLS[norm], x) for _ in range(2))
+    method, other = (bound(label, BALLS[norm], x) for _ in range(2))
     for seed in range(2):
         torch.manual_seed(seed)
         list(steps(method, model, x, y))
@@ -176,12 +197,12 @@ def test_state_dict_carries_everything_to_the_next_batch(name: str, norm: str) -
 
 
 @each_case
-def test_loss_scale_changes_the_gradients_and_nothing_else(name: str, norm: str) -> None:
+def test_loss_scale_changes_the_gradients_and_nothing_else(label: str, norm: str) -> None:
     model, x, y = batch_for("two layers")
     results = []
     for scale in (None, 1024.0):
         torch.manual_seed(0)
-        method, trained = bound(name, BALLS[norm], x), copy.deepcopy(model)
+        method, trained = bound(label, BALLS[norm], x), copy.deepcopy(model)
         outs = list(steps(method, trained, x, y, loss_scale=scale))
         results.append((outs, [p.grad for p in trained.parameters()], list(method.buffers())))
     for plain, scaled in zip(results[0][0], results[1][0], strict=True):
@@ -196,10 +217,10 @@ def test_loss_scale_changes_the_gradients_and_nothing_else(name: str, norm: str)
 
 
 @each_case
-def test_all_zero_input_gradients_do_no_harm(name: str, norm: str) -> None:
+def test_all_zero_input_gradients_do_no_harm(label: str, norm: str) -> None:
     model, x, y = batch_for("two layers")
     nn.init.zeros_(model[-1].weight)  # constant logits
-    method = bound(name, BALLS[norm], x)
+    method = bound(label, BALLS[norm], x)
     for out in steps(method, model, x, y):
         assert out.loss.isfinite()
         assert out.x_adv.isfinite().all()
@@ -209,9 +230,9 @@ def test_all_zero_input_gradients_do_no_harm(name: str, norm: str) -> None:
 
 
 @each_case
-def test_a_network_that_returns_nan_does_not_raise_and_poisons_no_memory(name: str, norm: str) -> None:
+def test_a_network_that_returns_nan_does_not_raise_and_poisons_no_memory(label: str, norm: str) -> None:
     model, x, y = batch_for("two layers")
-    method = bound(name, BALLS[norm], x)
+    method = bound(label, BALLS[norm], x)
     list(steps(method, model, x, y))
     nn.init.constant_(model[-1].bias, math.nan)
     for out in steps(method, model, x, y):
@@ -241,21 +262,21 @@ def test_the_guard_against_waiting_works() -> None:
 
 
 @each_case
-def test_a_step_never_waits_for_the_device_after_a_shapes_first(name: str, norm: str) -> None:
+def test_a_step_never_waits_for_the_device_after_a_shapes_first(label: str, norm: str) -> None:
     model, x, y = batch_for("batchnorm")
-    method = bound(name, BALLS[norm], x)
+    method = bound(label, BALLS[norm], x)
     list(steps(method, model, x, y))
     with NoSync():
         list(steps(method, model, x, y))
 
 
 @each_case
-def test_not_observing_changes_no_gradient(name: str, norm: str) -> None:
+def test_not_observing_changes_no_gradient(label: str, norm: str) -> None:
     model, x, y = batch_for("two layers")
     results = []
     for observing in (True, False):
         torch.manual_seed(0)
-        method, trained = bound(name, BALLS[norm], x), copy.deepcopy(model)
+        method, trained = bound(label, BALLS[norm], x), copy.deepcopy(model)
         method.observing = observing
         outs = list(steps(method, trained, x, y))
         results.append([p.grad for p in trained.parameters()])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,18 +16,15 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel
 
 from sora import curvature
+from sora._checks import check_inputs, check_logits
 from sora._modes import evaluating
+from sora._passes import Scale, bare, cross_entropy, scaled, unscaled
 from sora._typed import Options, option
-from sora.curvature import precise
 from sora.methods._checks import check_inputs as check_inputs
 from sora.methods._checks import check_logits as check_logits
 from sora.threat import Threat
-
-Scale = float | Tensor | None
 
 
 @dataclass(frozen=True)
@@ -241,48 +238,3 @@ class Method(nn.Module, ABC):
             self._checked.add(key)
         finally:
             handle.remove()
-
-
-def bare(model: nn.Module) -> nn.Module:
-    """The module inside a DDP wrapper: attack gradients must not be reduced over ranks."""
-    return model.module if isinstance(model, DistributedDataParallel) else model
-
-
-def cross_entropy(logits: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-    """Cross-entropy in at least float32."""
-    return F.cross_entropy(precise(logits), y, reduction=reduction)
-
-
-def scaled(loss: Tensor, loss_scale: Scale) -> Tensor:
-    """The loss times the scale, if there is one."""
-    return loss if loss_scale is None else loss * loss_scale
-
-
-def unscaled(gradient: Tensor, loss_scale: Scale) -> Tensor:
-    """A gradient of a scaled loss in its true size, in at least float32."""
-    return gradient if loss_scale is None else precise(gradient) / loss_scale
-
-
-def input_gradient(model: nn.Module, z: Tensor, y: Tensor, loss_scale: Scale = None) -> tuple[Tensor, Tensor]:
-    """Gradient of the mean cross-entropy with respect to the input at `z`, and the logits there."""
-    return gradient_of(lambda logits: cross_entropy(logits, y), model, z, loss_scale)
-
-
-def gradient_of(
-    loss: Callable[[Tensor], Tensor],
-    model: nn.Module,
-    z: Tensor,
-    loss_scale: Scale = None,
-    *,
-    create_graph: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Gradient of a loss of the logits with respect to the input at `z`, and the logits there, detached.
-
-    `z` becomes a leaf after all clamping, so no pixel's gradient is hidden. Autograd is asked for this one
-    tensor: the parameters' gradients are neither computed nor filled.
-    """
-    leaf = z.detach().requires_grad_()
-    with torch.enable_grad():
-        logits = model(leaf)
-        (gradient,) = torch.autograd.grad(scaled(loss(logits), loss_scale), leaf, create_graph=create_graph)
-        return unscaled(gradient, loss_scale), logits.detach()

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from sora._passes import input_gradient
 from sora._typed import option
 from sora.methods import _base
-from sora.methods._base import Crafted, Inputs, Method, input_gradient
+from sora.methods._base import Crafted, Inputs, Method
 from sora.methods._registry import register
 
 

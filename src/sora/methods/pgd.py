@@ -7,9 +7,10 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from sora._passes import input_gradient
 from sora._typed import option
 from sora.methods import _base
-from sora.methods._base import Crafted, Inputs, Method, input_gradient
+from sora.methods._base import Crafted, Inputs, Method
 from sora.methods._registry import preset, register
 
 

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, distributed, nn
 
 from sora import curvature
+from sora._passes import input_gradient
 from sora._typed import option
 from sora.methods import _base
-from sora.methods._base import Crafted, Inputs, Learned, Method, input_gradient
+from sora.methods._base import Crafted, Inputs, Learned, Method
 from sora.methods._registry import register
 from sora.threat import L2, Threat
 

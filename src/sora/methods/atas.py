@@ -1,0 +1,138 @@
+"""ATAS: a perturbation remembered for each image, and a step that shrinks where its gradients are large."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from sora._passes import input_gradient
+from sora._typed import option
+from sora.errors import UserError
+from sora.methods import _base
+from sora.methods._base import Crafted, Inputs, Method
+from sora.methods._registry import register
+from sora.threat import Threat, flat_norm
+
+
+@dataclass(frozen=True)
+class Hyper(_base.Hyper):
+    """ATAS's hyper-parameters."""
+
+    beta: float = option(0.5, "weight of the past in an image's squared gradient norm u", low=0, high=1)
+    c: float = option(0.01, "gradient norm at which the step is eps", above=0)
+    alpha_min: float = option(0.5, "smallest step in multiples of eps", low=0)
+    alpha_max: float = option(1.75, "largest step in multiples of eps", low=0)
+    warmup: int = option(5, "epochs with a step of eps", low=0)
+    reset_every: int = option(10, "epochs between new random perturbations; 0: never", low=0)
+    grad_reference_batch: int = option(0, "give c the meaning it has at this batch size; 0: off", low=0)
+    dtype: Literal["float32", "float16"] = option("float32", "number format of the memory")
+    storage: Literal["device", "cpu"] = option(
+        "device", "where the memory is; cpu: a step waits for the device"
+    )
+    attack_mode: Literal["train", "eval"] = option("eval", "mode of BatchNorm and Dropout while crafting")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.alpha_min > self.alpha_max:
+            raise UserError(f"{self.prefix}alpha_min is {self.alpha_min}; allowed: 0 to {self.alpha_max}")
+
+
+@register(
+    "atas",
+    "starts where the image's last perturbation ended, with a step of its own",
+    paper="Huang et al., Fast Adversarial Training with Adaptive Step Size",
+    venue="IEEE TIP 2023",
+    forwards="2",
+    backwards="1 in + 1",
+    paper_cost="2 / 2",
+    memory="one float32 or float16 perturbation for each training image",
+    needs=("bind", "index", "transform", "eval-mode craft"),
+)
+class ATAS(Method):
+    """`x_adv = box(x + clip(s - x + a_i sign(g)))` from `s = box(x + delta_i)`, then `delta_i = x_adv - x`.
+
+    Buffers: `delta` on the padded canvas of augmentation, `u` for each image, the epoch, and how many
+    gradient norms were not finite and left out.
+    """
+
+    hyper_class = Hyper
+    hyper: Hyper
+    delta: Tensor | None
+    u: Tensor
+    epoch: Tensor
+    skipped: Tensor
+
+    def __init__(self, threat: Threat, hyper: Hyper) -> None:
+        super().__init__(threat, hyper)
+        self.epochs = 0
+        self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("skipped", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("delta", None)
+        self.register_buffer("u", None)
+
+    def bind(
+        self,
+        *,
+        n_train: int,
+        shape: tuple[int, ...],
+        epochs: int,
+        canvas: tuple[int, ...] | None = None,
+        **_: Any,
+    ) -> None:
+        """Allocate the memory of all training images."""
+        device = self.epoch.device if self.hyper.storage == "device" else torch.device("cpu")
+        dtype = torch.float16 if self.hyper.dtype == "float16" else torch.float32
+        self.epochs = epochs
+        self.delta = torch.empty(n_train, *(canvas or shape), dtype=dtype, device=device)
+        self.u = torch.zeros(n_train, device=self.epoch.device)
+        self._refill()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Start again from noise every so many epochs, but not for the last one; u is kept."""
+        self.epoch.fill_(epoch)
+        every = self.hyper.reset_every
+        if epoch == 1 or (every and epoch % every == 0 and epoch != self.epochs):
+            self._refill()
+
+    def _refill(self) -> None:
+        if self.delta is not None:
+            self.delta.uniform_(-self.threat.eps, self.threat.eps)
+
+    def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
+        """One step from the remembered perturbation, which augmentation carries into the image's frame."""
+        x, threat, move = batch.x, self.threat, batch.transform
+        if self.delta is None:
+            raise UserError("atas remembers every training image; call bind(...) before the first step")
+        if batch.index is None:
+            raise UserError("atas needs step(..., index=): each image's position in the training set")
+        rows = batch.index.to(self.delta.device)
+        canvas = self.delta[rows].to(x)
+        start = threat.clamp(x + (canvas if move is None else move.from_canvas(canvas)))
+        g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
+        size = self._step_sizes(batch.index, g)
+        x_adv = threat.inside(x, start - x + size.view(-1, *[1] * (x.dim() - 1)) * threat.direction(g))
+        patch = (x_adv - x).nan_to_num(0.0)
+        self.delta[rows] = (patch if move is None else move.to_canvas(canvas, patch)).to(self.delta)
+        return Crafted(
+            x_adv, g, logits=logits, step_size=size.mean(), extras={"skipped": self.skipped.clone()}
+        )
+
+    def _step_sizes(self, index: Tensor, g: Tensor) -> Tensor:
+        """Update the images' u and return their steps, eps while warming up."""
+        hyper, eps, old = self.hyper, self.threat.eps, self.u[index]
+        reference = hyper.grad_reference_batch
+        norm = flat_norm(g).flatten().to(old.dtype) * (len(g) / reference if reference else 1.0)
+        warm, usable = self.epoch <= hyper.warmup, norm.isfinite()
+        u = torch.where(usable & ~warm, hyper.beta * old + (1 - hyper.beta) * norm.square(), old)
+        self.u[index] = u
+        self.skipped += (~usable & ~warm).sum()
+        steps = adaptive_step(u, eps, hyper.c, hyper.alpha_min * eps, hyper.alpha_max * eps)
+        return torch.where(warm, eps, steps)
+
+
+def adaptive_step(u: Tensor, eps: float, c: float, low: float, high: float) -> Tensor:
+    """`gamma / (c + sqrt(u))` with `gamma = 2 c eps`, between `low` and `high`."""
+    return (2 * eps / (1 + u.sqrt() / c)).clamp(low, high)

@@ -1,0 +1,85 @@
+"""GradAlign: FGSM-RS whose loss also asks the input gradients at two nearby points to agree."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from sora import curvature
+from sora._passes import cross_entropy, gradient_of, input_gradient
+from sora._typed import option
+from sora.methods import _base
+from sora.methods._base import Crafted, Inputs, Method
+from sora.methods._registry import register
+
+
+@dataclass(frozen=True)
+class Hyper(_base.Hyper):
+    """GradAlign's hyper-parameters."""
+
+    alpha: float = option(1.25, "step size in multiples of eps", low=0)
+    lam: float = option(0.2, "weight of the regulariser (lambda)", low=0)
+    lambda_rule: Literal["constant", "eps"] = option(
+        "constant", "eps: lam * 10^((255 eps - 8) / 8), the authors' values by radius"
+    )
+    start: Literal["random", "zero"] = option("random", "attack from the noisy point, or from x (authors)")
+
+
+@register(
+    "gradalign",
+    "FGSM-RS with a regulariser that aligns the gradients at x and at a random point nearby",
+    paper="Andriushchenko and Flammarion, Understanding and Improving Fast Adversarial Training",
+    venue="NeurIPS 2020",
+    forwards="3",
+    backwards="2 in (one with graph) + 1 (second order)",
+    paper_cost="3 / 2",
+    memory="about 3 batches of activations",
+    needs=("second order",),
+)
+class GradAlign(Method):
+    """`loss = L(x_adv) + lambda Omega`, `Omega = 1 - mean cos(g1, g2)`: g1 at x, g2 at `s = box(x + eta)`."""
+
+    hyper_class = Hyper
+    hyper: Hyper
+
+    def draw(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Noise inside the ball, shared by the attack and the regulariser."""
+        return (self.threat.random_start(x),)
+
+    def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
+        """Both gradients, the second with its graph, and one step from where the attack starts."""
+        x, threat = batch.x, self.threat
+        noisy = x + batch.noise[0]
+        from_noise = self.hyper.start == "random"
+        start = threat.clamp(noisy) if from_noise else noisy  # authors: noise as it is
+        # g1 stays a constant: its graph would double the cost and change little.
+        g1, clean_logits = input_gradient(model, x, batch.y, batch.loss_scale)
+        g2, noisy_logits = gradient_of(
+            lambda logits: cross_entropy(logits, batch.y), model, start, batch.loss_scale, create_graph=True
+        )
+        omega = misalignment(g1, g2)
+        g = g2.detach() if from_noise else g1
+        begin = start - x if from_noise else torch.zeros_like(x)
+        return Crafted(
+            threat.inside(x, begin + threat.direction(g) * (self.hyper.alpha * threat.eps)),
+            g,
+            logits=noisy_logits if from_noise else clean_logits,
+            penalty=self._lambda() * omega,
+            step_size=self.steps_of(self.hyper.alpha, x),
+            extras={"omega": omega.detach()},
+        )
+
+    def _lambda(self) -> float:
+        if self.hyper.lambda_rule == "constant":
+            return self.hyper.lam
+        return self.hyper.lam * math.pow(10.0, (255 * self.threat.eps - 8) / 8)
+
+
+def misalignment(g1: Tensor, g2: Tensor) -> Tensor:
+    """Omega: one minus the mean cosine over examples whose gradients are both non-zero, 0 if none is."""
+    cosines, defined = curvature.cosine(g1, g2)
+    return torch.where(defined, 1.0 - cosines, 0.0).sum() / defined.sum().clamp(min=1)

@@ -1,0 +1,82 @@
+"""MultiGrad: step only where the gradients at several random points have the same sign."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sora._passes import input_gradient
+from sora._typed import option
+from sora.errors import UserError
+from sora.methods import _base
+from sora.methods._base import Crafted, Inputs, Method
+from sora.methods._registry import register
+
+
+@dataclass(frozen=True)
+class Hyper(_base.Hyper):
+    """MultiGrad's hyper-parameters."""
+
+    copies: int = option(3, "random points at which the gradient is taken (N)", low=1)
+    alpha: float = option(2.0, "step size in multiples of eps", low=0)
+    agree: int | None = option(None, "copies that must have the same sign; none: all", low=1)
+    parallel: bool = option(True, "all copies in one pass; off: one by one, with less memory")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.agree is not None and self.agree > self.copies:
+            raise UserError(f"{self.prefix}agree is {self.agree}; allowed: 1 to copies ({self.copies})")
+
+
+@register(
+    "multigrad",
+    "one step where the gradients at 3 random points agree in sign",
+    paper="Golgooni et al., ZeroGrad: Costless Conscious Remedies for Catastrophic Overfitting in the FGSM"
+    " Adversarial Training",
+    venue="Intelligent Systems with Applications 2023",
+    forwards="N + 1",
+    backwards="N in + 1",
+    paper_cost="2 / 2",
+    memory="N batches of activations",
+)
+class MultiGrad(Method):
+    """`x_adv = box(x + clip(alpha m))`, m the common sign of the N gradients at `box(x + eta_k)`, else 0."""
+
+    hyper_class = Hyper
+    hyper: Hyper
+
+    def draw(self, x: Tensor) -> tuple[Tensor, ...]:
+        """N independent noises inside the ball."""
+        return tuple(self.threat.random_start(x) for _ in range(self.hyper.copies))
+
+    def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
+        """One step from the clean input: the noises only choose where to look."""
+        x, threat, hyper = batch.x, self.threat, self.hyper
+        starts = [threat.clamp(x + eta) for eta in batch.noise]
+        if hyper.parallel:
+            y = batch.y.repeat(len(starts))
+            g, logits = input_gradient(model, torch.cat(starts), y, batch.loss_scale)
+            # The mean over all copies divides by N B; each copy's own loss is a mean over B.
+            gradients = g.view(len(starts), *x.shape) * len(starts)
+            logits = logits[: len(x)]
+        else:
+            pairs = [input_gradient(model, start, batch.y, batch.loss_scale) for start in starts]
+            gradients, logits = torch.stack([g for g, _ in pairs]), pairs[0][1]
+        step = consensus(gradients, hyper.agree or len(starts)) * (hyper.alpha * threat.eps)
+        return Crafted(
+            threat.inside(x, step),
+            gradients.mean(0),
+            logits=logits,
+            step_size=self.steps_of(hyper.alpha, x),
+        )
+
+
+def consensus(gradients: Tensor, agree: int) -> Tensor:
+    """The sign of `S = sum_k sign(g_k)` where `|S| >= 2 agree - N`, else 0; gradients have shape (N, ...).
+
+    With `agree = N` all must have the same sign, and a zero is a disagreement.
+    """
+    votes = gradients.sign().sum(0)
+    return torch.where(votes.abs() >= 2 * agree - len(gradients), votes.sign(), 0.0)

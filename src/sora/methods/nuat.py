@@ -1,0 +1,110 @@
+"""NuAT: clean cross-entropy plus the nuclear norm of the logits' change under a one-step attack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from sora._passes import cross_entropy, gradient_of
+from sora._typed import option
+from sora.curvature import precise
+from sora.methods import _base
+from sora.methods._base import Crafted, Inputs, Method
+from sora.methods._registry import register
+from sora.threat import Threat
+
+RAMP_REST = 10  # epochs at the end that a ramp leaves at the full weight
+
+
+@dataclass(frozen=True)
+class Hyper(_base.Hyper):
+    """NuAT's hyper-parameters."""
+
+    lam: float = option(4.0, "weight of the nuclear norm (lambda): 4 for ten classes, 1 for 100", low=0)
+    alpha: float = option(1.0, "step size in multiples of eps", low=0)
+    noise: Literal["signs", "uniform"] = option("signs", "start at random signs of eps/2, or uniform noise")
+    ramp: bool = option(False, "raise lambda linearly from 0, full for the last 10 epochs (authors)")
+    alternate: bool = option(False, "leave the nuclear norm out of every other batch's attack (authors)")
+    attack_mode: Literal["train", "eval"] = option("eval", "mode of BatchNorm and Dropout in the attack pass")
+
+
+@register(
+    "nuat",
+    "clean cross-entropy plus the nuclear norm of the change of the logits",
+    paper="Sriramanan et al., Towards Efficient and Effective Adversarial Training",
+    venue="NeurIPS 2021",
+    forwards="4",
+    backwards="1 in + 1 (two graphs)",
+    paper_cost="4 / 2",
+    memory="about 3 batches of activations",
+    needs=("eval-mode craft",),
+)
+class NuAT(Method):
+    """`loss = CE(f(x), y) + lambda/B ||f(x_adv) - f(x)||_nuc`; the attack ascends the same, from noise.
+
+    Buffers: the current `lam`, and the batches seen in this epoch.
+    """
+
+    hyper_class = Hyper
+    hyper: Hyper
+    only_attacks = False
+    lam: Tensor
+    batches: Tensor
+
+    def __init__(self, threat: Threat, hyper: Hyper) -> None:
+        super().__init__(threat, hyper)
+        self.ramp_epochs = 1
+        self.register_buffer("lam", torch.tensor(0.0 if hyper.ramp else hyper.lam))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
+
+    def bind(self, *, epochs: int, **_: Any) -> None:
+        """The ramp needs the number of epochs."""
+        self.ramp_epochs = max(epochs - RAMP_REST, 1)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """The weight of this epoch; the first batch is one without the nuclear norm if they alternate."""
+        self.batches.zero_()
+        if self.hyper.ramp:
+            self.lam.fill_(self.hyper.lam * min((epoch - 1) / self.ramp_epochs, 1.0))
+
+    def draw(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Independent signs of eps/2, or uniform noise in the ball."""
+        noise = self.threat.random_start(x)
+        return (noise.sign_().mul_(self.threat.eps / 2) if self.hyper.noise == "signs" else noise,)
+
+    def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
+        """One step on cross-entropy plus nuclear norm, in evaluation mode, clipped to the ball."""
+        x, threat = batch.x, self.threat
+        with torch.no_grad():
+            reference = model(x)
+        weight = self.lam / len(x)
+        weight = weight * (self.batches % 2) if self.hyper.alternate else weight
+        self.batches.add_(1)
+        start = threat.clamp(x + batch.noise[0])
+        with self.attacking(model):
+            g, logits = gradient_of(
+                lambda z: cross_entropy(z, batch.y) + weight * nuclear_norm(z - reference),
+                model,
+                start,
+                batch.loss_scale,
+            )
+        moved = threat.clamp(start + threat.direction(g) * (self.hyper.alpha * threat.eps))
+        # No gradient is handed on: the weights are not updated on x_adv alone, so PertAlign has no meaning.
+        step_size = self.steps_of(self.hyper.alpha, x)
+        return Crafted(threat.inside(x, moved - x), logits=logits, step_size=step_size)
+
+    def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
+        """Clean cross-entropy plus the nuclear norm; two passes, as one would mix BatchNorm's statistics."""
+        clean = model(batch.x)
+        return cross_entropy(clean, batch.y) + self.lam / len(logits) * nuclear_norm(logits - clean)
+
+
+def nuclear_norm(matrix: Tensor) -> Tensor:
+    """Sum of the singular values in at least float32; NaN where the matrix is not finite."""
+    matrix = precise(matrix)
+    finite = matrix.isfinite().all()  # the decomposition raises on anything else
+    total = torch.linalg.svdvals(torch.where(finite, matrix, 0.0)).sum()
+    return torch.where(finite, total, torch.nan)
