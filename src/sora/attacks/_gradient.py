@@ -7,9 +7,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from sora._checks import check_inputs
 from sora._modes import frozen
+from sora._passes import bare, cross_entropy, input_gradient
 from sora.errors import UserError
-from sora.methods._base import bare, check_inputs, cross_entropy, input_gradient
 from sora.threat import Threat
 
 STEP = 0.25  # PGD's step in multiples of eps: 2/255 at 8/255

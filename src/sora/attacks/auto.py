@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sora._checks import check_inputs
 from sora._modes import frozen
+from sora._passes import bare
 from sora._seeds import mix
 from sora.attacks._base import Attack
 from sora.errors import UserError
-from sora.methods._base import bare, check_inputs
 from sora.threat import Threat
 
 PARTS = ("apgd-ce", "apgd-t", "fab-t", "square")

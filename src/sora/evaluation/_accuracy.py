@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from sora._modes import frozen
+from sora._passes import bare
 from sora.attacks import Attack, parse_all
 from sora.errors import UserError
 from sora.evaluation._checks import inspect
@@ -17,7 +18,6 @@ from sora.evaluation._identity import identity
 from sora.evaluation._progress import Meter
 from sora.evaluation._result import Evaluation
 from sora.evaluation._units import Judge, UnitStore
-from sora.methods._base import bare
 from sora.threat import Threat
 
 BATCH = 250

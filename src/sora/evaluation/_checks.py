@@ -7,8 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from sora._checks import check_inputs, check_logits
+from sora._passes import input_gradient
 from sora.errors import UserError
-from sora.methods._base import check_inputs, check_logits, input_gradient
 from sora.threat import Threat
 
 

@@ -22,8 +22,6 @@ from sora._checks import check_inputs, check_logits
 from sora._modes import evaluating
 from sora._passes import Scale, bare, cross_entropy, scaled, unscaled
 from sora._typed import Options, option
-from sora.methods._checks import check_inputs as check_inputs
-from sora.methods._checks import check_logits as check_logits
 from sora.threat import Threat
 
 
