@@ -115,7 +115,7 @@ class Method(nn.Module, ABC):
         Args:
             n_train: Images in the training set.
             shape: Of one training input, as the model sees it.
-            batch_size: Inputs of the largest batch.
+            batch_size: Inputs of a batch; an epoch's last one may have one more, or fewer.
             epochs: Of the whole training.
             steps_per_epoch: Batches an epoch.
             canvas: Shape of an image on the padded canvas that augmentation crops; `shape` if none is padded.

@@ -57,8 +57,8 @@ class Free(Method):
         self.register_buffer("previous", None)
 
     def bind(self, *, shape: tuple[int, ...], batch_size: int, **_: Any) -> None:
-        """Allocate one row for each example of the largest batch."""
-        self.delta = torch.zeros(batch_size, *shape, device=self.replay.device)
+        """Allocate a row for each example; an epoch's last batch may have one more than the others."""
+        self.delta = torch.zeros(batch_size + 1, *shape, device=self.replay.device)
         self.previous = torch.zeros_like(self.delta)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
@@ -66,10 +66,11 @@ class Free(Method):
         x, rows = batch.x, len(batch.x)
         if self.delta is None or rows > len(self.delta):
             held = 0 if self.delta is None else len(self.delta)
-            raise UserError(f"free holds {held} rows, the batch has {rows}; call bind(...) with the largest")
+            raise UserError(f"free holds {held} rows, the batch has {rows}; call bind(batch_size=...) first")
         # A row's perturbation belongs to the batch before and may leave this one's box.
         x_adv = self.threat.clamp(x + self.delta[:rows].to(x.dtype))
-        return Crafted(x_adv, self.previous[:rows], step_size=self.steps_of(self.hyper.alpha, x))
+        previous = self.previous[:rows].clone()  # `observe` writes over it before it is compared
+        return Crafted(x_adv, previous, step_size=self.steps_of(self.hyper.alpha, x))
 
     def observe(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
         """Move the perturbation along the update's own gradient, into the ball and the box."""
