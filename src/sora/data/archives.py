@@ -32,23 +32,20 @@ def open_archive(path: Path) -> Mapping[str, bytes]:
     return _Zip(path) if zipfile.is_zipfile(path) else _read_tar(path)
 
 
-class Flat(Mapping[str, bytes]):
+class Flat:
     """An archive whose files are asked for by their last name, whatever folder they are in."""
 
     def __init__(self, path: Path) -> None:
         self._path, self.archive = path, open_archive(path)
         self._full = {PurePosixPath(name).name: name for name in self.archive}
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._full
+
     def __getitem__(self, name: str) -> bytes:
         if name not in self._full:
             raise UserError(f"{self._path} holds no {name}")
         return self.archive[self._full[name]]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._full)
-
-    def __len__(self) -> int:
-        return len(self._full)
 
 
 class _Folder(Mapping[str, bytes]):
