@@ -39,11 +39,6 @@ class AutoPart(Attack):
     targets: int | None = None  # target classes; unknown until the number of classes is
 
     @property
-    def stream(self) -> int:
-        """Its random numbers are its own."""
-        return 10 + PARTS.index(self.name)
-
-    @property
     def parts(self) -> tuple[Attack, ...]:
         """Itself, on the examples the model gets right."""
         return (self,)
@@ -55,10 +50,9 @@ class AutoPart(Attack):
 
     def for_classes(self, num_classes: int) -> AutoPart:
         """With at most as many targets as there are other classes."""
-        if num_classes < LEAST_CLASSES.get(self.name, 2):
-            raise UserError(
-                f"{self.name} is not defined for {num_classes} classes; use aa, which leaves it out"
-            )
+        least = LEAST_CLASSES.get(self.name, 2)
+        if num_classes < least:
+            raise UserError(f"{self.name} needs {least} classes or more, the model has {num_classes}")
         return replace(self, targets=min(9, num_classes - 1) if self.name in TARGETED else None)
 
     def settings(self, threat: Threat) -> dict[str, Any]:
@@ -73,11 +67,9 @@ class AutoPart(Attack):
             return x
         model = bare(model)
         with frozen(model), torch.random.fork_rng(range(torch.cuda.device_count())):
-            fitted = (
-                self if self.targets or self.name not in TARGETED else self.for_classes(_classes(model, x))
-            )
+            part = self if self.targets else self.for_classes(_classes(model, x))
             # The package views tensors flat, which channels-last inputs do not allow.
-            found: Tensor = build(fitted, model, x.device, threat, seed).perturb(x.contiguous(), y)
+            found: Tensor = build(part, model, x.device, threat, seed).perturb(x.contiguous(), y)
         return found.detach()
 
 

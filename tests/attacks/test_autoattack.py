@@ -1,0 +1,126 @@
+"""AutoAttack: the package's own attacks and parameters, for any number of classes, in isolation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from sora.attacks import auto, autoattack, parse
+from sora.attacks.auto import PARTS, AutoPart, build
+from sora.errors import UserError
+from sora.threat import L2, Linf, Threat
+
+torch.set_num_threads(1)
+
+THREATS = (Linf(0.06), L2(0.5))
+
+
+def net(seed: int, classes: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(108, 16), nn.ReLU(), nn.Linear(16, classes)).train()
+
+
+def batch(model: nn.Module, seed: int, n: int) -> tuple[Tensor, Tensor]:
+    x = torch.rand(n, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
+    return x, model(x).argmax(1)
+
+
+@pytest.fixture
+def short_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Square's 5000 queries do not depend on the number of classes; a test of that needs a few."""
+
+    def short(part: AutoPart, *arguments: object) -> object:
+        attack = build(part, *arguments)  # type: ignore[arg-type]
+        if part.name == "square":
+            attack.n_queries = 50
+        return attack
+
+    monkeypatch.setattr(auto, "build", short)
+
+
+@pytest.mark.usefixtures("short_square")
+@pytest.mark.parametrize("classes", [2, 3, 4, 8, 9, 10])
+@pytest.mark.parametrize("threat", THREATS, ids=["linf", "l2"])
+def test_any_number_of_classes_runs(classes: int, threat: Threat) -> None:
+    model = net(classes, classes)
+    x, y = batch(model, 1, 6)
+    before = torch.get_rng_state()
+    found = autoattack(model, x, y, threat)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (threat.size(found - x) <= threat.eps + 1e-6).all()
+    assert found.min() >= 0
+    assert found.max() <= 1
+    assert torch.equal(found, autoattack(model, x, y, threat))
+    assert model.training
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+
+    fitted = parse("aa").for_classes(classes)
+    targets = {"apgd-t": min(9, classes - 1), "fab-t": min(9, classes - 1)}
+    if classes < 4:
+        assert fitted.name == "aa-reduced"
+        assert [part.name for part in fitted.parts] == ["apgd-ce", "fab-t", "square"]
+        del targets["apgd-t"]
+    else:
+        assert fitted.name == "aa"
+        assert [part.name for part in fitted.parts] == list(PARTS)
+    assert fitted.settings(threat)["targets"] == targets
+
+
+@pytest.mark.parametrize("threat", THREATS, ids=["linf", "l2"])
+def test_parameters_are_those_of_the_standard_version(threat: Threat) -> None:
+    model, norm = net(0, 10), {"linf": "Linf", "l2": "L2"}[threat.norm]
+    objects = {
+        name: build(AutoPart(name).for_classes(10), model, torch.device("cpu"), threat, 7) for name in PARTS
+    }
+    for attack in objects.values():
+        assert (attack.norm, attack.eps, attack.seed, attack.n_restarts) == (norm, threat.eps, 7, 1)
+        assert attack.verbose is False
+    for name in ("apgd-ce", "apgd-t"):
+        found = objects[name]
+        assert (found.n_iter, found.eot_iter, found.thr_decr, found.use_largereps) == (100, 1, 0.75, False)
+    assert objects["apgd-ce"].loss == "ce"
+    assert (objects["apgd-t"].loss, objects["apgd-t"].n_target_classes) == ("dlr-targeted", 9)
+    fab = objects["fab-t"]
+    assert (fab.n_iter, fab.targeted, fab.n_target_classes) == (100, True, 9)
+    assert (fab.alpha_max, fab.eta, fab.beta) == (0.1, 1.05, 0.9)
+    square = objects["square"]
+    assert (square.n_queries, square.p_init, square.loss) == (5000, 0.8, "margin")
+    assert (square.rescale_schedule, square.targeted) == (False, False)
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    seed=st.integers(0, 99),
+    name=st.sampled_from(["apgd-ce", "apgd-t", "fab-t"]),
+    threat=st.builds(lambda kind, eps: kind(eps), st.sampled_from([Linf, L2]), st.floats(0, 0.3)),
+)
+def test_parts_stay_inside_ball_and_box(seed: int, name: str, threat: Threat) -> None:
+    model = net(seed, 5)
+    x, y = batch(model, seed, 4)
+    x.view(-1)[::3] = x.view(-1)[::3].round()
+    found = parse(name)(model, x.to(memory_format=torch.channels_last), y, threat, seed)
+    assert (threat.size(found - x) <= threat.eps + 1e-6).all()
+    assert found.min() >= 0
+    assert found.max() <= 1
+    if threat.eps == 0:
+        assert torch.equal(found, x)
+
+
+def test_the_targeted_part_alone_needs_four_classes() -> None:
+    model = net(0, 3)
+    x, y = batch(model, 0, 2)
+    with pytest.raises(UserError, match="apgd-t needs 4 classes or more, the model has 3"):
+        parse("apgd-t")(model, x, y, Linf(0.1))
+
+
+@pytest.mark.parametrize(
+    ("shape", "threat"),
+    [((2, 9), Linf(0.1)), ((2, 3, 6, 6), Linf(0.1, box=(0, 255))), ((2, 1, 4, 4), L2(1.0))],
+    ids=["vectors", "box", "tiny"],
+)
+def test_data_it_cannot_attack_is_named(shape: tuple[int, ...], threat: Threat) -> None:
+    with pytest.raises(UserError, match=r"square (works on|needs) images"):
+        parse("square")(nn.Flatten(), torch.rand(shape), torch.zeros(2, dtype=torch.long), threat)
