@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from sora import curvature
+from sora.errors import UserError
+from sora.methods import create
+from sora.methods.aaer import regulariser
+from sora.threat import Linf
+
+from .toys import LINF, assert_same, assert_same_gradients, gradient_at, images, run, two_layer, uniform
+
+WIDE = Linf(0.2)
+L0 = torch.ones(4)
+L1 = torch.tensor([0.5, 2.0, 2.0, 2.0])
+DISTANCE = torch.tensor([4.0, 1.0, 0.5, 1.5])
+
+
+@pytest.mark.parametrize(("variant", "other", "k"), [("n", "n-fgsm", 2.0), ("rs", "fgsm-rs", 1.0)])
+def test_lambda1_zero_equals_the_attack_it_is_built_on(variant: str, other: str, k: float) -> None:
+    model, (x, y) = two_layer(), images()
+    eta = k * uniform(x)
+    one = run(create("aaer", LINF, variant=variant, lambda1=0), model, x, y, noise=eta)
+    assert_same(one, run(create(other, LINF), model, x, y, noise=eta))
+
+
+def test_regulariser_of_the_reference_losses() -> None:
+    assert regulariser(L0, L1, DISTANCE, 1.5, 0.15).item() == pytest.approx(0.3, abs=1e-6)
+    assert (L0 > L1).float().mean().item() == 0.25
+
+
+def test_logit_term_counts_only_where_abnormal_examples_moved_further() -> None:
+    near = torch.tensor([0.5, 1.0, 0.5, 1.5])
+    assert regulariser(L0, L1, near, 1.5, 0.15).item() == pytest.approx(0.25 * 1.5 * 0.5)
+
+
+@pytest.mark.parametrize("l1", [torch.full((4,), 2.0), torch.full((4,), 0.5), L0])
+def test_all_or_no_abnormal_examples_give_zero_and_finite_gradients(l1: Tensor) -> None:
+    distance = torch.full((4,), 2.0, requires_grad=True)
+    value = regulariser(L0, l1, distance, 1.5, 0.15)
+    assert value.item() == 0.0
+    value.backward()
+    assert (distance.grad == 0).all()
+
+
+def test_normal_examples_distance_carries_no_gradient() -> None:
+    distance = DISTANCE.clone().requires_grad_()
+    regulariser(L0, L1, distance, 1.5, 0.15).backward()
+    torch.testing.assert_close(distance.grad, torch.tensor([0.25 * 0.15, 0.0, 0.0, 0.0]))
+
+
+def mixed() -> tuple[torch.nn.Module, Tensor, Tensor, Tensor]:
+    """A batch some of whose adversarial examples are abnormal."""
+    model, (x, y) = two_layer(), images(32)
+    with torch.no_grad():
+        model[1].weight.mul_(30)  # so curved that a step overshoots
+    eta = 2 * uniform(x, WIDE.eps)
+    share = run(create("aaer", WIDE), model, x, y, noise=eta)[0].extras["aae_share"]
+    assert 0 < share < 1
+    return model, x, y, eta
+
+
+def test_parameter_gradients_do_not_depend_on_lambda2() -> None:
+    model, x, y, eta = mixed()
+    one, other = (run(create("aaer", WIDE, lambda2=value), model, x, y, noise=eta) for value in (1.5, 8.5))
+    assert one[0].loss != other[0].loss
+    assert_same_gradients(one[1], other[1])
+
+
+def test_without_detaching_they_do() -> None:
+    model, x, y, eta = mixed()
+    one, other = (
+        run(create("aaer", WIDE, lambda2=value, detach_ce=False), model, x, y, noise=eta)[1]
+        for value in (1.5, 8.5)
+    )
+    assert max((a - b).abs().max() for a, b in zip(one, other, strict=True)) > 1e-4
+
+
+def test_loss_is_cross_entropy_plus_the_regulariser_at_the_start_points_logits() -> None:
+    model, x, y, eta = mixed()
+    out, _ = run(create("aaer", WIDE), model, x, y, noise=eta)
+    z0, z1 = model((x + eta).clamp(0, 1)), model(out.x_adv)
+    l0, l1 = (torch.nn.functional.cross_entropy(z, y, reduction="none") for z in (z0, z1))
+    expected = l1.mean() + regulariser(l0, l1, (z1 - z0).square().sum(1), 1.5, 0.15)
+    torch.testing.assert_close(out.loss, expected.detach())
+    assert out.extras["aae_share"].item() == pytest.approx((l0 > l1).double().mean().item())
+
+
+def test_strict_takes_pert_align_from_the_cross_entropy_alone() -> None:
+    model, x, y, eta = mixed()
+    hyper = {"lambda2": 50.0, "detach_ce": False}
+    full, strict = (
+        run(create("aaer", WIDE, strict=flag, **hyper), model, x, y, noise=eta) for flag in (False, True)
+    )
+    g = gradient_at(model, (x + eta).clamp(0, 1), y)
+    expected = curvature.pert_align(g, gradient_at(model, full[0].x_adv, y))
+    torch.testing.assert_close(strict[0].pert_align, expected)
+    assert abs(full[0].pert_align - expected) > 1e-4
+    assert (full[0].extras["strict"].item(), strict[0].extras["strict"].item()) == (0.0, 1.0)
+    assert_same_gradients(full[1], strict[1])
+
+
+def test_the_long_schedule_ramps_the_regulariser_up_over_epochs() -> None:
+    model, x, y, eta = mixed()
+    method = create("aaer", WIDE, ramp_epochs=20)
+    losses = {}
+    for epoch in (5, 20, 30):
+        method.begin_epoch(epoch)
+        losses[epoch] = run(method, model, x, y, noise=eta)[0].loss.item()
+    plain = run(create("aaer", WIDE, lambda1=0), model, x, y, noise=eta)[0].loss.item()
+    full = run(create("aaer", WIDE), model, x, y, noise=eta)[0].loss.item()
+    assert losses[20] == losses[30] == full
+    assert losses[5] - plain == pytest.approx((full - plain) / 4)
+
+
+def test_variants_bring_their_own_defaults() -> None:
+    n, rs = (create("aaer", LINF, variant=variant).hyper for variant in ("n", "rs"))
+    assert (n.alpha, n.lambda1, n.lambda2, n.lambda3) == (1.0, 1.0, 1.5, 0.15)
+    assert (rs.alpha, rs.lambda1, rs.lambda2, rs.lambda3) == (1.25, 1.0, 2.5, 1.5)
+    assert create("aaer", LINF, variant="rs", lambda2=3.5).hyper.lambda2 == 3.5
+
+
+def test_bad_hyper_parameters_are_refused() -> None:
+    with pytest.raises(UserError, match=r"aaer\.variant is 'x'; allowed: n, rs"):
+        create("aaer", LINF, variant="x")
+    with pytest.raises(UserError, match=r"aaer\.lambda1 is -1\.0; allowed: 0 or more"):
+        create("aaer", LINF, lambda1=-1)
