@@ -14,6 +14,7 @@ from sora import data, methods, models
 from sora._typed import Options, option
 from sora.attacks import parse as parse_attack
 from sora.errors import UserError, unknown
+from sora.evaluation.diagnostics import check_names
 from sora.threat import Threat, parse_eps, threat
 
 RESUMABLE = ("out", "device", "threads", "monitor", "monitor_every")  # may differ when a run goes on
@@ -60,6 +61,10 @@ class TrainConfig(Options):
     log_every: int = option(10, "steps between lines of metrics.jsonl", low=1)
     checkpoint_every: int = option(0, "steps between checkpoints; 0: one an epoch", low=0)
     snapshots: bool = option(True, "keep the weights of every epoch and around an alarm, for probes")
+    monitor: tuple[str, ...] = option(
+        (), "numbers of the held-out slice to watch, e.g. gradalign,aae,kl,elle,pgd"
+    )
+    monitor_every: int = option(50, "steps between two looks of the monitors", low=1)
     device: str = option("auto", "cpu, cuda, cuda:1 ...; auto: a GPU if there is one")
     threads: int = option(0, "CPU threads; 0: torch's choice", low=0)
     out: str | None = option(None, "run folder; none: runs/DATASET-METHOD-sSEED")
@@ -78,6 +83,7 @@ class TrainConfig(Options):
         data.Augment.parse(self.augment)
         for name in self.attacks:
             parse_attack(name)
+        check_names(self.monitor)
         for key in self.set:
             if key.split(".")[0] not in (entry.family, "model"):
                 raise UserError(f"{key!r} belongs to another method than {self.method!r}")

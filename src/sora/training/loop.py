@@ -23,6 +23,7 @@ from sora.training import distributed, schedule
 from sora.training._files import JsonLines, write_json, write_tensors, write_text
 from sora.training.config import TrainConfig
 from sora.training.console import Console, Interrupted, Signals
+from sora.training.monitors import Monitors
 from sora.training.run import build_model, fingerprint, load_weights, plain_state, resolved, save_model
 from sora.training.state import Checkpoints, State, mean
 from sora.training.summary import summarize
@@ -90,6 +91,9 @@ class _Run:
         self.state = self._state(built.to(device, memory_format=torch.channels_last), augment, dataset)  # type: ignore[call-overload]
         self.wrapped = distributed.wrap(self.state.model)
         self.fallback = methods.create("pgd-10", self.threat, align="final").to(device)
+        self.monitors = Monitors(
+            config.monitor, config.monitor_every, self.splits.holdout, self.threat, device
+        )
         title = f"{config.method} on {config.dataset}, seed {config.seed}"
         self.console = Console(title, self.total, quiet or not self.writes)
         self.buffer: list[dict[str, torch.Tensor]] = []  # numbers of recent steps, still on the device
@@ -125,6 +129,8 @@ class _Run:
                 self._train_on(batch)
                 state.seconds += time.perf_counter() - began
                 state.images += len(batch.y) * distributed.world()
+                if self.monitors.due(state.step):
+                    self._look()
                 logged = state.step % self.config.log_every == 0 or state.step == self.total
                 action = self._log() if logged else None
                 if action in ("stop", "rollback"):
@@ -154,7 +160,7 @@ class _Run:
             return
         if not (self.folder / "config.yaml").exists():
             write_text(self.folder / "config.yaml", self.config.to_yaml())
-        names = ("metrics", "evals", "events")
+        names = ("metrics", "evals", "events", "monitors")
         self.logs = {name: JsonLines(self.folder / f"{name}.jsonl", logs.get(name, 0)) for name in names}
         for log in self.logs.values():
             stack.callback(log.close)
@@ -207,6 +213,13 @@ class _Run:
         self.state.pending += [{name: next(numbers) for name in row} for row in self.buffer]
         self.buffer.clear()
 
+    def _look(self) -> None:
+        """Write the monitors' numbers beside the PertAlign of this very step."""
+        if self.writes:
+            align = float(self.buffer[-1]["pert_align"])
+            found = self.monitors.look(self.state.model)
+            self._write("monitors", self._place() | {"pert_align": align} | found)
+
     def _log(self) -> str | None:
         """Write the steps since the last line as one, let the guard see each, and return what it wants."""
         self._collect()
@@ -221,8 +234,7 @@ class _Run:
         line = {name: mean([row.get(name, math.nan) for row in rows]) for name in rows[-1]}
         line["lr"] = rows[-1]["lr"]
         state.pending = []
-        place = {"step": state.step, "epoch": self._epoch(state.step), "attempt": state.attempt}
-        self._write("metrics", place | line)
+        self._write("metrics", self._place() | line)
         self.console.advance(state.step, line, state.images / max(state.seconds, 1e-9))
         return action
 
@@ -327,6 +339,10 @@ class _Run:
     def _write(self, log: str, row: dict[str, Any]) -> None:
         if self.writes:
             self.logs[log].append(row)
+
+    def _place(self) -> dict[str, int]:
+        state = self.state
+        return {"step": state.step, "epoch": self._epoch(state.step), "attempt": state.attempt}
 
     def _epoch(self, step: int) -> int:
         return (step - 1) // self.steps_per_epoch + 1
