@@ -52,14 +52,14 @@ def _download(url: str, part: Path) -> None:
                 return
             if error.code < 500:
                 raise RunError(f"cannot fetch {url}: {error}") from None
-            failure: Exception = error
+            failure = str(error)
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
-            failure = error
+            failure = str(getattr(error, "reason", error))
         else:
             return
         if attempt + 1 < ATTEMPTS:
             time.sleep(PAUSE * 2**attempt)
-    raise RunError(f"cannot fetch {url}: {getattr(failure, 'reason', failure)}")
+    raise RunError(f"cannot fetch {url}: {failure}")
 
 
 def _append(url: str, part: Path) -> None:

@@ -1,0 +1,218 @@
+"""`folder:` and `npz:`."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sora import data
+from sora.data import pack
+from sora.errors import UserError
+from tests.data import formats
+from tests.data.test_sources import pixels
+
+
+def fill(folder: Path, classes: dict[str, int], *shape: int, start: int = 0) -> None:
+    """`classes` maps a name to how many pictures it has; each is one shade."""
+    for c, (name, count) in enumerate(classes.items()):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for i in range(count):
+            shade = np.full(shape or (8, 8, 3), 50 * c + start + i, np.uint8)
+            (folder / name / f"{i:03}.png").write_bytes(formats.png(shade))
+
+
+def one_line(name: str, words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        data.load(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_train_val_and_test_folders(tmp_path: Path) -> None:
+    for split, count in (("train", 4), ("val", 2), ("test", 1)):
+        fill(tmp_path / "p" / split, {"dog": count, "ant": count})
+    (tmp_path / "p" / "train" / "dog" / "readme.txt").write_text("not a picture, and not taken for one")
+    (tmp_path / "p" / "train" / ".hidden").mkdir()
+    found = data.load(f"folder:{tmp_path / 'p'}")
+    assert found.classes == ("ant", "dog")
+    assert found.val is not None
+    assert [len(found.train), len(found.val), len(found.test)] == [8, 4, 2]
+    assert found.train.labels.tolist() == [0] * 4 + [1] * 4
+    assert pixels(found.train)[:, 0, 0, 0].tolist() == [50, 51, 52, 53, 0, 1, 2, 3]
+
+
+def test_train_and_val_alone_make_val_the_test_set(tmp_path: Path) -> None:
+    fill(tmp_path / "train", {"a": 3, "b": 3})
+    fill(tmp_path / "validation", {"b": 1})
+    found = data.load(f"folder:{tmp_path}")
+    assert found.val is None
+    assert found.test.labels.tolist() == [1]
+
+
+def test_class_folders_alone_are_split_by_a_constant_seed(tmp_path: Path) -> None:
+    fill(tmp_path / "p", {"a": 20, "b": 10, "c": 5})
+    found = data.load(f"folder:{tmp_path / 'p'}")
+    assert found.test.labels.bincount().tolist() == [4, 2, 1]
+    assert found.train.labels.bincount().tolist() == [16, 8, 4]
+    shades = [set(pixels(part)[:, 0, 0, 0].tolist()) for part in (found.train, found.test)]
+    assert not shades[0] & shades[1]
+    again = data.load(f"folder:{tmp_path / 'p'}", root=tmp_path / "elsewhere")
+    assert np.array_equal(pixels(again.test), pixels(found.test))
+
+
+def test_grey_folders_have_one_channel(tmp_path: Path) -> None:
+    fill(tmp_path / "p", {"a": 5, "b": 5}, 8, 8)
+    assert data.load(f"folder:{tmp_path / 'p'}").in_channels == 1
+    assert data.load(f"folder:{tmp_path / 'p'}?mode=rgb").in_channels == 3
+
+
+def test_a_folder_is_decoded_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path / "p", {"a": 5, "b": 5})
+    data.load(f"folder:{tmp_path / 'p'}")
+    monkeypatch.setattr(pack.Builder, "stream", None)
+    first = data.load(f"folder:{tmp_path / 'p'}")
+    monkeypatch.undo()
+    monkeypatch.setenv("SORA_DATA", str(tmp_path / "data"))
+    fill(tmp_path / "p", {"a": 5, "b": 5}, start=100)
+    os.utime(tmp_path / "p" / "a" / "000.png", ns=(1, 1))
+    second = data.load(f"folder:{tmp_path / 'p'}")
+    assert np.array_equal(pixels(second.train), pixels(first.train) + 100)
+    assert len(list((tmp_path / "data").glob("folder-*"))) == 1  # the old copy is gone
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    fill(tmp_path / "train", {"a": 4, "b": 4})
+    fill(tmp_path / "test", {"a": 1, "b": 1})
+    return tmp_path
+
+
+def test_unreadable_pictures(photos: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (photos / "train" / "b" / "bad.png").write_text("this is not a png")
+    one_line(f"folder:{photos}", r"train/b/bad.png: not a picture; .*\?skip-bad=N")
+    with caplog.at_level(logging.WARNING):
+        found = data.load(f"folder:{photos}?skip-bad=1")
+    assert "left out 1 bad train pictures" in caplog.text
+    assert len(found.train) == 8
+    assert found.train.labels.tolist() == [0] * 4 + [1] * 4
+    assert pixels(found.train)[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 50, 51, 52, 53]
+    assert len(data.split(found, holdout=2).train) == 6
+    (photos / "train" / "a" / "000.png").write_bytes(b"")
+    one_line(f"folder:{photos}?skip-bad=1", "train/b/bad.png")
+    assert len(data.load(f"folder:{photos}?skip-bad=2").train) == 7
+
+
+def test_mixed_sizes(photos: Path) -> None:
+    (photos / "train" / "b" / "large.png").write_bytes(formats.png(np.full((20, 10, 3), 9, np.uint8)))
+    message = r"large.png: 10x20 pixels in colour, but the first picture has 8x8 .*\?size=N"
+    one_line(f"folder:{photos}", message)
+    found = data.load(f"folder:{photos}?size=6")
+    assert found.train.images.shape == (9, 6, 6, 3)
+    assert len(data.load(f"folder:{photos}?skip-bad=1").train) == 8
+
+
+def test_grey_among_colour(photos: Path) -> None:
+    (photos / "train" / "b" / "grey.png").write_bytes(formats.png(np.full((8, 8), 9, np.uint8)))
+    one_line(f"folder:{photos}", "grey.png: 8x8 pixels in grey, but the first picture has .* in colour")
+    assert data.load(f"folder:{photos}?mode=rgb").in_channels == 3
+    assert data.load(f"folder:{photos}?mode=grey").in_channels == 1
+
+
+def test_empty_and_unknown_classes(photos: Path) -> None:
+    (photos / "train" / "c").mkdir()
+    one_line(f"folder:{photos}", "train/c holds no pictures")
+    (photos / "train" / "c").rmdir()
+    fill(photos / "test", {"zebra": 1})
+    one_line(f"folder:{photos}", "test/zebra is a class that the training set does not have")
+
+
+def test_bad_places_and_options(photos: Path) -> None:
+    one_line(f"folder:{photos / 'nowhere'}", "nowhere is not a folder")
+    one_line(f"folder:{photos / 'train' / 'a'}", "holds 0 class folders")
+    one_line("folder:", "must be written folder:PATH")
+    one_line("npz:", "must be written npz:PATH")
+    one_line(f"folder:{photos}?sise=8", "unknown folder option 'sise'; did you mean 'size'")
+    one_line(f"folder:{photos}?size=0", "size=0 is not a positive whole number")
+    one_line(f"folder:{photos}?mode=cmyk", "unknown mode 'cmyk'")
+    one_line("fodler:x", "unknown data set")
+
+
+def arrays(**changes: np.ndarray) -> dict[str, np.ndarray]:
+    made = {
+        "x_train": formats.noise(6, 8, 8, 3),
+        "y_train": np.arange(6) % 3,
+        "x_test": formats.noise(3, 8, 8, 3, seed=1),
+        "y_test": np.arange(3),
+    }
+    return {**made, **changes}
+
+
+def save(tmp_path: Path, tables: dict[str, np.ndarray]) -> str:
+    (tmp_path / "x.npz").write_bytes(formats.npz(**tables))
+    return f"npz:{tmp_path / 'x.npz'}"
+
+
+def test_npz_by_both_spellings(tmp_path: Path) -> None:
+    made = arrays()
+    found = data.load(save(tmp_path, made))
+    assert np.array_equal(pixels(found.train), made["x_train"])
+    assert found.test.labels.tolist() == [0, 1, 2]
+    assert found.classes == ("0", "1", "2")
+    assert not list(tmp_path.glob("data/*"))  # small ones stay in memory
+    (tmp_path / "x.npz").write_bytes(formats.medmnist(4, 1))
+    found = data.load(f"npz:{tmp_path / 'x.npz'}")
+    assert found.val is not None
+    assert (found.in_channels, found.num_classes, len(found.val)) == (1, 4, 4)
+
+
+def test_npz_with_class_names_and_grey_images(tmp_path: Path) -> None:
+    grey = {"x_train": formats.noise(6, 8, 8), "x_test": formats.noise(3, 8, 8)}
+    found = data.load(save(tmp_path, arrays(classes=np.array(["a", "b", "c"]), **grey)))
+    assert found.classes == ("a", "b", "c")
+    assert found.in_channels == 1
+
+
+def test_large_npz_goes_through_a_mapped_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pack, "MEMORY_BUDGET", 100)
+    made = arrays()
+    found = data.load(save(tmp_path, made))
+    assert np.array_equal(pixels(found.train), made["x_train"])
+    assert len(list((tmp_path / "data").glob("npz-*"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"x_train": np.zeros((6, 8, 8, 3), np.float32)}, "train images are float32 .* expected uint8"),
+        ({"x_train": np.zeros((6, 3, 8, 8), np.uint8)}, r"train images are uint8 \(6, 3, 8, 8\)"),
+        ({"y_train": np.arange(5) % 3}, r"train labels are int64 \(5,\) for 6 images"),
+        ({"y_train": np.arange(6) / 2}, "train labels are float64"),
+        ({"y_train": np.zeros(6, int)}, "class '1' has no training image"),
+        ({"y_test": np.arange(3) - 1}, "labels -1..2"),
+        ({"classes": np.array(["a", "b"])}, r"labels 0..2; expected 0..1"),
+        ({"x_test": np.zeros((0, 8, 8, 3), np.uint8), "y_test": np.zeros(0, int)}, "for 0 images"),
+    ],
+)
+def test_bad_npz(tmp_path: Path, changes: dict[str, np.ndarray], words: str) -> None:
+    one_line(save(tmp_path, arrays(**changes)), words)
+
+
+def test_npz_with_other_keys_or_no_npz(tmp_path: Path) -> None:
+    one_line(save(tmp_path, {"images": np.zeros(3)}), "holds images; expected train_images train_labels")
+    (tmp_path / "x.npz").write_text("hello")
+    one_line(f"npz:{tmp_path / 'x.npz'}", "is not an npz file")
+    one_line(f"npz:{tmp_path / 'nothing.npz'}", "is not an npz file")
+
+
+def test_own_images_train(photos: Path) -> None:
+    """As far as the loader: shuffled, augmented, in [0, 1]."""
+    parts = data.split(data.load(f"folder:{photos}"), holdout=2)
+    loader = data.Loader(parts.train, 3, data.Augment.parse(("crop:1", "flip")), seed=0)
+    batches = list(loader.epoch(0))
+    assert sum(len(batch.y) for batch in batches) == 6
+    assert all(batch.x.min() >= 0 and batch.x.max() <= 1 for batch in batches)
+    assert isinstance(batches[0].x, torch.Tensor)

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sora import data
+from sora.data import pack
+from sora.data._growing import Growing
+from sora.data.pack import Arrays, Builder, Picture
+from sora.errors import RunError, UserError
+from tests.data import formats
+
+
+def test_growing_files_are_npy_and_go_on_where_they_stopped(tmp_path: Path) -> None:
+    rows = formats.noise(10, 3, 2)
+    first = Growing(tmp_path / "x.npy", (3, 2), np.uint8)
+    first.append(rows[:4])
+    first.close()
+    with (tmp_path / "x.npy.part").open("ab") as file:
+        file.write(b"half")  # a row that was being written
+    second = Growing(tmp_path / "x.npy", (3, 2), np.uint8)
+    assert second.rows == 4
+    assert np.array_equal(second.read(), rows[:4])
+    second.append(rows[4:])
+    second.finish()
+    assert np.array_equal(np.load(tmp_path / "x.npy", allow_pickle=False), rows)
+    assert [file.name for file in tmp_path.iterdir()] == ["x.npy"]
+
+
+def arrays(n: int = 6, seed: int = 0) -> Arrays:
+    return Arrays(formats.noise(n, 4, 4, 3, seed=seed), np.arange(n) % 2)
+
+
+def fill(builder: Builder) -> None:
+    builder.add("train", arrays())
+    builder.add("test", arrays(2))
+    builder.finish(["a", "b"])
+
+
+def test_a_store_appears_whole(tmp_path: Path) -> None:
+    def broken(builder: Builder) -> None:
+        builder.add("train", arrays())
+        assert not (tmp_path / "toy").exists()
+        raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        pack.build(tmp_path, "toy", "origin", broken)
+    assert not (tmp_path / "toy").exists()
+    folder = pack.build(tmp_path, "toy", "origin", fill)
+    found = pack.open_store(folder, "toy")
+    assert np.array_equal(found.train.images.numpy(), arrays().images)
+    assert found.classes == ("a", "b")
+    assert not (tmp_path / "toy.part").exists()
+
+
+def test_the_same_origin_is_built_once_and_another_replaces_it(tmp_path: Path) -> None:
+    pack.build(tmp_path, "toy", "one", fill)
+    pack.build(tmp_path, "toy", "one", lambda builder: pytest.fail("built again"))
+
+    def other(builder: Builder) -> None:
+        builder.add("train", arrays(seed=5))
+        builder.add("test", arrays(2))
+        builder.finish(["a", "b"])
+
+    folder = pack.build(tmp_path, "toy", "two", other)
+    assert np.array_equal(pack.open_store(folder, "toy").train.images.numpy(), arrays(seed=5).images)
+
+
+@pytest.mark.parametrize("budget", [0, 1 << 30])
+def test_mapped_and_loaded_stores_are_the_same(tmp_path: Path, budget: int) -> None:
+    found = pack.open_store(pack.build(tmp_path, "toy", "x", fill), "toy", memory_budget=budget)
+    batch = found.train.gather(torch.tensor([4, 1]))
+    assert np.array_equal(batch.permute(0, 2, 3, 1).numpy(), arrays().images[[4, 1]])
+    before = (tmp_path / "toy" / "train_images.npy").read_bytes()
+    found.train.images.zero_()  # a private copy: the file must not change
+    assert (tmp_path / "toy" / "train_images.npy").read_bytes() == before
+
+
+def pictures(n: int, stop: int | None = None) -> Iterator[Picture]:
+    for i in range(n):
+        if i == stop:
+            raise KeyboardInterrupt
+        yield Picture(f"{i}.png", formats.png(np.full((4, 4, 3), i % 250, np.uint8)), i % 2)
+
+
+def test_packing_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pack, "_CHUNK", 16)
+    starts: list[int] = []
+
+    def attempt(stop: int | None) -> Path:
+        def source(start: int) -> Iterator[Picture]:
+            starts.append(start)
+            return (p for i, p in enumerate(pictures(100, stop)) if i >= start)
+
+        def fill(builder: Builder) -> None:
+            builder.stream("train", 100, source, data.images.decode)
+            builder.add("test", arrays(2))
+            builder.finish(["a", "b"])
+
+        return pack.build(tmp_path, "toy", "x", fill)
+
+    with pytest.raises(KeyboardInterrupt):
+        attempt(stop=70)
+    folder = attempt(stop=None)
+    assert starts == [0, 0, 0, 64]  # the first picture tells the shape each time
+    found = pack.open_store(folder, "toy")
+    assert found.train.images[:, 0, 0, 0].tolist() == list(range(100))
+    assert found.train.labels.tolist() == [i % 2 for i in range(100)]
+
+
+def test_an_interrupted_build_of_something_else_is_dropped(tmp_path: Path) -> None:
+    def broken(builder: Builder) -> None:
+        builder.stream("train", 4, lambda start: pictures(4), data.images.decode)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack.build(tmp_path, "toy", "one", broken)
+    found = pack.open_store(pack.build(tmp_path, "toy", "two", fill), "toy")
+    assert len(found.train) == 6
+
+
+def _build(root: Path) -> None:
+    def slow(builder: Builder) -> None:
+        (root / "built").open("a").write("x")
+        fill(builder)
+
+    pack.build(root, "toy", "x", slow)
+
+
+def test_processes_build_one_after_another(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=_build, args=(tmp_path,)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    assert (tmp_path / "built").read_text() == "x"
+
+
+@pytest.mark.parametrize("damage", ["meta", "truncated", "labels", "object", "missing", "format", "float"])
+def test_damaged_stores_are_one_line_errors(tmp_path: Path, damage: str) -> None:
+    folder = pack.build(tmp_path, "toy", "x", fill)
+    images, labels, meta = folder / "train_images.npy", folder / "train_labels.npy", folder / "meta.json"
+    if damage == "meta":
+        meta.write_text("{")
+    elif damage == "format":
+        meta.write_text(json.dumps({**json.loads(meta.read_text()), "format": 99}))
+    elif damage == "truncated":
+        images.write_bytes(images.read_bytes()[:-10])
+    elif damage == "labels":
+        np.save(labels, np.full(6, 7))
+    elif damage == "object":
+        np.save(labels, np.array([{}] * 6, dtype=object))
+    elif damage == "float":
+        np.save(images, np.zeros((6, 4, 4, 3)))
+    else:
+        images.unlink()
+    with pytest.raises(UserError, match="toy is damaged") as caught:
+        pack.open_store(folder, "toy")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_root_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="could not build"):
+        pack.build(tmp_path / "file" / "root", "toy", "x", fill)

@@ -1,0 +1,193 @@
+"""Nothing in data is run, nothing is written outside the data folder, nothing unpacks without end."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import tarfile
+import warnings
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sora import data
+from sora.data import archives, images
+from sora.data._unpickle import unpickle
+from sora.data.archives import open_archive
+from sora.errors import UserError
+from tests.data import formats
+
+
+class Evil:
+    """Unpickled, it would create a file."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.target),)
+
+
+def refuse(path: Path, words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        dict(open_archive(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_malicious_pickles_are_refused(tmp_path: Path) -> None:
+    target = tmp_path / "evil"
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        attack = pickle.dumps({"data": Evil(target), "labels": [1]}, protocol)
+        with pytest.raises(UserError, match=r"refused a pickle that asks for \w+\.mkdir"):
+            unpickle(attack, "data_batch_1")
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["builtins eval", "os system", "numpy load", "_codecs encode", "numpy fromfile"]
+)
+def test_no_other_global_is_admitted(name: str) -> None:
+    module, function = name.split()
+    attack = f"c{module}\n{function}\n(S'1+1'\ntR.".encode()
+    with pytest.raises(UserError, match="refused a pickle"):
+        unpickle(attack, "x")
+
+
+def test_pickled_object_arrays_and_garbage_are_refused() -> None:
+    array = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tU\x01btR"
+    dtype = b"cnumpy\ndtype\n(U\x02O8K\x00K\x01tR"
+    with pytest.raises(UserError, match="uint8 arrays only"):
+        unpickle(b"\x80\x02}(U\x04data" + array + b"(K\x01(K\x01t" + dtype + b"\x89](NetbuU.", "x")
+    for garbage in (b"", b"hello", b"\x80\x02]q.", b"\x80\x05K\x01."):
+        with pytest.raises(UserError, match="is not a CIFAR batch"):
+            unpickle(garbage, "x")
+
+
+def test_a_malicious_cifar_folder_runs_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "evil"
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "batches.meta").write_bytes(pickle.dumps(Evil(target)))
+    with pytest.raises(UserError, match="refused a pickle"):
+        data.get("cifar10", given=mine)
+    assert not target.exists()
+    assert not (tmp_path / "data" / "cifar10").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["../evil", "a/../../evil", "/etc/evil", "C:\\evil", "..\\evil", "\\\\host\\evil"]
+)
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_members_that_point_outside(tmp_path: Path, name: str, kind: str) -> None:
+    path = tmp_path / "archive"
+    files = {"good.txt": b"x", name: b"evil"}
+    path.write_bytes(formats.tar(files) if kind == "tar" else formats.zipped(files))
+    refuse(path, "refused: its member .* points outside")
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
+def test_links_and_special_files_in_a_tar(tmp_path: Path, kind: bytes) -> None:
+    member = tarfile.TarInfo("innocent.bin")
+    member.type, member.linkname = kind, "/etc/passwd"
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.addfile(member)
+    refuse(tmp_path / "a.tar", "is a link or a special file")
+
+
+def test_links_in_a_zip(tmp_path: Path) -> None:
+    member = zipfile.ZipInfo("innocent.bin")
+    member.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr(member, "/etc/passwd")
+    refuse(tmp_path / "a.zip", "is a link or a special file")
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(archives, "FLOOR", 1 << 20)
+    path = tmp_path / "bomb"
+    files = {f"{i}.bin": bytes(600_000) for i in range(4)}
+    path.write_bytes(formats.tar(files) if kind == "tar" else formats.zipped(files))
+    refuse(path, "unpacks to more than")
+
+
+def test_a_zip_that_lies_about_its_size(tmp_path: Path) -> None:
+    content = formats.zipped({"a.bin": bytes(1000)})
+    honest = (1000).to_bytes(4, "little")
+    assert content.count(honest) == 2  # once at the member, once in the directory
+    (tmp_path / "a.zip").write_bytes(content.replace(honest, (10).to_bytes(4, "little")))
+    refuse(tmp_path / "a.zip", "damaged")
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip", "text", "empty", "gzip"])
+def test_damaged_archives(tmp_path: Path, kind: str) -> None:
+    noise = formats.noise(1, 50_000).tobytes()
+    whole = formats.zipped({"a": noise}) if kind == "zip" else formats.tar({"a": noise})
+    contents = {"text": b"hello", "empty": b"", "gzip": b"\x1f\x8b" + noise[:100], "tar": whole[:-20_000]}
+    contents["zip"] = whole[:1000] + bytes(20) + whole[1020:]
+    (tmp_path / "x").write_bytes(contents[kind])
+    refuse(tmp_path / "x", "damaged|not a readable")
+
+
+def test_npz_with_objects_runs_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "evil"
+    objects = np.array([Evil(target)], dtype=object)
+    np.savez(tmp_path / "x.npz", train_images=objects, train_labels=np.zeros(1, int))
+    with pytest.raises(
+        UserError, match="not an npz file of plain arrays: Object arrays cannot be loaded"
+    ) as caught:
+        data.load(f"npz:{tmp_path / 'x.npz'}")
+    assert "\n" not in str(caught.value)
+    assert not target.exists()
+
+
+def test_npz_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "FLOOR", 1 << 20)
+    zeros = np.zeros((2000, 28, 28), np.uint8)
+    (tmp_path / "x.npz").write_bytes(formats.npz(x_train=zeros, y_train=np.zeros(2000, int)))
+    with pytest.raises(UserError, match="unpacks to more than"):
+        data.load(f"npz:{tmp_path / 'x.npz'}")
+
+
+def test_pictures_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = formats.png(formats.noise(1, 64, 64, 3)[0])
+    with pytest.raises(UserError, match="not a picture"):
+        images.decode(b"GIF? no")
+    with pytest.raises(UserError, match="not a picture"):
+        images.decode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n")
+    with pytest.raises(UserError):
+        images.decode(whole[: len(whole) // 2])
+    deep = io.BytesIO()
+    images.Image.fromarray(np.full((4, 4), 40_000, np.uint16)).save(deep, "PNG")
+    with pytest.raises(UserError, match="more than 8 bits"):
+        images.decode(deep.getvalue())
+    monkeypatch.setattr(images, "MAX_PIXELS", 1000)
+    with pytest.raises(UserError, match="64x64 pixels are too many"):
+        images.decode(whole)
+
+
+def test_a_picture_bomb_is_refused_before_it_is_decoded() -> None:
+    header = formats.png(np.zeros((1, 1, 3), np.uint8))
+    at = header.index(b"IHDR") + 4
+    body = (30_000).to_bytes(4, "big") * 2 + header[at + 8 : at + 13]
+    check = zlib.crc32(b"IHDR" + body).to_bytes(4, "big")
+    bomb = header[:at] + body + check + header[at + 17 :]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(UserError, match=r"too many|exceeds limit"):
+            images.decode(bomb)
+
+
+def test_decoding_by_mode_and_size() -> None:
+    colour, grey = formats.noise(1, 40, 60, 3)[0], formats.noise(1, 40, 60)[0]
+    assert np.array_equal(images.decode(formats.png(colour)), colour)
+    assert np.array_equal(images.decode(formats.png(grey)), grey[..., None])
+    assert np.array_equal(images.decode(formats.png(grey), mode="rgb"), np.stack([grey] * 3, 2))
+    assert images.decode(formats.png(colour), mode="grey").shape == (40, 60, 1)
+    flat = np.full((50, 80, 3), 77, np.uint8)
+    assert np.array_equal(images.decode(formats.png(flat), size=32), np.full((32, 32, 3), 77, np.uint8))
+    assert np.array_equal(images.decode(formats.png(colour), size=40), colour[:, 10:50])
