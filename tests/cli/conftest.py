@@ -1,0 +1,39 @@
+"""Calling the command line in this process: the same code as the `sora` command, without its start-up."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from sora.cli import main
+
+
+@dataclass
+class Result:
+    """What a command printed and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def sora(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """`sora("train", "--epochs", "3")`."""
+    torch.set_num_threads(1)
+
+    def call(*arguments: object) -> Result:
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def tiny() -> list[str]:
+    """Flags of a run that takes a second."""
+    flags = "--dataset digits --epochs 2 --batch-size 32 --width 4 --set model.stages=1 --limit-train 64"
+    return [*flags.split(), *["--limit-test", "40", "--holdout", "20", "--threads", "1", "--log-every", "1"]]

@@ -1,0 +1,77 @@
+"""`sora compare` and `sora demo`, as processes of their own."""
+
+import csv
+import json
+
+import pytest
+
+
+@pytest.fixture
+def compared(sora, tiny, tmp_path):
+    flags = [
+        *tiny,
+        "--methods",
+        "fgsm,pgd-2,sora",
+        "--seeds",
+        "2",
+        "--set",
+        "pgd.steps=1",
+        "--out",
+        tmp_path / "c",
+    ]
+    return sora("compare", *flags), tmp_path / "c", flags
+
+
+def test_compare_trains_every_method_on_every_seed(compared, sora) -> None:
+    done, folder, flags = compared
+    assert done.code == 0, done.err
+    runs = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    assert runs == ["fgsm-s0", "fgsm-s1", "pgd-2-s0", "pgd-2-s1", "sora-s0", "sora-s1"]
+    table = json.loads((folder / "comparison.json").read_text())
+    entry = table["methods"]["sora"]
+    assert entry["seeds"] == [0, 1]
+    first, second = (json.loads((folder / f"sora-s{s}" / "summary.json").read_text()) for s in (0, 1))
+    mean = (first["accuracy"]["pgd10"] + second["accuracy"]["pgd10"]) / 2
+    assert entry["accuracy"]["pgd10"]["mean"] == pytest.approx(mean)
+    rows = list(csv.DictReader((folder / "comparison.csv").open()))
+    assert [row["method"] for row in rows] == ["fgsm", "pgd-2", "sora"]
+    assert "pgd.steps: 1" in (folder / "pgd-2-s0" / "config.yaml").read_text()
+    assert "±" in done.out
+    assert "n = 40 test images, 2 seeds" in done.out
+    refused = sora("compare", *flags)
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert sora("compare", *flags, "--resume").code == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--methods", "fgsm,sroa"], "did you mean 'sora'"),
+        (["--methods", "fgsm", "--set", "sora.beta=0.5"], "belongs to none of the methods fgsm"),
+        (["--methods", "fgsm", "--epochs", "0"], "epochs is 0"),
+    ],
+)
+def test_mistakes(flags, words, sora, tmp_path) -> None:
+    done = sora("compare", *flags, "--out", tmp_path / "c")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert words in done.err
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_run_that_fails_is_named_and_the_others_are_kept(sora, tiny, tmp_path) -> None:
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "fgsm-s0").write_text("a file where the run folder should be")
+    flags = [*tiny, "--methods", "fgsm,sora", "--out", tmp_path / "c", "--resume"]
+    done = sora("compare", *flags)
+    assert done.code == 1
+    assert "fgsm-s0 failed" in done.err
+    assert list(json.loads((tmp_path / "c" / "comparison.json").read_text())["methods"]) == ["sora"]
+
+
+def test_demo_tells_the_story_and_saves_a_picture(sora, tmp_path) -> None:
+    done = sora("demo", "--epochs", "1", "--out", tmp_path / "d")
+    assert done.code == 0, done.err
+    assert (tmp_path / "d" / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert set(json.loads((tmp_path / "d" / "comparison.json").read_text())["methods"]) == {"fgsm", "sora"}
+    for name in ("fgsm", "sora"):
+        assert any(line.startswith(name) and "PGD-10" in line for line in done.out.splitlines())

@@ -1,0 +1,76 @@
+"""The dispatcher, `list` and `show`."""
+
+import json
+
+import pytest
+
+from sora import methods, models
+from sora.training.config import recipe_names
+
+
+def test_help_names_every_verb(sora) -> None:
+    from sora.cli import VERBS
+
+    done = sora("--help")
+    assert done.code == 0
+    assert all(verb in done.out for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", ["train", "compare", "demo", "list", "show"])
+def test_every_verb_has_help(verb, sora) -> None:
+    done = sora(verb, "--help")
+    assert done.code == 0
+    assert f"sora {verb}" in done.out
+
+
+def test_version(sora) -> None:
+    import sora as package
+
+    assert sora("--version").out.strip() == f"sora {package.__version__}"
+
+
+def test_unknown_verb_names_the_nearest(sora) -> None:
+    done = sora("trian")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "did you mean 'train'" in done.err
+
+
+def test_list_methods_is_the_registry(sora) -> None:
+    rows = json.loads(sora("list", "methods", "--json").out)
+    assert [row["method"] for row in rows] == methods.names()
+
+
+@pytest.mark.parametrize("kind", ["models", "data", "attacks", "recipes"])
+def test_other_lists(kind, sora) -> None:
+    rows = json.loads(sora("list", kind, "--json").out)
+    assert len(rows) >= 1
+    assert rows[0]
+
+
+def test_unknown_list_is_one_line(sora) -> None:
+    done = sora("list", "method")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_show_every_method(name, sora) -> None:
+    done = sora("show", name, "--json")
+    assert done.code == 0
+    assert json.loads(done.out)["name"] == name
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_show_every_model(name, sora) -> None:
+    if ":" not in name:
+        assert json.loads(sora("show", name, "--json").out)["name"] == name
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_show_every_recipe(name, sora) -> None:
+    assert "epochs" in sora("show", "recipe", name).out
+
+
+def test_show_nothing_known(sora) -> None:
+    done = sora("show", "soar")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "did you mean 'sora'" in done.err

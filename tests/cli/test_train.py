@@ -1,0 +1,138 @@
+"""`sora train`: what it writes, and the one line for every mistake."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_train_writes_a_run_and_json_is_its_summary(sora, tiny, tmp_path) -> None:
+    done = sora("train", *tiny, "--out", tmp_path / "a", "--json", "--quiet")
+    assert done.code == 0
+    assert json.loads(done.out) == json.loads((tmp_path / "a" / "summary.json").read_text())
+
+
+def test_table_has_accuracy_interval_and_n(sora, tiny, tmp_path) -> None:
+    done = sora("train", *tiny, "--out", tmp_path / "a")
+    assert done.code == 0
+    for word in ("clean", "pgd10", "95 % interval", "40", "eps 0.15"):
+        assert word in done.out
+    assert "epoch 2/2  held out (n=20)" in done.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--method", "sroa"], ["'sroa'", "did you mean 'sora'"]),
+        (["--dataset", "digit"], ["'digit'", "did you mean 'digits'"]),
+        (["--model", "preactresnet19"], ["did you mean 'preactresnet18'"]),
+        (["--bach-size", "3"], ["'--bach-size'", "did you mean '--batch-size'"]),
+        (["--set", "sora.alpah0=1"], ["did you mean 'sora.alpha0'"]),
+        (["--set", "sora.alpha0"], ["NAME=VALUE"]),
+        (["--set", "model.stagse=1"], ["stages"]),
+        (["--eps", "-8/255"], ["-8/255", "more than 0"]),
+        (["--eps", "0"], ["more than 0"]),
+        (["--eps", "nan"], ["'nan' is not a number"]),
+        (["--eps", "8/0"], ["'8/0' is not a number"]),
+        (["--eps", "small"], ["'small' is not a number"]),
+        (["--epochs", "0"], ["epochs is 0", "1 or more"]),
+        (["--epochs", "x"], ["--epochs", "expected a whole number", "'x'"]),
+        (["--batch-size", "0"], ["1 or more"]),
+        (["--batch-size", "100000"], ["100000", "training images"]),
+        (["--limit-train", "100000"], ["100000"]),
+        (["--norm", "l3"], ["--norm is 'l3'", "linf, l2"]),
+        (["--guard", "shout"], ["off, warn, stop, rollback, pgd"]),
+        (["--device", "tpu9"], ["'tpu9' is not here"]),
+        (["--init", "nothing.safetensors"], ["'nothing.safetensors' does not exist"]),
+        (["--config", "nothing.yaml"], ["'nothing.yaml' does not exist"]),
+        (["--epochs"], ["--epochs"]),
+        (["surplus"], ["surplus"]),
+        (["--resume"], ["no run in", "--resume auto"]),
+    ],
+    ids=lambda value: "_".join(value) if isinstance(value, list) else None,
+)
+def test_a_mistake_is_one_line_and_exit_code_2(flags, words, sora, tmp_path) -> None:
+    done = sora("train", "--out", tmp_path / "a", *flags)
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert "Traceback" not in done.err
+    for word in words:
+        assert word in done.err
+    assert not (tmp_path / "a").exists()
+
+
+def test_used_folder_is_refused_and_left_as_it_was(sora, tiny, tmp_path) -> None:
+    assert sora("train", *tiny, "--out", tmp_path / "a", "--quiet").code == 0
+    before = files(tmp_path / "a")
+    done = sora("train", *tiny, "--out", tmp_path / "a")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "already holds a run" in done.err
+    assert files(tmp_path / "a") == before
+
+
+def test_resume_of_a_finished_run_changes_nothing(sora, tiny, tmp_path) -> None:
+    sora("train", *tiny, "--out", tmp_path / "a", "--quiet")
+    before = files(tmp_path / "a")
+    done = sora("train", "--out", tmp_path / "a", "--resume")
+    assert done.code == 0
+    assert "finished" in done.err
+    assert files(tmp_path / "a") == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--eps", "0.2"], "eps '0.15' -> '0.2'"),
+        (["--epochs", "9"], "epochs 2 -> 9"),
+        (["--method", "fgsm"], "method 'sora' -> 'fgsm'"),
+        (["--set", "sora.beta=0.5"], "'sora.beta': 0.5"),
+    ],
+)
+def test_resume_with_other_settings_says_which(flags, words, sora, tiny, tmp_path) -> None:
+    sora("train", *tiny, "--out", tmp_path / "a", "--quiet")
+    before = files(tmp_path / "a")
+    done = sora("train", "--out", tmp_path / "a", "--resume", *flags)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert words in done.err
+    assert files(tmp_path / "a") == before
+
+
+def test_resume_may_change_threads(sora, tiny, tmp_path) -> None:
+    sora("train", *tiny, "--out", tmp_path / "a", "--quiet")
+    assert sora("train", "--out", tmp_path / "a", "--resume", "--threads", "2").code == 0
+
+
+def test_resume_auto_starts_and_continues(sora, tiny, tmp_path) -> None:
+    assert sora("train", *tiny, "--out", tmp_path / "a", "--quiet", "--resume", "auto").code == 0
+    assert sora("train", *tiny, "--out", tmp_path / "a", "--quiet", "--resume", "auto").code == 0
+
+
+def test_unwritable_folder_is_exit_code_1(sora, tiny, tmp_path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    done = sora("train", *tiny, "--out", tmp_path / "file" / "run")
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert "file" in done.err
+
+
+def test_dry_run_prints_settings_and_writes_nothing(sora, tmp_path) -> None:
+    import yaml
+
+    done = sora("train", "--method", "n-fgsm", "--set", "n-fgsm.k=1", "--out", tmp_path / "a", "--dry-run")
+    table = yaml.safe_load(done.out)
+    assert (table["method"], table["set"]["n-fgsm.k"], table["eps"]) == ("n-fgsm", 1.0, "0.15")
+    assert not (tmp_path / "a").exists()
+
+
+def test_the_sora_command_as_a_process(tmp_path) -> None:
+    command = [sys.executable, "-m", "sora", "train", "--method", "sroa", "--out", str(tmp_path / "a")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("sora: unknown method 'sroa'")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,42 @@
+"""A run small enough to be repeated many times: 96 digits, a network of a few thousand weights."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sora.training.config import TrainConfig, defaults
+
+SMALL = {
+    "epochs": 3,
+    "batch_size": 32,
+    "width": 4,
+    "limit_train": 96,
+    "limit_test": 40,
+    "holdout": 20,
+    "log_every": 2,
+    "checkpoint_every": 2,
+    "attacks": ("clean", "fgsm", "pgd10"),
+    "threads": 1,
+}
+
+Settings = Callable[..., TrainConfig]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """`settings("fgsm", out="a", epochs=2)` is a small run in this test's own folder."""
+
+    def build(method: str = "sora", out: str = "run", **changes: Any) -> TrainConfig:
+        table = defaults("digits", method) | SMALL | {"out": str(tmp_path / out)}
+        table["set"] = table["set"] | {"model.stages": 1} | changes.pop("set", {})
+        return TrainConfig.build(table | changes)
+
+    return build
