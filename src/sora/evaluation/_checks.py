@@ -53,8 +53,8 @@ def predicted(logits: Tensor) -> Tensor:
     if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] < 2:
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise UserError(f"the model returns {shape}; expected logits of shape (batch, two or more classes)")
-    if bool(logits.isnan().any()):
-        raise UserError("the model returns NaN for some inputs; an accuracy of it would mean nothing")
+    if not bool((logits < torch.inf).all()):
+        raise UserError("the model returns NaN or infinity for some inputs; its accuracy would mean nothing")
     return logits.argmax(1)
 
 

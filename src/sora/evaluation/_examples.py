@@ -15,7 +15,11 @@ Data = ImageSet | tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
 
 
 class Examples(Protocol):
-    """Labels, and inputs that reach memory one batch at a time."""
+    """Labels, and inputs that reach memory one batch at a time.
+
+    Inputs are always laid out in the order of their dimensions: noise is drawn in the order of memory, and
+    must not depend on the form the data came in.
+    """
 
     labels: Tensor
 
@@ -29,7 +33,7 @@ class _Images:
 
     def take(self, positions: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         x = self._images.gather(positions).to(device).float().div_(255)
-        return x, self.labels[positions].to(device)
+        return x.contiguous(), self.labels[positions].to(device)
 
 
 class _Pair:
@@ -40,7 +44,7 @@ class _Pair:
 
     def take(self, positions: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         x = self._inputs[positions.to(self._inputs.device)].to(device)
-        return x, self.labels[positions].to(device)
+        return x.contiguous(), self.labels[positions].to(device)
 
 
 def examples(data: Data) -> Examples:
