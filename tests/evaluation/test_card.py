@@ -1,0 +1,56 @@
+"""The model card, for people and in RobustBench's shape."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from sora.attacks import parse
+from sora.evaluation import Evaluation
+from sora.evaluation.card import Subject, write_card
+from sora.threat import Linf
+
+ROBUSTBENCH = (
+    "link name authors additional_data number_forward_passes dataset venue architecture eps clean_acc"
+    " reported autoattack_acc unreliable"
+)
+
+
+def judged(**wrong: int) -> Evaluation:
+    labels = torch.arange(200) % 10
+    predictions = {}
+    for name, count in wrong.items():
+        predictions[name] = labels.clone()
+        predictions[name][:count] = (labels[:count] + 1) % 10
+    threat = Linf("8/255")
+    settings = {name: parse(name).for_classes(10).settings(threat) for name in wrong}
+    return Evaluation(threat, labels, 10, predictions, settings)
+
+
+def test_card_tells_numbers_training_and_loading(tmp_path: Path) -> None:
+    subject = Subject("mine", "preactresnet18", "cifar10", 'sora.load("a")', {"method": "sora", "epochs": 30})
+    write_card(tmp_path, subject, [judged(clean=30, fgsm=90, pgd10=100, aa=107)])
+    card = json.loads((tmp_path / "model_card.json").read_text())
+    assert list(card)[:9] == ROBUSTBENCH.split()[:9]
+    assert set(ROBUSTBENCH.split()) <= card.keys()
+    assert (card["eps"], card["threat_model"]) == ("8/255", "Linf")
+    assert (card["clean_acc"], card["autoattack_acc"], card["unreliable"]) == ("85.00", "46.50", False)
+    text = (tmp_path / "model_card.md").read_text()
+    assert "| linf 8/255 | aa | 46.50 % | 39.72 - 53.41 | 200 |" in text
+    assert "**worst case** | 46.50 %" in text
+    assert "**healthy**" in text
+    assert "| epochs | `30` |" in text
+    assert 'sora.load("a")' in text
+
+
+def test_card_says_what_is_missing_and_what_is_doubtful(tmp_path: Path) -> None:
+    write_card(tmp_path, Subject("mine", "own:net", "digits", "..."), [judged(clean=30, fgsm=10, pgd10=190)])
+    card = json.loads((tmp_path / "model_card.json").read_text())
+    assert (card["autoattack_acc"], card["unreliable"]) == ("", True)
+    text = (tmp_path / "model_card.md").read_text()
+    assert "AutoAttack was not run" in text
+    assert "**overfitted**" in text
+    assert "exceeds clean accuracy" in text
+    assert "Not known." in text
