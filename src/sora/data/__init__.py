@@ -1,7 +1,7 @@
 """Data sets as uint8 arrays: where they come from, how they are cut, augmented and batched."""
 
 from sora.data._check import Report, check
-from sora.data._sources import check_name, data_root, get, load, names
+from sora.data._sources import check_name, data_root, get, inventory, load, names
 from sora.data._store import Dataset, ImageSet, Splits, split
 from sora.data.augment import Augment, Transform
 from sora.data.loader import Batch, Loader
@@ -19,6 +19,7 @@ __all__ = [
     "check_name",
     "data_root",
     "get",
+    "inventory",
     "load",
     "names",
     "split",

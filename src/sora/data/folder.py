@@ -69,7 +69,8 @@ def load(text: str, root: Path) -> Dataset:
         builder.finish(classes)
 
     origin = pack.listing(Path(p.name) for pictures in splits.values() for p in pictures)
-    store = pack.build(root, pack.cache_name("folder", str(asked)), origin, fill)
+    name = pack.cache_name(asked.path, asked.size, asked.mode, asked.skip_bad)
+    store = pack.build(root, name, origin, fill)
     dataset = pack.open_store(store, f"folder:{text}")
     for split, pictures in splits.items():
         kept = getattr(dataset, split)

@@ -24,8 +24,8 @@ def load(text: str, root: Path) -> Dataset:
     path = Path(text).expanduser().resolve()
     splits, classes = read(path)
     if sum(arrays.images.nbytes for arrays in splits.values()) > pack.MEMORY_BUDGET:
-        name = pack.cache_name("npz", str(path))
-        folder = pack.build(root, name, pack.listing([path]), lambda builder: write(builder, splits, classes))
+        origin, name = pack.listing([path]), pack.cache_name(path)
+        folder = pack.build(root, name, origin, lambda builder: write(builder, splits, classes))
         return pack.open_store(folder, f"npz:{text}")
     sets = {split: ImageSet(*map(torch.from_numpy, arrays)) for split, arrays in splits.items()}
     return Dataset(f"npz:{text}", sets["train"], sets["test"], sets.get("val"), tuple(classes))

