@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch import Tensor, distributed, multiprocessing, nn
 
 from sora import attacks, evaluate
-from sora._seeds import mix
 from sora.attacks import auto
 from sora.data import ImageSet
 from sora.errors import UserError
@@ -114,40 +113,16 @@ def test_autoattack_is_no_weaker_than_pgd(seed: int) -> None:
 
 
 @pytest.mark.usefixtures("short_square")
-def test_autoattack_gives_the_set_of_the_packages_own_attacks() -> None:
+def test_autoattack_gives_the_set_of_the_packages_own_attacks(autoattack_by_hand: Callable[..., Any]) -> None:
     """Batch by batch with the same seeds, on what the attacks before have left."""
-    from pyautoattack.autopgd_base import APGDAttack, APGDAttack_targeted
-    from pyautoattack.fab_pt import FABAttack_PT
-    from pyautoattack.square import SquareAttack
-
     model = net(1)
     x, y = data(model, n=20)
-    size, eps = 7, 0.06
-    found = evaluate(model, (x, y), Linf(eps), "aa,apgd-ce", batch_size=size, seed=3)
-
-    model.eval().requires_grad_(False)
-    common = {"eps": eps, "norm": "Linf", "n_restarts": 1, "device": "cpu"}
-    parts = {
-        "apgd-ce": APGDAttack(model, n_iter=100, loss="ce", rho=0.75, **common),
-        "apgd-t": APGDAttack_targeted(model, n_iter=100, rho=0.75, n_target_classes=4, **common),
-        "fab-t": FABAttack_PT(model, n_iter=100, targeted=True, n_target_classes=4, **common),
-        "square": SquareAttack(model, n_queries=QUERIES, p_init=0.8, resc_schedule=False, **common),
-    }
-
-    def survivors(robust: Tensor, name: str) -> Tensor:
-        robust = robust.clone()
-        for number, left in enumerate(torch.split(robust.nonzero()[:, 0], size)):
-            parts[name].seed = mix(3, zlib.crc32(name.encode()), number)
-            robust[left] = model(parts[name].perturb(x[left], y[left])).argmax(1) == y[left]
-        return robust
-
-    clean = model(x).argmax(1) == y
-    robust = clean
-    for name in parts:
-        robust = survivors(robust, name)
-    assert torch.equal(found.robust["aa"], robust)
-    assert torch.equal(found.robust["apgd-ce"], survivors(clean, "apgd-ce"))
-    assert 0 < int(robust.sum()) < int(clean.sum())
+    found = evaluate(model, (x, y), Linf(0.06), "clean,aa,apgd-ce", batch_size=7, seed=3)
+    robust = autoattack_by_hand(model, x, y, 0.06, batch_size=7, seed=3, targets=4, queries=QUERIES)
+    assert torch.equal(found.robust["clean"], robust["clean"])
+    assert torch.equal(found.robust["apgd-ce"], robust["apgd-ce"])
+    assert torch.equal(found.robust["aa"], robust["square"])
+    assert 0 < int(robust["square"].sum()) < int(robust["apgd-ce"].sum())
 
 
 @pytest.mark.usefixtures("short_square")
