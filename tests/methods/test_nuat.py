@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sora.errors import UserError
 from sora.methods import create
+from sora.methods._base import Crafted, Inputs
 from sora.methods.nuat import nuclear_norm
 
 from .toys import EPS, LINF, assert_same_gradients, batchnorm, images, run, two_layer
@@ -28,8 +29,6 @@ def test_nuclear_norm_of_a_diagonal_and_its_weight() -> None:
 
     method = create("nuat", LINF, lam=4.0)
     x, y, logits = torch.zeros(2, 2), torch.tensor([0, 1]), diagonal
-    from sora.methods._base import Crafted, Inputs
-
     loss = method.objective(Logits(), logits, Inputs(x, y, ()), Crafted(x))
     assert loss.item() == pytest.approx(math.log(2) + 14.0, rel=1e-6)
 

@@ -240,3 +240,5 @@ def test_bad_hyper_parameters_are_refused_with_the_allowed_range() -> None:
         create("sora", LINF, direction="up")
     with pytest.raises(UserError, match=r"unknown option 'sora\.alpha'; did you mean 'sora\.alpha0'"):
         create("sora", LINF, alpha=1)
+    with pytest.raises(UserError, match=r"sora\.coef_clamp is \(1\.0,\); expected two limits"):
+        create("sora", LINF, coef_clamp=(1,))

@@ -6,6 +6,8 @@ import importlib
 import pkgutil
 
 from sora.methods._base import Hyper, Inputs, Method, StepOutput
+from sora.methods._cost import Cost, cost_table, measure
+from sora.methods._pages import page
 from sora.methods._registry import Info, create, info, names, preset, register
 
 # The paper's order, which tables keep; a file not named here comes after, so adding one is enough.
@@ -31,4 +33,19 @@ _found = [module.name for module in pkgutil.iter_modules(__path__) if not module
 for _name in sorted(_found, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)):
     importlib.import_module(f"{__name__}.{_name}")
 
-__all__ = ["Hyper", "Info", "Inputs", "Method", "StepOutput", "create", "info", "names", "preset", "register"]
+__all__ = [
+    "Cost",
+    "Hyper",
+    "Info",
+    "Inputs",
+    "Method",
+    "StepOutput",
+    "cost_table",
+    "create",
+    "info",
+    "measure",
+    "names",
+    "page",
+    "preset",
+    "register",
+]

@@ -40,7 +40,7 @@ class Hyper(_base.Hyper):
     forwards="5 (1 + 3 + 1)",
     backwards="1 in + 1 over 4 batches",
     paper_cost="3 / 2",
-    memory="3 batches of activations",
+    memory="three more batches of activations",
 )
 class ELLE(Method):
     """`loss = L(x_adv) + lambda E`, `E = mean (l(xc) - (1-a) l(xa) - a l(xb))^2`, xc between xa and xb.

@@ -37,7 +37,7 @@ class Hyper(_base.Hyper):
     forwards="3",
     backwards="2 in (one with graph) + 1 (second order)",
     paper_cost="3 / 2",
-    memory="about 3 batches of activations",
+    memory="about three batches of activations, for the second derivative",
     needs=("second order",),
 )
 class GradAlign(Method):

@@ -39,7 +39,7 @@ class Hyper(_base.Hyper):
     forwards="4",
     backwards="1 in + 1 (two graphs)",
     paper_cost="4 / 2",
-    memory="about 3 batches of activations",
+    memory="two batches of activations",
     needs=("eval-mode craft",),
 )
 class NuAT(Method):

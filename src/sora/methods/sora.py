@@ -11,6 +11,7 @@ from torch import Tensor, distributed, nn
 from sora import curvature
 from sora._passes import input_gradient
 from sora._typed import option
+from sora.errors import UserError
 from sora.methods import _base
 from sora.methods._base import Crafted, Inputs, Learned, Method
 from sora.methods._registry import register
@@ -34,6 +35,12 @@ class Hyper(_base.Hyper):
     ratio_of_sums: bool = option(False, "form the batch coefficient from sums, not as a mean of ratios")
     coef_clamp: tuple[float, ...] | None = option((-1.0, 1.0), "range of a batch's coefficient, or none")
     direction: Literal["unit", "raw"] = option("unit", "l2 only: step along the unit gradient or the raw one")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits = self.coef_clamp
+        if limits is not None and (len(limits) != 2 or limits[0] > limits[1]):
+            raise UserError(f"{self.prefix}coef_clamp is {limits}; expected two limits, or none")
 
 
 @register(

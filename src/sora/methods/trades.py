@@ -37,7 +37,7 @@ class Hyper(_base.Hyper):
     forwards="steps + 3",
     backwards="steps in + 1 (two graphs)",
     paper_cost="12 / 11",
-    memory="about 3 batches of activations",
+    memory="two batches of activations",
     norms=("linf", "l2"),
     needs=("eval-mode craft",),
 )

@@ -1,0 +1,160 @@
+"""What a batch costs with each method, measured here and now: passes, peak memory, time beside FGSM's."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sora.methods._registry import create, info
+from sora.threat import Linf
+
+YARDSTICK = "fgsm"
+SHAPE, CLASSES = (3, 32, 32), 10
+
+
+class Cost(NamedTuple):
+    """One batch, all weight updates that the method makes on it. Passes are in batches."""
+
+    forwards: float
+    backwards: float
+    peak_bytes: int  # live tensors at the worst moment, beyond weights, data and the method's own memory
+    seconds: float
+
+
+def measure(name: str, *, device: str = "cpu", batch_size: int = 32, rounds: int = 5) -> Cost:
+    """The cost of one method on a small convolutional network."""
+    return _measure([name], device, batch_size, rounds)[name]
+
+
+def cost_table(
+    names: Sequence[str], *, device: str = "cpu", batch_size: int = 32, rounds: int = 5
+) -> list[dict[str, Any]]:
+    """One row a method: what the paper counts beside what is measured, and time in multiples of FGSM's."""
+    costs = _measure([*names, YARDSTICK], device, batch_size, rounds)
+    rows = []
+    for name in names:
+        cost = costs[name]
+        row = {"name": name, "paper": info(name).paper_cost, **cost._asdict()}
+        rows.append({**row, "relative_time": cost.seconds / costs[YARDSTICK].seconds})
+    return rows
+
+
+def _measure(names: Sequence[str], device: str, batch_size: int, rounds: int) -> dict[str, Cost]:
+    benches = {name: _Bench(name, torch.device(device), batch_size) for name in names}
+    passes = {name: bench.passes() for name, bench in benches.items()}  # also warms up
+    peaks = {name: bench.peak_bytes() for name, bench in benches.items()}
+    times: dict[str, list[float]] = {name: [] for name in benches}
+    for _ in range(rounds):  # interleaved, so that a busy moment of the machine hits all alike
+        for name, bench in benches.items():
+            times[name].append(bench.seconds())
+    # The best round: the others also contain what else the machine was doing.
+    return {name: Cost(*passes[name], peaks[name], min(times[name])) for name in benches}
+
+
+class _Bench:
+    """A method, a network and a batch."""
+
+    def __init__(self, name: str, device: torch.device, batch_size: int) -> None:
+        layers: list[nn.Module] = []
+        for channels_in, channels in ((SHAPE[0], 16), (16, 32), (32, 32)):
+            convolution = nn.Conv2d(channels_in, channels, 3, padding=1, stride=1 + (channels_in == 16))
+            layers += [convolution, nn.BatchNorm2d(channels), nn.ReLU()]
+        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, CLASSES)]
+        self.device, self.model = device, nn.Sequential(*layers).to(device)
+        self.x = torch.rand(batch_size, *SHAPE, device=device)
+        self.y = torch.arange(batch_size, device=device) % CLASSES
+        self.index = torch.arange(batch_size, device=device)
+        self.method = create(name, Linf(8 / 255)).to(device)
+        self.method.bind(n_train=batch_size, shape=SHAPE, batch_size=batch_size, epochs=1, steps_per_epoch=1)
+        self.method.begin_epoch(1)
+
+    def run(self) -> None:
+        """One batch with all its updates; gradients do not outlive it."""
+        for _ in range(self.method.updates):
+            self.method.step(self.model, self.x, self.y, index=self.index)
+            self.model.zero_grad(set_to_none=True)
+
+    def passes(self) -> tuple[float, float]:
+        """Forwards and backwards through the network, counted by hooks on its output."""
+        forwards, backwards = [], []
+
+        def count(module: nn.Module, args: Any, logits: Tensor) -> None:
+            forwards.append(len(logits))
+            if logits.requires_grad:
+                logits.register_hook(lambda gradient: backwards.append(len(gradient)))  # type: ignore[no-untyped-call]
+
+        handle = self.model.register_forward_hook(count)
+        try:
+            self.run()
+        finally:
+            handle.remove()
+        return sum(forwards) / len(self.x), sum(backwards) / len(self.x)
+
+    def peak_bytes(self) -> int:
+        """Most bytes that were live at once during a batch, beyond those before it."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            before = int(torch.cuda.memory_allocated(self.device))
+            self.run()
+            return int(torch.cuda.max_memory_allocated(self.device)) - before
+        live = _LiveBytes()
+        with live:
+            self.run()
+        return live.peak
+
+    def seconds(self) -> float:
+        """Time of one batch."""
+        self._wait()
+        began = time.perf_counter()
+        self.run()
+        self._wait()
+        return time.perf_counter() - began
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Follows every storage from the operation that makes it to the end of its last reference."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live = self.peak = 0
+        self._known: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for tensor in _tensors((args, kwargs)):
+            self._enter(tensor, counted=False)  # what an operation is given and nobody made was there before
+        result = func(*args, **(kwargs or {}))
+        for tensor in _tensors(result):
+            self._enter(tensor, counted=True)
+        self.peak = max(self.peak, self.live)
+        return result
+
+    def _enter(self, tensor: Tensor, counted: bool) -> None:
+        storage = tensor.untyped_storage()
+        address = storage.data_ptr()
+        if address and address not in self._known:
+            self._known[address] = storage.nbytes() if counted else 0
+            self.live += self._known[address]
+            weakref.finalize(storage, self._leave, address)
+
+    def _leave(self, address: int) -> None:
+        self.live -= self._known.pop(address)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))

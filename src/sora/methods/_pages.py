@@ -1,0 +1,21 @@
+"""The documentation page of a method, which `sora show` prints."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import resources
+from pathlib import Path
+
+from sora.methods._registry import info
+
+
+def page(name: str) -> str:
+    """The page of a method, or of the one it is a preset of; without a page, the class' docstring."""
+    entry = info(name)
+    installed = resources.files("sora") / "method_pages"  # a wheel carries docs/methods under this name
+    source = Path(__file__).parents[3] / "docs" / "methods"
+    for folder in (installed, source):
+        file = folder / f"{entry.family}.md"
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+    return f"# {name}\n\n{inspect.getdoc(entry.cls) or entry.summary}\n"

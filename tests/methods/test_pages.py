@@ -1,0 +1,67 @@
+"""Every method's page exists, says what the code says, and its example runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sora import methods
+
+ROOT = Path(__file__).parents[2]
+FAMILIES = sorted({methods.info(name).family for name in methods.names()})
+each_page = pytest.mark.parametrize("name", FAMILIES)
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(shown(item) for item in value)
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@each_page
+def test_page_has_every_section(name: str) -> None:
+    sections = re.findall(r"^## (.+)$", methods.page(name), flags=re.MULTILINE)
+    assert sections == ["Idea", "Formula", "Defaults", "What differs, and why", "Cost", "Example"]
+
+
+@each_page
+def test_page_names_every_option_with_its_default_and_help(name: str) -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (?:.*?) \| (.*?) \|$", methods.page(name), flags=re.MULTILINE)
+    fields = dataclasses.fields(methods.info(name).cls.hyper_class)
+    expected = {field.name: (shown(field.default), field.metadata["help"]) for field in fields}
+    assert {option: (default, help) for option, default, help in rows} == expected
+
+
+@each_page
+def test_page_agrees_with_the_registry(name: str) -> None:
+    entry, text = methods.info(name), methods.page(name)
+    assert entry.summary in text
+    assert f"Norms: {', '.join(entry.norms)}." in text
+    flat = " ".join(text.split())
+    if entry.paper:
+        assert entry.paper in flat
+        assert entry.venue in flat
+    assert ("Needs: " + ", ".join(entry.needs) in flat) == bool(entry.needs)
+
+
+@each_page
+def test_example_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", methods.page(name), flags=re.DOTALL)
+    exec(compile(code, f"{name}.md", "exec"), {})
+    assert "tensor(" in capsys.readouterr().out
+    assert len([line for line in code.splitlines() if "method" in line or "out" in line]) <= 6
+
+
+def test_presets_share_the_page_of_their_method() -> None:
+    assert methods.page("pgd-2") == methods.page("pgd-10") == methods.page("pgd")
+
+
+def test_no_page_is_left_without_a_method_and_the_wheel_carries_them() -> None:
+    assert sorted(path.stem for path in (ROOT / "docs" / "methods").glob("*.md")) == FAMILIES
+    assert '"docs/methods" = "sora/method_pages"' in (ROOT / "pyproject.toml").read_text()
