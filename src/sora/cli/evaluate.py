@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -29,7 +27,7 @@ from sora.evaluation.card import PROTOCOL, Subject, write_card
 from sora.evaluation.files import evaluate_into, full_record, plain
 from sora.threat import Threat, threat
 from sora.training.config import TrainConfig, defaults
-from sora.training.distributed import pick_device, process_group, rank
+from sora.training.distributed import pick_device, process_group, rank, world
 from sora.training.run import build_model, load_weights, read_config
 
 HELP = "accuracy of a trained model under attacks"
@@ -104,16 +102,14 @@ def run(argv: list[str]) -> int:
         torch.set_num_threads(flags.threads)
     device = pick_device(flags.device)
     judged = _from_weights(flags) if flags.weights else _from_run(flags)
-    threats = _threats(flags, judged.config)
-    sharded = int(os.environ.get("WORLD_SIZE", "1")) > 1
     limit = judged.config.limit_test if flags.limit is None else flags.limit or None
-    with process_group(device) if sharded else nullcontext():
+    with process_group(device):
         first = rank() == 0
         found = evaluate_into(
             judged.folder,
             judged.model,
             data.split(judged.dataset, holdout=0, limit_test=limit).test,
-            threats,
+            _threats(flags, judged.config),
             attacks,
             about=judged.about,
             batch_size=flags.batch_size,
@@ -121,13 +117,13 @@ def run(argv: list[str]) -> int:
             num_classes=judged.dataset.num_classes,
             device=device,
             progress=first and not flags.quiet and not flags.json,
-            shard=sharded,
+            shard=world() > 1,
         )
+    if first and flags.card:
+        trained_for = judged.config.threat()  # the headline, where it was evaluated
+        ordered = sorted(found, key=lambda evaluation: evaluation.threat != trained_for)
+        write_card(judged.folder, _subject(judged), ordered)
     if first:
-        if flags.card:
-            trained_for = judged.config.threat()  # the headline, where it was evaluated
-            ordered = sorted(found, key=lambda evaluation: evaluation.threat != trained_for)
-            write_card(judged.folder, _subject(judged), ordered)
         _print(flags, judged, found)
     return 0
 
@@ -142,51 +138,43 @@ def _from_run(flags: Flags) -> Judged:
     config = TrainConfig.build(read_config(folder))
     model = sora.load(folder, model=flags.model)
     dataset = data.load(flags.dataset or config.dataset, flags.data_dir or config.data_dir)
-    summary = folder / "summary.json"
-    known = json.loads(summary.read_text()) if summary.exists() else {}
+    known = _summary(folder)
     about = {key: known.get(key) for key in ("method", "model", "seed", "weights")}
-    load = f'import sora\n\nmodel = sora.load("{folder.name}")  # the folder this card was written to'
-    return _judged(flags, model, dataset, config, folder, about, load)
+    load = f'import sora\n\nmodel = sora.load("{folder.name}")  # the run folder'
+    out = Path(flags.out) if flags.out else folder
+    return Judged(model, dataset, config, out, about | _circumstances(dataset), load)
 
 
 def _from_weights(flags: Flags) -> Judged:
-    if flags.run is not None or flags.model is None or flags.dataset is None:
+    if flags.run is not None or flags.weights is None or flags.model is None or flags.dataset is None:
         raise UserError("--weights needs --model and --dataset, and no run folder")
-    assert flags.weights is not None
     path = Path(flags.weights)
     base = defaults(flags.dataset, "benign", {}, flags.model)
-    own = {"model": flags.model, "data_dir": flags.data_dir, "set": base["set"] | parse_set(flags.set)}
+    own = {"data_dir": flags.data_dir, "set": base["set"] | parse_set(flags.set)}
     config = TrainConfig.build({**base, **own, "width": flags.width or base.get("width")})
     dataset = data.load(flags.dataset, flags.data_dir)
     model, spec = build_model(config, dataset)
     load_weights(model, path)
     about = {"model": flags.model, "weights": path.name}
-    arguments = {key: value for key, value in spec.items() if key not in ("name", "options")} | spec[
-        "options"
-    ]
-    text = ", ".join(f"{key}={value!r}" for key, value in arguments.items() if value is not None)
+    options = {**spec, **spec["options"], "name": None, "options": None}
+    text = ", ".join(f"{key}={value!r}" for key, value in options.items() if value is not None)
     load = (
         "import safetensors.torch\nimport sora\n\n"
         f'model = sora.models.create("{flags.model}", {text})\n'
         f'model.load_state_dict(safetensors.torch.load_file("{path.name}"))\nmodel.eval()'
     )
-    folder = path.with_name(f"{path.stem}-evaluation")
-    return _judged(flags, model, dataset, config, folder, about, load)
+    out = Path(flags.out) if flags.out else path.with_name(f"{path.stem}-evaluation")
+    return Judged(model, dataset, config, out, about | _circumstances(dataset), load)
 
 
-def _judged(
-    flags: Flags,
-    model: nn.Module,
-    dataset: Dataset,
-    config: TrainConfig,
-    folder: Path,
-    about: dict[str, Any],
-    load: str,
-) -> Judged:
-    versions = {"sora": sora.__version__}
-    versions |= {name: metadata.version(name) for name in ("torch", "numpy", "pyautoattack")}
-    about = {**about, "dataset": dataset.name, "versions": versions}
-    return Judged(model, dataset, config, Path(flags.out) if flags.out else folder, about, load)
+def _circumstances(dataset: Dataset) -> dict[str, Any]:
+    versions = {name: metadata.version(name) for name in ("torch", "numpy", "pyautoattack")}
+    return {"dataset": dataset.name, "versions": {"sora": sora.__version__, **versions}}
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    path = folder / "summary.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
 def _threats(flags: Flags, config: TrainConfig) -> list[Threat]:
@@ -201,13 +189,11 @@ def _threats(flags: Flags, config: TrainConfig) -> list[Threat]:
 
 
 def _subject(judged: Judged) -> Subject:
-    summary, config = judged.folder / "summary.json", judged.config
-    if not summary.exists():
+    config, known = judged.config, _summary(judged.folder)
+    if not known:
         return Subject(judged.folder.name, config.model, judged.dataset.name, judged.load)
-    known = json.loads(summary.read_text())
     settings = ("method", "norm", "eps", "epochs", "batch_size", "optimizer", "lr", "schedule", "augment")
-    training = {key: getattr(config, key) for key in (*settings, "weight_decay", "seed")}
-    training |= {f"{key}": value for key, value in config.set.items()}
+    training = {key: getattr(config, key) for key in (*settings, "weight_decay", "seed")} | config.set
     training |= {key: known.get(key) for key in ("n_train", "train_seconds", "weights")}
     name = f"{config.method} {config.model} {config.dataset}"
     return Subject(name, config.model, judged.dataset.name, judged.load, training)
@@ -216,7 +202,8 @@ def _subject(judged: Judged) -> Subject:
 def _print(flags: Flags, judged: Judged, found: Sequence[Evaluation]) -> None:
     if flags.json:
         records = [judged.about | full_record(evaluation) for evaluation in found]
-        print(json.dumps([plain(record | {"predictions": None}) for record in records], indent=2))
+        shown = [{key: value for key, value in each.items() if key != "predictions"} for each in records]
+        print(json.dumps(plain(shown), indent=2))
         return
     console = Console(highlight=False)
     console.print(attack_table(found[0]) if len(found) == 1 else threat_table(found))
