@@ -106,6 +106,8 @@ def test_tables_card_and_classes(copy: Path, capsys: pytest.CaptureFixture[str])
     card = json.loads((copy / "model_card.json").read_text())
     assert (card["dataset"], card["eps"], card["training"]["method"]) == ("digits", "0.15", "fgsm")
     assert 'sora.load("run")' in (copy / "model_card.md").read_text()
+    assert evaluate(copy, "--card", "--out", copy / "elsewhere", "--json") == 0
+    assert json.loads((copy / "elsewhere" / "model_card.json").read_text()) == card
 
 
 def test_weights_from_elsewhere(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

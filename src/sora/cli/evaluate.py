@@ -92,6 +92,7 @@ class Judged(NamedTuple):
     folder: Path
     about: dict[str, Any]
     load: str
+    summary: dict[str, Any]
 
 
 def run(argv: list[str]) -> int:
@@ -138,11 +139,12 @@ def _from_run(flags: Flags) -> Judged:
     config = TrainConfig.build(read_config(folder))
     model = sora.load(folder, model=flags.model)
     dataset = data.load(flags.dataset or config.dataset, flags.data_dir or config.data_dir)
-    known = _summary(folder)
-    about = {key: known.get(key) for key in ("method", "model", "seed", "weights")}
+    path = folder / "summary.json"
+    summary = json.loads(path.read_text()) if path.exists() else {}
+    about = {key: summary.get(key) for key in ("method", "model", "seed", "weights")}
     load = f'import sora\n\nmodel = sora.load("{folder.name}")  # the run folder'
     out = Path(flags.out) if flags.out else folder
-    return Judged(model, dataset, config, out, about | _circumstances(dataset), load)
+    return Judged(model, dataset, config, out, about | _circumstances(dataset), load, summary)
 
 
 def _from_weights(flags: Flags) -> Judged:
@@ -164,17 +166,12 @@ def _from_weights(flags: Flags) -> Judged:
         f'model.load_state_dict(safetensors.torch.load_file("{path.name}"))\nmodel.eval()'
     )
     out = Path(flags.out) if flags.out else path.with_name(f"{path.stem}-evaluation")
-    return Judged(model, dataset, config, out, about | _circumstances(dataset), load)
+    return Judged(model, dataset, config, out, about | _circumstances(dataset), load, {})
 
 
 def _circumstances(dataset: Dataset) -> dict[str, Any]:
     versions = {name: metadata.version(name) for name in ("torch", "numpy", "pyautoattack")}
     return {"dataset": dataset.name, "versions": {"sora": sora.__version__, **versions}}
-
-
-def _summary(folder: Path) -> dict[str, Any]:
-    path = folder / "summary.json"
-    return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
 def _threats(flags: Flags, config: TrainConfig) -> list[Threat]:
@@ -189,12 +186,12 @@ def _threats(flags: Flags, config: TrainConfig) -> list[Threat]:
 
 
 def _subject(judged: Judged) -> Subject:
-    config, known = judged.config, _summary(judged.folder)
-    if not known:
+    config = judged.config
+    if not judged.summary:
         return Subject(judged.folder.name, config.model, judged.dataset.name, judged.load)
     settings = ("method", "norm", "eps", "epochs", "batch_size", "optimizer", "lr", "schedule", "augment")
     training = {key: getattr(config, key) for key in (*settings, "weight_decay", "seed")} | config.set
-    training |= {key: known.get(key) for key in ("n_train", "train_seconds", "weights")}
+    training |= {key: judged.summary.get(key) for key in ("n_train", "train_seconds", "weights")}
     name = f"{config.method} {config.model} {config.dataset}"
     return Subject(name, config.model, judged.dataset.name, judged.load, training)
 
