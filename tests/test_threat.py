@@ -106,9 +106,9 @@ def test_l2_projection_keeps_the_direction() -> None:
     torch.testing.assert_close(projected, torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
 
 
-def test_linf_direction_leaves_zero_alone() -> None:
-    direction = Linf(0.1).direction(torch.tensor([[2.0, 0.0, -1e-30]]))
-    assert direction.tolist() == [[1.0, 0.0, -1.0]]
+def test_linf_direction_leaves_alone_what_has_no_gradient() -> None:
+    direction = Linf(0.1).direction(torch.tensor([[2.0, 0.0, -1e-30, math.nan]]))
+    assert direction.tolist() == [[1.0, 0.0, -1.0, 0.0]]
 
 
 def test_box_none_never_clamps() -> None:

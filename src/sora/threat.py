@@ -126,7 +126,7 @@ class Linf(Threat):
         return torch.empty_like(x).uniform_(-self.eps, self.eps, generator=generator)
 
     def direction(self, gradient: Tensor) -> Tensor:
-        """The sign of the gradient, 0 where it is 0."""
+        """The sign of the gradient, 0 where it is 0 or not a number."""
         return gradient.sign()
 
     def project(self, delta: Tensor) -> Tensor:

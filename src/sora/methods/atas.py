@@ -114,7 +114,7 @@ class ATAS(Method):
         g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
         size = self._step_sizes(batch.index, g)
         x_adv = threat.inside(x, start - x + size.view(-1, *[1] * (x.dim() - 1)) * threat.direction(g))
-        patch = (x_adv - x).nan_to_num(0.0)
+        patch = x_adv - x
         self.delta[rows] = (patch if move is None else move.to_canvas(canvas, patch)).to(self.delta)
         return Crafted(
             x_adv, g, logits=logits, step_size=size.mean(), extras={"skipped": self.skipped.clone()}

@@ -76,7 +76,7 @@ class Free(Method):
         """Move the perturbation along the update's own gradient, into the ball and the box."""
         x, threat, g = batch.x, self.threat, cast(Tensor, learned.gradient)
         delta = cast(Tensor, self.delta)[: len(x)]
-        step = threat.direction(g).nan_to_num(0.0) * (self.hyper.alpha * threat.eps)
+        step = threat.direction(g) * (self.hyper.alpha * threat.eps)
         delta.copy_(threat.inside(x, delta + step) - x)
         # PertAlign compares replays of one batch: the last one leaves nothing for the next batch.
         last = self.replay == self.hyper.replays - 1
