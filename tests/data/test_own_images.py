@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sora import data
-from sora.data import pack
+from sora.data import disk, pack
 from sora.errors import UserError
 from tests.data import formats
 from tests.data.test_sources import pixels
@@ -177,11 +177,13 @@ def test_npz_with_class_names_and_grey_images(tmp_path: Path) -> None:
 
 
 def test_large_npz_goes_through_a_mapped_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack, "MEMORY_BUDGET", 100)
+    monkeypatch.setattr(disk, "MEMORY_BUDGET", 100)
     made = arrays()
     found = data.load(save(tmp_path, made))
     assert np.array_equal(pixels(found.train), made["x_train"])
     assert len(list((tmp_path / "data").glob("x-*"))) == 1
+    monkeypatch.setattr("sora.data.npz.read", None)  # packed once: the archive is not read again
+    assert np.array_equal(pixels(data.load(f"npz:{tmp_path / 'x.npz'}").train), made["x_train"])
 
 
 @pytest.mark.parametrize(

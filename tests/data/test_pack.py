@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sora import data
-from sora.data import pack
+from sora.data import disk, pack
 from sora.data._growing import Growing
 from sora.data.pack import Arrays, Builder, Picture
 from sora.errors import RunError, UserError
@@ -53,7 +53,7 @@ def test_a_store_appears_whole(tmp_path: Path) -> None:
         pack.build(tmp_path, "toy", "origin", broken)
     assert not (tmp_path / "toy").exists()
     folder = pack.build(tmp_path, "toy", "origin", fill)
-    found = pack.open_store(folder, "toy")
+    found = disk.open_store(folder, "toy")
     assert np.array_equal(found.train.images.numpy(), arrays().images)
     assert found.classes == ("a", "b")
     assert not (tmp_path / "toy.part").exists()
@@ -69,12 +69,15 @@ def test_the_same_origin_is_built_once_and_another_replaces_it(tmp_path: Path) -
         builder.finish(["a", "b"])
 
     folder = pack.build(tmp_path, "toy", "two", other)
-    assert np.array_equal(pack.open_store(folder, "toy").train.images.numpy(), arrays(seed=5).images)
+    assert np.array_equal(disk.open_store(folder, "toy").train.images.numpy(), arrays(seed=5).images)
 
 
 @pytest.mark.parametrize("budget", [0, 1 << 30])
-def test_mapped_and_loaded_stores_are_the_same(tmp_path: Path, budget: int) -> None:
-    found = pack.open_store(pack.build(tmp_path, "toy", "x", fill), "toy", memory_budget=budget)
+def test_mapped_and_loaded_stores_are_the_same(
+    tmp_path: Path, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "MEMORY_BUDGET", budget)
+    found = disk.open_store(pack.build(tmp_path, "toy", "x", fill), "toy")
     batch = found.train.gather(torch.tensor([4, 1]))
     assert np.array_equal(batch.permute(0, 2, 3, 1).numpy(), arrays().images[[4, 1]])
     before = (tmp_path / "toy" / "train_images.npy").read_bytes()
@@ -90,7 +93,7 @@ def pictures(n: int, stop: int | None = None) -> Iterator[Picture]:
 
 
 def test_packing_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack, "_CHUNK", 16)
+    monkeypatch.setattr(pack, "CHUNK", 16)
     starts: list[int] = []
 
     def attempt(stop: int | None) -> Path:
@@ -109,7 +112,7 @@ def test_packing_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         attempt(stop=70)
     folder = attempt(stop=None)
     assert starts == [0, 0, 0, 64]  # the first picture tells the shape each time
-    found = pack.open_store(folder, "toy")
+    found = disk.open_store(folder, "toy")
     assert found.train.images[:, 0, 0, 0].tolist() == list(range(100))
     assert found.train.labels.tolist() == [i % 2 for i in range(100)]
 
@@ -121,7 +124,7 @@ def test_an_interrupted_build_of_something_else_is_dropped(tmp_path: Path) -> No
 
     with pytest.raises(KeyboardInterrupt):
         pack.build(tmp_path, "toy", "one", broken)
-    found = pack.open_store(pack.build(tmp_path, "toy", "two", fill), "toy")
+    found = disk.open_store(pack.build(tmp_path, "toy", "two", fill), "toy")
     assert len(found.train) == 6
 
 
@@ -163,7 +166,7 @@ def test_damaged_stores_are_one_line_errors(tmp_path: Path, damage: str) -> None
     else:
         images.unlink()
     with pytest.raises(UserError, match="toy is damaged") as caught:
-        pack.open_store(folder, "toy")
+        disk.open_store(folder, "toy")
     assert "\n" not in str(caught.value)
 
 

@@ -188,6 +188,22 @@ def test_imagenet100_from_parquet(tmp_path: Path, names: str) -> None:
     _check_imagenet100(found)
 
 
+@pytest.mark.parametrize("content", ["garbage", "columns", "splits"])
+def test_parquet_files_of_something_else(tmp_path: Path, content: str) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    (tmp_path / "mine").mkdir()
+    for split in ("train", "test") if content != "splits" else ("numbers",):
+        file = tmp_path / "mine" / f"{split}-00000-of-00001.parquet"
+        parquet.write_table(pa.table({"x": [1, 2]}), file)
+        if content == "garbage":
+            file.write_bytes(b"PAR1 and nothing more")
+    with pytest.raises(UserError) as caught:
+        data.get("imagenet100", given=tmp_path / "mine")
+    assert "\n" not in str(caught.value)
+
+
 def test_imagenet100_cannot_be_fetched() -> None:
     with pytest.raises(UserError, match=r"cannot be fetched.*--from FILE_OR_DIR.*parquet"):
         data.get("imagenet100")
@@ -250,6 +266,27 @@ def test_an_unrelated_folder_is_refused(name: str, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
     with pytest.raises(UserError, match="is not in"):
         data.load(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content"),
+    [
+        ("tinyimagenet", "tiny-imagenet-200/words.txt", b"no tabs here"),
+        ("tinyimagenet", "tiny-imagenet-200/val/val_annotations.txt", b"val_0.JPEG n1\n"),
+        ("cifar10", "package/train_lables.json", b"[1, 2"),
+        ("cifar10", "package/train_lables.json", b'{"a": 1}'),
+        ("cifar10", "package/train_lables.json", b"[1, 2]"),
+        ("cifar10", "package/data_batch_2.png", b"not a png"),
+    ],
+)
+def test_right_names_with_odd_content(tmp_path: Path, name: str, file: str, content: bytes) -> None:
+    good = formats.zipped(formats.Tiny().files) if name == "tinyimagenet" else formats.Cifar10().sheets()
+    mine = unpack(good, tmp_path / "mine")
+    (mine / file).write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        data.get(name, given=mine)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "data" / name).exists()
 
 
 def test_get_again_does_nothing_and_another_source_replaces(

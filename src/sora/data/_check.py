@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from sora.data import pack
+from sora.data import disk
 from sora.data._sources import SOURCES, data_root, load
 from sora.data._store import ImageSet
 
@@ -85,9 +85,9 @@ def _compare(name: str, folder: Path, splits: dict[str, SplitReport]) -> list[st
     counts = {split: found.images for split, found in splits.items()}
     if counts != dict(source.counts):
         problems.append(f"it has {_counts(counts)} images, the official set {_counts(source.counts)}")
-    for split, hashes in pack.read_meta(folder)["splits"].items():
+    for split, hashes in disk.read_meta(folder)["splits"].items():
         for kind, noted in hashes.items():
-            found = pack.digest(folder / f"{split}_{kind}.npy")
+            found = disk.digest(folder / f"{split}_{kind}.npy")
             if found != noted:
                 problems.append(f"{split}_{kind}.npy has changed since it was built")
             elif found != source.content.get(f"{split}_{kind}", found):

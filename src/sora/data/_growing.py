@@ -18,7 +18,7 @@ class Growing:
 
     def __init__(self, path: Path, row: tuple[int, ...], dtype: DTypeLike) -> None:
         self._path, self._part = path, path.with_name(path.name + ".part")
-        self._row, self._dtype = row, np.dtype(dtype)
+        self.row, self._dtype = row, np.dtype(dtype)
         self._row_bytes = int(np.prod(row, dtype=np.int64)) * self._dtype.itemsize
         self._file = self._part.open("r+b" if self._part.exists() else "w+b")
         self.truncate(self.rows)
@@ -35,16 +35,16 @@ class Growing:
 
     def append(self, rows: NDArray[np.generic]) -> None:
         """Write rows of the right shape and let the operating system have them."""
-        self._file.write(np.ascontiguousarray(rows, self._dtype).reshape(-1, *self._row).tobytes())
+        self._file.write(np.ascontiguousarray(rows, self._dtype).reshape(-1, *self.row).tobytes())
         self._file.flush()
 
     def read(self) -> NDArray[np.generic]:
         """All rows so far."""
-        return np.fromfile(self._part, self._dtype, offset=_HEADER).reshape(-1, *self._row)
+        return np.fromfile(self._part, self._dtype, offset=_HEADER).reshape(-1, *self.row)
 
     def finish(self) -> None:
         """Write the header and give the file its name."""
-        header = repr({"descr": self._dtype.str, "fortran_order": False, "shape": (self.rows, *self._row)})
+        header = repr({"descr": self._dtype.str, "fortran_order": False, "shape": (self.rows, *self.row)})
         start = np.lib.format.magic(1, 0) + (_HEADER - 10).to_bytes(2, "little")
         self._file.seek(0)
         self._file.write(start + header.encode().ljust(_HEADER - 11) + b"\n")

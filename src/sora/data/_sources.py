@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from sora.data import digits, fetch, folder, npm, npz, pack
+from sora.data import digits, disk, fetch, folder, npm, npz, pack
 from sora.data._source import Source
 from sora.data._store import Dataset
 from sora.data.cifar import CIFAR10, CIFAR100
@@ -51,7 +51,7 @@ def load(name: str, root: str | Path | None = None) -> Dataset:
         return digits.load()
     if not (home / name).is_dir():
         raise UserError(f"{name} is not in {home}; {_ways(SOURCES[name])}")
-    return pack.open_store(home / name, name)
+    return disk.open_store(home / name, name)
 
 
 def get(
@@ -65,10 +65,19 @@ def get(
     if given is None and via is None and (home / name).is_dir():
         return load(name, root)
     path, origin = _obtain(source, home / "downloads", None if given is None else Path(given), via)
-    pack.build(home, name, origin, lambda builder: source.convert(path, builder))
+    pack.build(home, name, origin, lambda builder: _convert(source, path, builder))
     if given is None:
         path.unlink()
     return load(name, root)
+
+
+def _convert(source: Source, path: Path, builder: pack.Builder) -> None:
+    try:
+        source.convert(path, builder)
+    except UserError:
+        raise
+    except (ValueError, LookupError, TypeError) as error:  # a file with the right name and odd content
+        raise UserError(f"{path} does not hold {source.name} as published: {error}") from None
 
 
 def _obtain(source: Source, downloads: Path, given: Path | None, via: str | None) -> tuple[Path, str]:
@@ -89,13 +98,13 @@ def _obtain(source: Source, downloads: Path, given: Path | None, via: str | None
 
 def _given(source: Source, path: Path) -> tuple[Path, str]:
     if path.is_dir():
-        return path, pack.listing(sorted(file for file in path.rglob("*") if file.is_file()))
+        return path, disk.listing(sorted(file for file in path.rglob("*") if file.is_file()))
     if not path.exists():
         raise UserError(f"{path} does not exist")
     known = (*source.files, *filter(None, [source.package]))
     for remote in known:
         algorithm, _, expected = remote.checksum.partition(":")
-        if pack.digest(path, algorithm) == expected:
+        if disk.digest(path, algorithm) == expected:
             return path, remote.checksum
     raise UserError(f"{path} is none of {source.name}'s official files; --from takes {source.wanted}")
 
@@ -128,7 +137,7 @@ def inventory(root: str | Path | None = None) -> list[Entry]:
         place = home / name
         if (place / "meta.json").exists():
             size = sum(file.stat().st_size for file in place.iterdir()) / 1e6
-            entries.append(Entry(name, _counts(pack.open_store(place, name)), size, str(place)))
+            entries.append(Entry(name, _counts(disk.open_store(place, name)), size, str(place)))
         else:
             entries.append(Entry(name, {}, 0.0, "-"))
     return entries

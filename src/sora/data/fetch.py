@@ -12,7 +12,7 @@ from typing import IO
 
 from sora.data._progress import progress
 from sora.data._source import Remote
-from sora.data.pack import digest
+from sora.data.disk import digest
 from sora.errors import RunError
 
 ATTEMPTS, PAUSE, TIMEOUT = 4, 2.0, 60.0

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 import torch
 
 from sora._seeds import mix
-from sora.data import pack
+from sora.data import disk, pack
 from sora.data._store import SPLIT_SEED, Dataset, stratified
 from sora.data.images import decode
 from sora.data.pack import Builder, Picture, in_order
@@ -68,10 +68,10 @@ def load(text: str, root: Path) -> Dataset:
             builder.stream(split, len(pictures), in_order(pictures), read, asked.skip_bad, _HINT)
         builder.finish(classes)
 
-    origin = pack.listing(Path(p.name) for pictures in splits.values() for p in pictures)
-    name = pack.cache_name(asked.path, asked.size, asked.mode, asked.skip_bad)
+    origin = disk.listing(Path(p.name) for pictures in splits.values() for p in pictures)
+    name = disk.cache_name(asked.path, asked.size, asked.mode, asked.skip_bad)
     store = pack.build(root, name, origin, fill)
-    dataset = pack.open_store(store, f"folder:{text}")
+    dataset = disk.open_store(store, f"folder:{text}")
     for split, pictures in splits.items():
         kept = getattr(dataset, split)
         if len(kept) < len(pictures):

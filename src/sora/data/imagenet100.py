@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sora.data import folder
+from sora.data import disk, folder
 from sora.data._source import Source
 from sora.data.images import decode
 from sora.data.pack import Builder, Picture, in_order
@@ -37,26 +37,21 @@ def _convert_tree(path: Path, builder: Builder) -> list[str]:
 
 def _convert_parquet(path: Path, paths: Sequence[Path], builder: Builder) -> list[str]:
     try:
-        from pyarrow import ArrowException, parquet
+        from pyarrow.parquet import ParquetFile
     except ImportError:
         raise UserError("reading parquet files needs pyarrow: install sora-at[parquet]") from None
-    try:
-        splits: dict[str, list[Any]] = {}
-        for file in paths:
-            split = folder.SPLIT_NAMES.get(file.name.split("-")[0].removesuffix(".parquet"))
-            splits.setdefault(split or "other", []).append(parquet.ParquetFile(file))
-        if "test" not in splits and "val" in splits:
-            splits["test"] = splits.pop("val")
-        if not {"train", "test"} <= splits.keys():
-            raise UserError(f"{path}: expected train-*.parquet and test-*.parquet (validation-* if any)")
-        for split in folder.SPLIT_NAMES.keys() & splits.keys():
-            total = sum(file.metadata.num_rows for file in splits[split])
-            builder.stream(split, total, partial(_rows, splits[split]), _shrink)
-        return _class_names(splits["train"])
-    except (ArrowException, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} has no columns image and label as Hugging Face writes them: {error}"
-        ) from None
+    splits: dict[str, list[Any]] = {}
+    for file in paths:
+        split = folder.SPLIT_NAMES.get(file.stem.partition("-")[0], "other")
+        splits.setdefault(split, []).append(ParquetFile(file))
+    if "test" not in splits and "val" in splits:
+        splits["test"] = splits.pop("val")
+    if not {"train", "test"} <= splits.keys():
+        raise UserError(f"{path}: expected train-*.parquet and test-*.parquet (validation-*, if any)")
+    for split in filter(splits.__contains__, disk.SPLITS):
+        total = sum(file.metadata.num_rows for file in splits[split])
+        builder.stream(split, total, partial(_rows, splits[split]), _shrink)
+    return _class_names(splits["train"])
 
 
 def _rows(files: Sequence[Any], start: int) -> Iterator[Picture]:
@@ -69,7 +64,7 @@ def _rows(files: Sequence[Any], start: int) -> Iterator[Picture]:
                 table = file.read_row_group(group, columns=["image", "label"])
                 for row in range(max(0, start - position), count):
                     image, label = table["image"][row].as_py(), table["label"][row].as_py()
-                    yield Picture(f"row {position + row}", image["bytes"], label)
+                    yield Picture(f"row {position + row}", image["bytes"] or b"", label)
             position += count
 
 

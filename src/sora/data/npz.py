@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sora.data import pack
+from sora.data import disk, pack
 from sora.data._store import Dataset, ImageSet
 from sora.data.archives import open_archive
 from sora.data.pack import Arrays, Builder
@@ -22,11 +22,13 @@ _KEYS = ("{}_images", "{}_labels"), ("x_{}", "y_{}")
 def load(text: str, root: Path) -> Dataset:
     """The data set in an npz file; what is larger than the memory budget goes through a store."""
     path = Path(text).expanduser().resolve()
+    name, origin = disk.cache_name(path), disk.listing([path] if path.exists() else [])
+    if disk.origin_of(root / name) == origin:
+        return disk.open_store(root / name, f"npz:{text}")
     splits, classes = read(path)
-    if sum(arrays.images.nbytes for arrays in splits.values()) > pack.MEMORY_BUDGET:
-        origin, name = pack.listing([path]), pack.cache_name(path)
+    if sum(arrays.images.nbytes for arrays in splits.values()) > disk.MEMORY_BUDGET:
         folder = pack.build(root, name, origin, lambda builder: write(builder, splits, classes))
-        return pack.open_store(folder, f"npz:{text}")
+        return disk.open_store(folder, f"npz:{text}")
     sets = {split: ImageSet(*map(torch.from_numpy, arrays)) for split, arrays in splits.items()}
     return Dataset(f"npz:{text}", sets["train"], sets["test"], sets.get("val"), tuple(classes))
 
@@ -43,7 +45,7 @@ def read(path: Path) -> tuple[dict[str, Arrays], list[str]]:
     tables = _tables(path)
     images, labels = next((keys for keys in _KEYS if keys[0].format("train") in tables), _KEYS[0])
     splits = {}
-    for split in pack.SPLITS:
+    for split in disk.SPLITS:
         x, y = tables.get(images.format(split)), tables.get(labels.format(split))
         if x is not None and y is not None:
             splits[split] = _arrays(f"{path}: {split}", x, y)

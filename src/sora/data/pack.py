@@ -1,37 +1,31 @@
-"""Data sets on disk: ROOT/NAME/{train,val,test}_{images,labels}.npy and meta.json, complete or absent.
+"""Packing a data set: built in ROOT/NAME.part and renamed when it is whole.
 
-A store is built in ROOT/NAME.part and renamed when it is whole: an interrupted build goes on where it
-stopped, and a reader never sees half of one.
+An interrupted build goes on where it stopped, and a reader never sees half of one.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from sora.data._growing import Growing
 from sora.data._progress import progress
-from sora.data._store import Dataset, ImageSet
+from sora.data.disk import FORMAT, LEFT_OUT, SPLITS, digest, open_store, origin_of
 from sora.errors import RunError, UserError
 
-MEMORY_BUDGET = 1 << 30
-"""An array above this size stays on disk, memory-mapped."""
-SPLITS = ("train", "val", "test")
-_FORMAT, _CHUNK, _LEFT_OUT = 1, 256, -1
+CHUNK = 256
+"""Pictures decoded together and written before the next ones are read."""
 
 Decoder = Callable[["Path | bytes"], NDArray[np.uint8]]
 
@@ -65,10 +59,10 @@ class Builder:
     def add(self, split: str, arrays: Arrays) -> None:
         """Write a split that is in memory."""
         for kind, array in (("images", arrays.images), ("labels", arrays.labels)):
-            file = Growing(self._folder / f"{split}_{kind}.npy", array.shape[1:], array.dtype)
-            file.truncate(0)
-            file.append(array)
-            file.finish()
+            with closing(Growing(self._folder / f"{split}_{kind}.npy", array.shape[1:], array.dtype)) as file:
+                file.truncate(0)
+                file.append(array)
+                file.finish()
 
     def stream(
         self,
@@ -89,28 +83,27 @@ class Builder:
             skip_bad: how many bad pictures to leave out before it is an error.
             hint: what the error advises.
         """
-        if (self._folder / f"{split}_labels.npy").exists():
+        names = (self._folder / f"{split}_images.npy", self._folder / f"{split}_labels.npy")
+        if names[1].exists():
             return
         shape = _first_shape(pictures(0), decode, skip_bad, hint)
-        images = Growing(self._folder / f"{split}_images.npy", shape, np.uint8)
-        labels = Growing(self._folder / f"{split}_labels.npy", (), np.int64)
-        done = min(images.rows, labels.rows)
-        images.truncate(done)
-        labels.truncate(done)
-        bad = int((labels.read() == _LEFT_OUT).sum())
-        with ThreadPoolExecutor() as pool, progress(f"packing {split}", total, done) as advance:
-            rest = pictures(done)
-            while chunk := list(islice(rest, _CHUNK)):
-                rows = list(pool.map(lambda picture: _try(picture, decode, shape), chunk))
-                bad += _count_bad(rows, skip_bad - bad, hint)
-                # A picture left out keeps its row, so that position and row stay the same number.
-                blank = np.zeros(shape, np.uint8)
-                images.append(np.stack([blank if isinstance(row, UserError) else row for row in rows]))
-                bad_rows = np.array([isinstance(row, UserError) for row in rows])
-                labels.append(np.where(bad_rows, _LEFT_OUT, [picture.label for picture in chunk]))
-                advance(len(chunk))
-        images.finish()
-        labels.finish()
+        with (
+            closing(Growing(names[0], shape, np.uint8)) as images,
+            closing(Growing(names[1], (), np.int64)) as labels,
+            ThreadPoolExecutor() as pool,
+        ):
+            done = min(images.rows, labels.rows)
+            images.truncate(done)
+            labels.truncate(done)
+            bad, rest = int((labels.read() == LEFT_OUT).sum()), pictures(done)
+            with progress(f"packing {split}", total, done) as advance:
+                while chunk := list(islice(rest, CHUNK)):
+                    rows = list(pool.map(lambda picture: _try(picture, decode, shape), chunk))
+                    bad += _count_bad(rows, skip_bad - bad, hint)
+                    _append(images, labels, chunk, rows)
+                    advance(len(chunk))
+            images.finish()
+            labels.finish()
 
     def finish(self, classes: Sequence[str], test_size: int | None = None) -> None:
         """Note class names, hashes, and the side of the central square that is tested on (None: all)."""
@@ -119,7 +112,7 @@ class Builder:
             paths = {kind: self._folder / f"{split}_{kind}.npy" for kind in ("images", "labels")}
             if paths["labels"].exists():
                 splits[split] = {kind: digest(path) for kind, path in paths.items()}
-        meta = {"format": _FORMAT, "classes": list(classes), "test_size": test_size, "splits": splits}
+        meta = {"format": FORMAT, "classes": list(classes), "test_size": test_size, "splits": splits}
         (self._folder / "meta.json").write_text(json.dumps(meta, indent=1))
 
 
@@ -129,9 +122,9 @@ def build(root: Path, name: str, origin: str, fill: Callable[[Builder], None]) -
     try:
         root.mkdir(parents=True, exist_ok=True)
         with _locked(root / f".{name}.lock"):
-            if _origin(folder) == origin:
+            if origin_of(folder) == origin:
                 return folder
-            if _origin(part) != origin:
+            if origin_of(part) != origin:
                 shutil.rmtree(part, ignore_errors=True)
                 part.mkdir()
                 (part / "origin").write_text(origin)
@@ -142,70 +135,6 @@ def build(root: Path, name: str, origin: str, fill: Callable[[Builder], None]) -
     except OSError as error:
         raise RunError(f"could not build {folder}: {error}; the same command goes on from there") from None
     return folder
-
-
-def cache_name(path: Path, *options: object) -> str:
-    """The store's name for data that has none: told apart by its path and options, readable in a listing."""
-    key = hashlib.sha256(repr((str(path), *options)).encode()).hexdigest()[:12]
-    return f"{re.sub('[^A-Za-z0-9]+', '-', path.stem).strip('-') or 'data'}-{key}"
-
-
-def listing(files: Iterable[Path]) -> str:
-    """Identifies files by name, size and time, without reading them."""
-    lines = (f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def open_store(folder: Path, name: str, memory_budget: int | None = None) -> Dataset:
-    """The data set in a folder; large arrays are memory-mapped."""
-    budget = MEMORY_BUDGET if memory_budget is None else memory_budget
-    try:
-        meta = read_meta(folder)
-        sets = {split: _read(folder, split, len(meta["classes"]), budget) for split in meta["splits"]}
-        train, test, val = sets["train"], sets["test"], sets.get("val")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{folder} is damaged ({error}); remove it and get {name} again") from None
-    if meta["test_size"]:
-        side = meta["test_size"]
-        test, val = test.center(side, side), val and val.center(side, side)
-    return Dataset(name, train, test, val, tuple(meta["classes"]))
-
-
-def read_meta(folder: Path) -> dict[str, Any]:
-    """A store's meta.json: format, classes, test_size, splits with hashes."""
-    meta: dict[str, Any] = json.loads((folder / "meta.json").read_text())
-    if meta["format"] != _FORMAT:
-        raise ValueError(f"format {meta['format']}, expected {_FORMAT}")
-    return meta
-
-
-def digest(path: Path, algorithm: str = "sha256") -> str:
-    """A file's checksum."""
-    result = hashlib.new(algorithm)
-    size = path.stat().st_size
-    with path.open("rb") as file, progress(f"checking {path.name}", size, is_bytes=True) as advance:
-        while block := file.read(1 << 22):
-            result.update(block)
-            advance(len(block))
-    return result.hexdigest()
-
-
-def _read(folder: Path, split: str, classes: int, budget: int) -> ImageSet:
-    path = folder / f"{split}_images.npy"
-    mapped = "c" if path.stat().st_size > budget else None
-    images = np.load(path, mmap_mode=mapped, allow_pickle=False)  # type: ignore[arg-type]
-    labels = np.load(folder / f"{split}_labels.npy", allow_pickle=False)
-    right = images.dtype == np.uint8 and images.ndim == 4 and labels.dtype == np.int64
-    if not right or labels.shape != images.shape[:1]:
-        raise ValueError(f"{split} does not hold uint8 images and as many labels")
-    if len(labels) and not (labels.min() >= _LEFT_OUT and labels.max() < classes):
-        raise ValueError(f"{split} has labels outside 0..{classes - 1}")
-    whole = ImageSet(torch.from_numpy(images), torch.from_numpy(labels))
-    return whole if (labels >= 0).all() else whole.subset((whole.labels >= 0).nonzero()[:, 0])
-
-
-def _origin(folder: Path) -> str | None:
-    return (folder / "origin").read_text() if (folder / "origin").exists() else None
 
 
 @contextmanager
@@ -255,3 +184,13 @@ def _count_bad(rows: Sequence[NDArray[np.uint8] | UserError], allowed: int, hint
     if len(bad) > allowed:
         raise UserError(f"{bad[allowed]}{hint}")
     return len(bad)
+
+
+def _append(
+    images: Growing, labels: Growing, chunk: Sequence[Picture], rows: Sequence[NDArray[np.uint8] | UserError]
+) -> None:
+    """A picture left out keeps its row, so that position and row stay the same number."""
+    good = [not isinstance(row, UserError) for row in rows]
+    blank = np.zeros(images.row, np.uint8)
+    images.append(np.stack([blank if isinstance(row, UserError) else row for row in rows]))
+    labels.append(np.where(good, [picture.label for picture in chunk], LEFT_OUT))
