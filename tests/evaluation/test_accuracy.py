@@ -16,7 +16,8 @@ from sora import attacks, evaluate
 from sora.attacks import auto
 from sora.data import ImageSet
 from sora.errors import UserError
-from sora.evaluation import _units
+from sora.evaluation import _progress, _units
+from sora.evaluation._progress import Meter
 from sora.threat import L2, Linf, Threat
 
 torch.set_num_threads(1)
@@ -248,7 +249,7 @@ def test_other_mistakes_are_named() -> None:
         evaluate(model, (x, y), Linf(0.1), batch_size=0)
 
 
-def test_progress_counts_every_pass(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_progress_bar_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     model = net(0)
     shown = evaluate(model, data(model), Linf(0.05), "clean,pgd3,apgd-ce", batch_size=32, progress=True)
     assert (
@@ -257,3 +258,29 @@ def test_progress_counts_every_pass(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert capsys.readouterr().out == ""
     assert not model._forward_hooks
+
+
+def test_the_progress_bar_moves_within_a_unit_and_ends_with_it() -> None:
+    model = net(0).eval()
+    with Meter(model, show=True) as meter:
+        assert meter._bar is not None
+        (task,) = meter._bar.tasks
+        meter.plan("pgd", 100)
+        meter.plan("pgd", 60)
+        with meter.unit("pgd", 40):
+            model(torch.rand(8, 3, 6, 6))
+            assert task.completed == 8
+            model(torch.rand(90, 3, 6, 6))
+            assert task.completed == 40
+        with meter.unit("pgd", 20):
+            pass
+        assert (task.completed, task.total) == (60, 60)
+
+
+def test_a_log_file_gets_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_progress, "SILENCE", -1)
+    model = net(0)
+    evaluate(model, data(model), Linf(0.05), "clean,fgsm", batch_size=35, progress=True)
+    assert "fgsm, batch 2 of 2: 67 % done" in capsys.readouterr().err

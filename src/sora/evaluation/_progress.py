@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
+SILENCE = 30  # seconds between lines where there is no terminal
+
+
 class Meter:
     """A progress bar that counts examples through the model; does nothing when not shown."""
 
@@ -20,6 +24,7 @@ class Meter:
         self._plan: dict[str, int] = {}
         self._limit = 0.0  # where the bar may be at most before the present unit has ended
         self._bar: Progress | None = None
+        self._told = time.monotonic()
 
     def __enter__(self) -> Meter:
         if self._show:
@@ -53,8 +58,16 @@ class Meter:
             return
         self._limit = self._bar.tasks[0].completed + passes
         self._bar.update(self._task, description=title)
+        self._tell(title)
         yield
         self._bar.update(self._task, completed=self._limit)
+
+    def _tell(self, title: str) -> None:
+        """In a log file a bar is not seen: a line now and then."""
+        assert self._bar is not None
+        if not self._bar.console.is_terminal and time.monotonic() > self._told + SILENCE:
+            self._told = time.monotonic()
+            self._bar.console.print(f"{title}: {self._bar.tasks[0].percentage:.0f} % done", highlight=False)
 
     def _count(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         assert self._bar is not None
