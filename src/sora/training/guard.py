@@ -35,6 +35,7 @@ class Guard:
     lowest: float = math.nan
     seen: int = 0
     alarmed_for: int = -1  # updates since the alarm, -1 when there is none
+    was_healthy: bool = False  # whether there ever was a moment to go back to
 
     @property
     def alarmed(self) -> bool:
@@ -53,6 +54,7 @@ class Guard:
         first = math.isnan(self.average)
         self.average = pert_align if first else self.decay * self.average + (1 - self.decay) * pert_align
         self.seen += 1
+        self.was_healthy |= self.healthy
         if self.seen <= self.silent:
             return "ok"
         self.lowest = self.average if math.isnan(self.lowest) else min(self.lowest, self.average)
@@ -74,3 +76,12 @@ class Guard:
         """The inverse of `state_dict`."""
         for name, value in state.items():
             setattr(self, name, value)
+
+
+def words(verdict: Verdict, guard: Guard) -> str:
+    """What the guard has just said, for people."""
+    if verdict == "recovered":
+        return "PertAlign has recovered"
+    if guard.was_healthy:
+        return "catastrophic overfitting: robust accuracy is collapsing while FGSM accuracy looks fine"
+    return "this training has never become robust: its attack is overfitted from the start"

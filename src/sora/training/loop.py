@@ -23,6 +23,7 @@ from sora.training import distributed, schedule
 from sora.training._files import JsonLines, write_json, write_tensors, write_text
 from sora.training.config import TrainConfig
 from sora.training.console import Console, Interrupted, Signals
+from sora.training.guard import words
 from sora.training.monitors import Monitors
 from sora.training.run import build_model, fingerprint, load_weights, plain_state, resolved, save_model
 from sora.training.state import Checkpoints, State, mean
@@ -136,11 +137,11 @@ class _Run:
                 if action in ("stop", "rollback"):
                     break
                 self._save_if_due(signals)
-            if action == "stop" and self._go_back():
-                weights = "last_good"
+            if action == "stop":
+                weights = self._go_back()
                 break
             if action == "rollback":
-                self._go_back()
+                self._begin_again()
         return self._hand_over(weights)
 
     def _open(self, stack: ExitStack) -> None:
@@ -164,6 +165,8 @@ class _Run:
         self.logs = {name: JsonLines(self.folder / f"{name}.jsonl", logs.get(name, 0)) for name in names}
         for log in self.logs.values():
             stack.callback(log.close)
+        if self._keeps_good(0) and not self.checkpoints.good.exists():
+            self._save(good=True)
 
     def _rest_of_epoch(self) -> Iterator[Batch]:
         """The batches of the current epoch from the current step on."""
@@ -179,7 +182,7 @@ class _Run:
         state, config = self.state, self.config
         torch.manual_seed(mix(config.seed, state.attempt, state.step, distributed.rank(), _STEP))
         method: Method = self.fallback if config.guard == "pgd" and state.guard.alarmed else state.method
-        factor = schedule.eps_factor(config, state.step, self.steps_per_epoch)
+        factor = schedule.eps_factor(config, state.step, self.steps_per_epoch, at_least=state.warmup)
         method.threat = self.threat if factor == 1 else self.threat.scaled(factor)
         updates = state.method.updates
         for replay in range(method.updates):
@@ -254,50 +257,69 @@ class _Run:
         epoch, average = self._epoch(step), state.guard.average
         event = {"event": said, "step": step, "epoch": epoch, "attempt": state.attempt, "average": average}
         if said == "alarm":
-            state.events.append({"step": step, "epoch": epoch, "recovered": None})
+            state.events.append({"step": step, "epoch": epoch, "attempt": state.attempt, "recovered": None})
         elif state.events:
             state.events[-1]["recovered"] = step
         if action == "off":
             return None
         self._write("events", event | {"action": action})
-        words = {
-            "alarm": "catastrophic overfitting: robust accuracy is collapsing while FGSM accuracy looks fine",
-            "recovered": "PertAlign has recovered",
-        }
-        self.console.warn(f"step {step} (epoch {epoch}): {words[said]} (PertAlign average {average:.2f})")
+        text = words(said, state.guard)
+        self.console.warn(f"step {step} (epoch {epoch}): {text} (PertAlign average {average:.2f})")
         self._snapshot()
-        spent = state.attempt >= MAX_ROLLBACKS
-        return action if said == "alarm" and not (action == "rollback" and spent) else None
+        if said == "recovered":
+            return None
+        return "stop" if action == "rollback" and state.attempt >= MAX_ROLLBACKS else action
 
-    def _go_back(self) -> bool:
-        """Return to the last good checkpoint, as the next attempt; False if there is none."""
+    def _go_back(self) -> str:
+        """Return to the last good state, the initial one if none ever was good; say which it is."""
         state = self.state
-        attempt, events, seconds = state.attempt + 1, state.events, state.seconds
-        if not self.checkpoints.good.exists():
-            self.console.warn("there is no good checkpoint to return to; going on")
-            return False
+        kept = {name: getattr(state, name) for name in ("attempt", "events", "best", "seconds", "images")}
         state.restore(*self.checkpoints.load(self.checkpoints.good))
-        state.attempt, state.events, state.seconds = attempt, events, seconds
-        self.console.warn(f"returned to the last good weights, of step {state.step}")
-        self._write("events", {"event": "returned", "step": state.step, "attempt": attempt})
-        return True
+        for name, value in kept.items():
+            setattr(state, name, value)
+        weights = "last_good" if state.step else "initial"
+        self.console.warn(f"returned to the {weights.replace('_', ' ')} weights, of step {state.step}")
+        self._write("events", {"event": "returned", "step": state.step, "attempt": state.attempt})
+        return weights
+
+    def _begin_again(self) -> None:
+        """Go on from the last good state with another data order.
+
+        Where nothing ever was good, the order is not to blame: the attack was too strong to begin with.
+        Then eps grows from 0 over the first half of the new attempt.
+        """
+        state = self.state
+        if self._go_back() == "initial":
+            state.warmup = self.config.epochs / 2
+        state.attempt += 1
+        self._save()  # a run killed from here on must not go back a second time
 
     def _save_if_due(self, signals: Signals) -> None:
         """Evaluate and checkpoint where an epoch ends; checkpoint where asked or when told to stop."""
         state, every = self.state, self.config.checkpoint_every
         epoch_ends = state.step % self.steps_per_epoch == 0
         interrupted = distributed.any_rank(signals.received is not None, self.device)
-        if not (epoch_ends or interrupted or (every and state.step % every == 0)):
+        good = state.guard.healthy and (epoch_ends or self._keeps_good(state.step))
+        if not (epoch_ends or good or interrupted or (every and state.step % every == 0)):
             return
         self._collect()
         distributed.average_buffers(state.model)
         best = epoch_ends and self._evaluate()
         if epoch_ends:
             self._snapshot()
-        if self.writes:
-            self.checkpoints.save(state, {n: log.length() for n, log in self.logs.items()}, best=best)
+        self._save(best=best, good=good)
         if interrupted:
             raise Interrupted(signals.received or 15, state.step)
+
+    def _keeps_good(self, step: int) -> bool:
+        """Whether a state to go back to is kept at this step, if it is good: about ten times an epoch."""
+        every = math.ceil(self.steps_per_epoch / 10 / self.config.log_every) * self.config.log_every
+        return self.config.guard in ("stop", "rollback") and step % every == 0
+
+    def _save(self, *, best: bool = False, good: bool = False) -> None:
+        if self.writes:
+            lengths = {name: log.length() for name, log in self.logs.items()}
+            self.checkpoints.save(self.state, lengths, best=best, good=good)
 
     def _evaluate(self) -> bool:
         """Judge the weights on the held-out slice; True if they are the best so far."""

@@ -35,9 +35,9 @@ def _triangle(update: int, total: int) -> float:
     return update / peak if update < peak else (total - update) / max(total - peak, 1)
 
 
-def eps_factor(config: TrainConfig, step: int, steps_per_epoch: int) -> float:
-    """Share of eps in use at a step: linear from 0 over `eps_warmup` epochs, then 1."""
-    warmup = config.eps_warmup * steps_per_epoch
+def eps_factor(config: TrainConfig, step: int, steps_per_epoch: int, at_least: float = 0.0) -> float:
+    """Share of eps in use at a step: linear from 0 over `eps_warmup` epochs (`at_least` so many), then 1."""
+    warmup = max(config.eps_warmup, at_least) * steps_per_epoch
     return min(1.0, (step + 1) / warmup) if warmup >= 1 else 1.0
 
 

@@ -40,6 +40,7 @@ class State:
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     events: list[dict[str, Any]] = field(default_factory=list)
     best: float = -1.0
+    warmup: float = 0.0  # epochs over which eps grows, after a restart from the initial weights
     skipped: int = 0
     seconds: float = 0.0
     images: int = 0
@@ -93,7 +94,7 @@ class State:
         return all(bool(p.isfinite().all()) for p in self.model.parameters())
 
 
-_PLAIN = ("step", "attempt", "pending", "events", "best", "skipped", "seconds", "images")
+_PLAIN = ("step", "attempt", "pending", "events", "best", "warmup", "skipped", "seconds", "images")
 
 
 def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -121,14 +122,14 @@ class Checkpoints:
 
     @property
     def good(self) -> Path:
-        """The last checkpoint of a time when the guard saw nothing wrong."""
+        """The last checkpoint of a time when the guard saw nothing wrong; before that, the initial state."""
         return self.folder / "last_good.safetensors"
 
     def newest_first(self) -> list[Path]:
         """The numbered checkpoints, newest first."""
         return sorted(self.folder.glob("step-*.safetensors"), reverse=True)
 
-    def save(self, state: State, logs: dict[str, int], *, best: bool = False) -> Path:
+    def save(self, state: State, logs: dict[str, int], *, best: bool = False, good: bool = False) -> Path:
         """Write the state; mark it as the best or as good; keep only the newest two numbered files."""
         if not state.finite():
             raise RunError(f"weights are not finite at step {state.step}; {self.describe_last()}")
@@ -139,7 +140,7 @@ class Checkpoints:
         write_tensors(path, state.tensors(), {"sora": json.dumps(header)})
         if best:
             _link(path, self.best)
-        if state.guard.healthy:
+        if good:
             _link(path, self.good)
         for old in self.newest_first()[2:]:
             old.unlink()
