@@ -12,7 +12,9 @@ from sora.errors import UserError
 from sora.methods import _base, _registry, create
 from sora.methods._base import Crafted, Inputs, Method
 
-from .toys import LINF, images, run, two_layer
+from .toys import BALLS, LINF, images, run, two_layer
+
+each_method = pytest.mark.parametrize("name", methods.names())
 
 
 @pytest.fixture
@@ -86,3 +88,23 @@ def test_bad_hyper_parameters_get_one_line(name: str, hyper: dict[str, object], 
     with pytest.raises(UserError, match=message) as caught:
         create(name, LINF, **hyper)
     assert "\n" not in str(caught.value)
+
+
+@each_method
+def test_a_norm_without_definition_is_refused(name: str) -> None:
+    for norm, threat in BALLS.items():
+        if norm not in methods.info(name).norms:
+            with pytest.raises(UserError, match=f"{name} is not defined for {norm}; allowed: linf"):
+                create(name, threat)
+
+
+@each_method
+def test_registry_entry_is_complete(name: str) -> None:
+    entry = methods.info(name)
+    assert entry.summary
+    assert entry.forwards
+    assert entry.backwards
+    assert entry.norms[0] == "linf"
+    if name != "benign":
+        assert entry.paper
+        assert entry.venue[-4:].isdigit()

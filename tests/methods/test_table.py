@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sora import methods
-from sora.errors import UserError
 from sora.methods import Method, StepOutput, create
 from sora.methods._base import Inputs
-from sora.threat import L2, Linf, Threat
+from sora.threat import Threat
 
 from .toys import BALLS, CLASSES, LINF, batchnorm, images, two_layer, vector
 
@@ -61,7 +60,6 @@ CASES = [(label, norm) for label in ROWS for norm in methods.info(label.split()[
 NETS = {"two layers": two_layer, "batchnorm": batchnorm, "vector": vector}
 each_row = pytest.mark.parametrize("label", ROWS)
 each_case = pytest.mark.parametrize(("label", "norm"), CASES)
-each_method = pytest.mark.parametrize("name", methods.names())
 
 
 def bound(label: str, threat: Threat, x: Tensor) -> Method:
@@ -283,52 +281,3 @@ def test_not_observing_changes_no_gradient(label: str, norm: str) -> None:
     assert all(out.pert_align.isnan() for out in outs)
     for one, other in zip(*results, strict=True):
         assert torch.equal(one, other)
-
-
-@each_method
-def test_a_norm_without_definition_is_refused(name: str) -> None:
-    for norm, threat in BALLS.items():
-        if norm not in methods.info(name).norms:
-            with pytest.raises(UserError, match=f"{name} is not defined for {norm}; allowed: linf"):
-                create(name, threat)
-
-
-@each_method
-def test_registry_entry_is_complete(name: str) -> None:
-    entry = methods.info(name)
-    assert entry.summary
-    assert entry.forwards
-    assert entry.backwards
-    assert entry.norms[0] == "linf"
-    if name != "benign":
-        assert entry.paper
-        assert entry.venue[-4:].isdigit()
-
-
-@pytest.mark.parametrize(
-    ("x", "message"),
-    [
-        (torch.full((2, 2, 4, 4), 2.0), "outside the box"),
-        (torch.zeros(2, 2, 4, 4, dtype=torch.uint8), "expected floats"),
-        (torch.full((2, 2, 4, 4), math.nan), "NaN or infinity"),
-    ],
-)
-def test_a_wrong_batch_is_refused(x: Tensor, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        create("fgsm", LINF).step(two_layer(torch.float32), x, torch.tensor([0, 1]))
-
-
-def test_a_wrong_label_and_probabilities_are_noticed() -> None:
-    model, (x, y) = two_layer(), images()
-    with pytest.raises(UserError, match="labels run from 0 to 3, but the model has 3 classes"):
-        create("fgsm", LINF).step(model, x, y + (y == 2).long())
-    with pytest.raises(UserError, match="expected 6 whole numbers"):
-        create("fgsm", LINF).step(model, x, y[:3])
-    with pytest.warns(UserWarning, match="probabilities"):
-        create("fgsm", LINF).step(nn.Sequential(model, nn.Softmax(1)), x, y)
-
-
-def test_rounding_just_outside_the_box_is_accepted() -> None:
-    model, (x, y) = two_layer(), images()
-    create("fgsm", Linf("8/255")).step(model, x - 1e-5, y)
-    create("fgsm", L2(0.5)).step(model, x + 1e-5, y)
