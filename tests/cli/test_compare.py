@@ -2,6 +2,9 @@
 
 import csv
 import json
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -75,3 +78,18 @@ def test_demo_tells_the_story_and_saves_a_picture(sora, tmp_path) -> None:
     assert set(json.loads((tmp_path / "d" / "comparison.json").read_text())["methods"]) == {"fgsm", "sora"}
     for name in ("fgsm", "sora"):
         assert any(line.startswith(name) and "PGD-10" in line for line in done.out.splitlines())
+
+
+def test_a_grid_told_to_stop_takes_its_runs_with_it(tmp_path) -> None:
+    flags = f"--methods sora --epochs 50 --threads 1 --out {tmp_path / 'c'}".split()
+    grid = subprocess.Popen([sys.executable, "-m", "sora", "compare", *flags], stderr=subprocess.DEVNULL)
+    metrics = tmp_path / "c" / "sora-s0" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    grid.terminate()
+    assert grid.wait() == 143
+    assert list((metrics.parent / "checkpoints").glob("step-*"))  # the run had time to write one
+    size = metrics.stat().st_size
+    time.sleep(1.0)
+    assert metrics.stat().st_size == size  # and nobody trains on

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -86,9 +87,11 @@ def _finish(job: Job) -> None:
 @contextmanager
 def _ending(running: list[Job]) -> Iterator[None]:
     """When the grid is broken off, let each process write its checkpoint and end."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         yield
     finally:
+        signal.signal(signal.SIGTERM, before)
         for job in running:
             if job.process and job.process.poll() is None:
                 job.process.terminate()
