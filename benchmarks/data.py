@@ -9,6 +9,7 @@ table, and JSON there or to a file. Nothing else should run meanwhile.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import platform
 import time
@@ -34,16 +35,10 @@ def images(count: int, size: int) -> data.ImageSet:
 
 
 def rate(loader: data.Loader, seconds: float) -> float:
-    """Images a second, after one batch to warm up."""
-    next(loader.epoch(0))
-    done, epoch, start = 0, 0, time.perf_counter()
-    while time.perf_counter() - start < seconds:
-        for batch in loader.epoch(epoch):
-            done += len(batch.y)
-            if time.perf_counter() - start > seconds:
-                break
-        epoch += 1
-    return done / (time.perf_counter() - start)
+    """Images a second, from the median time of a batch."""
+    batches = (batch for epoch in itertools.count() for batch in loader.epoch(epoch))
+    size = len(next(batches).y)
+    return size / seconds_a_call(lambda: next(batches), seconds)
 
 
 def seconds_a_call(call: Callable[[], object], seconds: float) -> float:
