@@ -10,7 +10,7 @@ import pytest
 from sora import data
 from sora.data import _sources
 from tests.data import formats
-from tests.data.test_sources import unpack
+from tests.data.helpers import unpack
 
 
 class Balanced(formats.Cifar10):

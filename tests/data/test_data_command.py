@@ -15,7 +15,7 @@ from sora.cli import main
 from sora.data import gallery
 from tests.data import formats
 from tests.data.conftest import Server
-from tests.data.test_sources import official
+from tests.data.helpers import official
 
 
 def test_get_list_check(

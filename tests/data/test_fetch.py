@@ -14,7 +14,7 @@ from sora.data._source import Remote
 from sora.errors import RunError
 from tests.data import formats
 from tests.data.conftest import Server
-from tests.data.test_sources import official
+from tests.data.helpers import official
 
 CONTENT = formats.noise(1, 300_000).tobytes()
 

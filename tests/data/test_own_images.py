@@ -14,7 +14,7 @@ from sora import data
 from sora.data import disk, pack
 from sora.errors import UserError
 from tests.data import formats
-from tests.data.test_sources import pixels
+from tests.data.helpers import pixels
 
 
 def fill(folder: Path, classes: dict[str, int], *shape: int, start: int = 0) -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 import shutil
-import tarfile
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -15,34 +12,12 @@ import pytest
 import torch
 
 from sora import data
-from sora.data import _sources, npm
+from sora.data import npm
 from sora.data._source import Remote
 from sora.errors import RunError, UserError
 from tests.data import formats
 from tests.data.conftest import Server
-
-
-def official(
-    monkeypatch: pytest.MonkeyPatch, name: str, *files: tuple[str, bytes], **changes: object
-) -> None:
-    """Let these addresses and contents be the official ones."""
-    remotes = tuple(Remote(url, formats.md5(content)) for url, content in files)
-    source = dataclasses.replace(_sources.SOURCES[name], files=remotes, **changes)
-    monkeypatch.setitem(_sources.SOURCES, name, source)
-
-
-def pixels(images: data.ImageSet) -> np.ndarray:
-    return images.gather(torch.arange(len(images))).permute(0, 2, 3, 1).numpy()
-
-
-def unpack(content: bytes, folder: Path) -> Path:
-    folder.mkdir()
-    if zipfile.is_zipfile(io.BytesIO(content)):
-        zipfile.ZipFile(io.BytesIO(content)).extractall(folder)
-    else:
-        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-            archive.extractall(folder, filter="data")
-    return folder
+from tests.data.helpers import official, pixels, unpack
 
 
 @pytest.mark.parametrize("version", ["binary", "python", "sheets"])
@@ -115,98 +90,6 @@ def test_medmnist(
     parts = data.split(found)
     assert len(parts.train) == 3 * classes
     assert len(parts.holdout) == classes
-
-
-def _photos(classes: int, n: int) -> dict[tuple[int, int], bytes]:
-    """JPEGs of many shapes, some grey."""
-    photos = {}
-    for c in range(classes):
-        for i in range(n):
-            size = (300 + 40 * i, 320, 3) if i % 2 else (280, 400 + 20 * c)
-            photos[c, i] = formats.png(np.full(size, 30 * c + i, np.uint8), "JPEG")
-    return photos
-
-
-def _check_imagenet100(found: data.Dataset) -> None:
-    assert found.train.images.shape[1:] == (256, 256, 3)
-    assert found.test.images.shape[1:] == (224, 224, 3)
-    assert found.image_size == (224, 224)
-    assert np.allclose(pixels(found.train).mean((1, 2, 3)) // 30, found.train.labels.numpy())
-    assert np.allclose(pixels(found.test).mean((1, 2, 3)) // 30, found.test.labels.numpy())
-
-
-def test_imagenet100_from_class_folders(tmp_path: Path) -> None:
-    for (c, i), photo in _photos(3, 6).items():
-        file = tmp_path / "tree" / ("train" if i < 4 else "val") / f"n0000000{c}" / f"x_{i}.JPEG"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(photo)
-    found = data.get("imagenet100", given=tmp_path / "tree")
-    assert found.classes == ("n00000000", "n00000001", "n00000002")
-    assert (len(found.train), len(found.test), found.val) == (12, 6, None)
-    _check_imagenet100(found)
-    parts = data.split(found, holdout=3)
-    assert parts.holdout.images.shape[1:] == (224, 224, 3)
-
-
-@pytest.mark.parametrize("names", ["class label", "text"])
-def test_imagenet100_from_parquet(tmp_path: Path, names: str) -> None:
-    pa = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    classes = ["wombat", "tick", "hen"]
-    splits = {
-        "train-00000-of-00002": (0, 2),
-        "train-00001-of-00002": (2, 4),
-        "validation-00000-of-00001": (4, 5),
-        "test-00000-of-00001": (5, 6),
-    }
-    (tmp_path / "data").mkdir()
-    for file, (low, high) in splits.items():
-        rows = [(c, p) for (c, i), p in _photos(3, 6).items() if low <= i < high]
-        columns = {
-            "image": [{"bytes": photo, "path": None} for _, photo in rows],
-            "label": [c for c, _ in rows],
-        }
-        schema = [
-            ("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
-            ("label", pa.int64()),
-        ]
-        metadata = {}
-        if names == "text":
-            columns["text"] = [classes[c] for c, _ in rows]
-            schema.append(("text", pa.string()))
-        else:
-            label = {"names": classes, "_type": "ClassLabel"}
-            info = {"info": {"features": {"image": {"_type": "Image"}, "label": label}}}
-            metadata = {"huggingface": json.dumps(info)}
-        table = pa.table(columns, pa.schema(schema, metadata=metadata))
-        parquet.write_table(table, tmp_path / "data" / f"{file}.parquet", row_group_size=2)
-    found = data.get("imagenet100", root=tmp_path / "root", given=tmp_path)
-    assert found.classes == tuple(classes)
-    assert found.val is not None
-    assert (len(found.train), len(found.val), len(found.test)) == (12, 3, 3)
-    _check_imagenet100(found)
-
-
-@pytest.mark.parametrize("content", ["garbage", "columns", "splits"])
-def test_parquet_files_of_something_else(tmp_path: Path, content: str) -> None:
-    pa = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    (tmp_path / "mine").mkdir()
-    for split in ("train", "test") if content != "splits" else ("numbers",):
-        file = tmp_path / "mine" / f"{split}-00000-of-00001.parquet"
-        parquet.write_table(pa.table({"x": [1, 2]}), file)
-        if content == "garbage":
-            file.write_bytes(b"PAR1 and nothing more")
-    with pytest.raises(UserError) as caught:
-        data.get("imagenet100", given=tmp_path / "mine")
-    assert "\n" not in str(caught.value)
-
-
-def test_imagenet100_cannot_be_fetched() -> None:
-    with pytest.raises(UserError, match=r"cannot be fetched.*--from FILE_OR_DIR.*parquet"):
-        data.get("imagenet100")
 
 
 def test_npm_client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
