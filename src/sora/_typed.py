@@ -51,7 +51,7 @@ def coerce(name: str, value: Any, hint: Any) -> Any:
     """`value` as the type `hint` names, or the one-line error that says what is allowed."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        if value is None and type(None) in args:
+        if type(None) in args and (value is None or str(value).lower() == "none"):
             return None
         return coerce(name, value, next(arg for arg in args if arg is not type(None)))
     if origin is Literal:

@@ -74,3 +74,10 @@ def test_show_nothing_known(sora) -> None:
     done = sora("show", "soar")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "did you mean 'sora'" in done.err
+
+
+def test_cost_table_counts_the_passes(sora) -> None:
+    rows = {row["name"]: row for row in json.loads(sora("list", "methods", "--cost", "--json").out)}
+    assert (rows["sora"]["forwards"], rows["pgd-10"]["forwards"], rows["free"]["forwards"]) == (2, 11, 8)
+    assert rows["fgsm"]["relative_time"] == 1
+    assert "time / FGSM" in sora("list", "methods", "--cost").out

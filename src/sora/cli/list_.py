@@ -30,7 +30,7 @@ def run(argv: list[str]) -> int:
     flags = parse(Flags, argv, "list")
     if flags.cost and flags.kind != "methods":
         raise UserError("--cost goes with `sora list methods`")
-    rows = _costs() if flags.cost else _ROWS[flags.kind]()
+    rows = _costs(raw=flags.json) if flags.cost else _ROWS[flags.kind]()
     if flags.json:
         print(json.dumps(rows, indent=2))
     else:
@@ -82,11 +82,24 @@ def _recipes() -> list[Row]:
     return [{"recipe": name} | {key: table.get(key, "-") for key in keys} for name, table in tables]
 
 
-def _costs() -> list[Row]:
+def _costs(raw: bool) -> list[Row]:
     from sora import methods
-    from sora.methods._cost import cost_table
 
-    return cost_table(methods.names(in_all=True))
+    rows = methods.cost_table(methods.names(in_all=True))
+    if raw:
+        return rows
+    return [
+        {
+            "method": row["name"],
+            "paper F / B": row["paper"],
+            "F": f"{row['forwards']:g}",
+            "B": f"{row['backwards']:g}",
+            "peak MB": f"{row['peak_bytes'] / 2**20:.1f}",
+            "ms a batch": f"{1000 * row['seconds']:.0f}",
+            "time / FGSM": f"{row['relative_time']:.2f}",
+        }
+        for row in rows
+    ]
 
 
 _ROWS = {"methods": _methods, "models": _models, "data": _data, "attacks": _attacks, "recipes": _recipes}

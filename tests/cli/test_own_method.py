@@ -1,0 +1,61 @@
+"""A method from outside the package: ten lines, one `register`, and it trains, compares and is listed."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from torch import nn
+
+from sora import methods
+from sora.methods import _registry
+from sora.methods._base import Crafted, Inputs, Method
+
+
+@pytest.fixture
+def half_noise() -> Iterator[str]:
+    @methods.register("half-noise", "trains on noise of half the radius", forwards="1", backwards="1")
+    class HalfNoise(Method):
+        """`x_adv = box(x + eta / 2)`."""
+
+        def draw(self, x):
+            return (self.threat.random_start(x) / 2,)
+
+        def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
+            return Crafted(self.threat.clamp(batch.x + batch.noise[0]))
+
+    yield "half-noise"
+    del _registry._REGISTRY["half-noise"]
+
+
+def test_it_trains_through_the_command_line(half_noise, sora, tiny, tmp_path) -> None:
+    done = sora("train", *tiny, "--method", half_noise, "--out", tmp_path / "a", "--json", "--quiet")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["method"] == half_noise
+    assert "half-noise.attack_mode" in (tmp_path / "a" / "config.yaml").read_text()
+
+
+def test_it_is_listed_shown_and_suggested(half_noise, sora) -> None:
+    assert half_noise in [row["method"] for row in json.loads(sora("list", "--json").out)]
+    assert "noise of half the radius" in sora("show", half_noise, "--json").out
+    assert "did you mean 'half-noise'" in sora("train", "--method", "half-nosie").err
+
+
+def test_entry_points_are_found_by_name(sora, tiny, tmp_path, monkeypatch) -> None:
+    (tmp_path / "outside.py").write_text(
+        "from sora.methods import register\n"
+        "from sora.methods._base import Crafted, Method\n"
+        "@register('outside', 'ordinary training under another name')\n"
+        "class Outside(Method):\n"
+        "    def craft(self, model, batch):\n"
+        "        return Crafted(batch.x)\n"
+    )
+    package = tmp_path / "outside-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Name: outside\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[sora.methods]\noutside = outside\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        done = sora("train", *tiny, "--method", "outside", "--out", tmp_path / "a", "--quiet")
+        assert done.code == 0, done.err
+    finally:
+        _registry._REGISTRY.pop("outside", None)
