@@ -111,7 +111,6 @@ class _Run:
             epochs=config.epochs,
             steps_per_epoch=self.steps_per_epoch,
         )
-        method.to(self.device)
         average = get_ema_multi_avg_fn(config.ema or 0.0)  # type: ignore[no-untyped-call]
         ema = AveragedModel(model, multi_avg_fn=average) if config.ema else None
         return State(model, make_optimizer(config, model), method, ema)
