@@ -23,15 +23,15 @@ _OWN = ("folder", "npz")
 
 
 def names() -> list[str]:
-    """Every data set that has a name of its own."""
-    return ["digits", *SOURCES]
+    """Every data set that has a name of its own, and how the user's own are written."""
+    return ["digits", *SOURCES, *(f"{kind}:PATH" for kind in _OWN)]
 
 
 def check_name(name: str) -> None:
     """Raise if no data set is called that."""
     kind, _, place = name.partition(":")
     if kind not in _OWN and name not in names():
-        raise unknown("data set", name, (*names(), "folder:PATH", "npz:PATH"))
+        raise unknown("data set", name, names())
     if kind in _OWN and not place:
         raise UserError(f"data set {name!r} must be written {kind}:PATH")
     if kind == "folder":
