@@ -13,6 +13,7 @@ VERBS = {
     "compare": "train several methods on the same data and seeds; one table",
     "demo": "watch FGSM collapse and SORA hold, in two minutes",
     "evaluate": "accuracy of a trained model under attacks",
+    "probe": "look inside trained models: eps curves, landscapes, boundaries, traces, curvature",
     "data": "fetch, check and look at data sets",
     "list": "methods, models, data sets, attacks, recipes",
     "show": "everything about one method, model, data set or recipe",
