@@ -17,13 +17,20 @@ T = TypeVar("T")
 
 def parse(spec: type[T], argv: list[str], prog: str, default: T | None = None) -> T:
     """An instance of the dataclass `spec` from flags; a mistake is a `UserError`."""
-    flags = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(spec)]  # type: ignore[arg-type]
+    flags = [f"--{name.replace('_', '-')}" for name in _flag_names(spec)]
 
     def explain(event: tyro_errors.ParseErrorEvent) -> None:
         raise _explained(event, flags)
 
     with tyro_errors.on_parse_error(explain):
         return cast(T, tyro.cli(spec, args=argv, prog=f"sora {prog}", default=default))
+
+
+def _flag_names(spec: Any) -> list[str]:
+    """The names flags have on the command line, which an annotation may set."""
+    hints = get_type_hints(spec, include_extras=True)
+    own = {name: [getattr(word, "name", None) for word in get_args(hint)[1:]] for name, hint in hints.items()}
+    return [next(filter(None, own[field.name]), field.name) for field in dataclasses.fields(spec)]
 
 
 def _explained(event: tyro_errors.ParseErrorEvent, flags: list[str]) -> UserError:

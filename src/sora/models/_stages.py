@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import nn
+from torch import Tensor, nn
 
 Block = Callable[[int, int, int], nn.Module]
 """(channels in, channels out, stride of the first convolution) -> block."""
@@ -15,9 +15,21 @@ def conv3x3(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
 
 
-def conv1x1(in_channels: int, out_channels: int, stride: int) -> nn.Conv2d:
-    """The projection on a shortcut whose shape changes."""
-    return nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False)
+class Projection(nn.Conv2d):
+    """The 1x1 convolution on a shortcut whose shape changes.
+
+    It takes every `step`-th pixel first and then convolves at stride 1. The sums are those of a strided
+    convolution, whose weight gradient oneDNN (its issue 6035) computes out of bounds on channels-last maps
+    of fewer than 16 channels.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, step: int) -> None:
+        super().__init__(in_channels, out_channels, 1, bias=False)
+        self.step = step
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) to (B, C', H / step, W / step), rounded up."""
+        return super().forward(x[:, :, :: self.step, :: self.step])
 
 
 def build_stages(block: Block, in_channels: int, width: int, stages: int, blocks: int = 2) -> nn.Sequential:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sora.models._checks import check_choice, check_int
 from sora.models._registry import register
-from sora.models._stages import build_stages, conv1x1, conv3x3
+from sora.models._stages import Projection, build_stages, conv3x3
 
 
 class PreActBlock(nn.Module):
@@ -27,7 +27,7 @@ class PreActBlock(nn.Module):
         self.conv2 = conv3x3(out_channels, out_channels)
         self.shortcut: nn.Module | None = None
         if stride != 1 or in_channels != out_channels:
-            self.shortcut = conv1x1(in_channels, out_channels, stride)
+            self.shortcut = Projection(in_channels, out_channels, stride)
         self.raw = shortcut_input == "raw"
 
     def forward(self, x: Tensor) -> Tensor:

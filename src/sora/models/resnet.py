@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from sora.models._checks import check_int
 from sora.models._registry import register
-from sora.models._stages import build_stages, conv1x1, conv3x3
+from sora.models._stages import Projection, build_stages, conv3x3
 
 
 class BasicBlock(nn.Module):
@@ -21,7 +21,7 @@ class BasicBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(out_channels)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or in_channels != out_channels:
-            projection = conv1x1(in_channels, out_channels, stride)
+            projection = Projection(in_channels, out_channels, stride)
             self.shortcut = nn.Sequential(projection, nn.BatchNorm2d(out_channels))
 
     def forward(self, x: Tensor) -> Tensor:

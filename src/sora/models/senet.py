@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sora.models._checks import check_int
 from sora.models._registry import register
-from sora.models._stages import build_stages, conv1x1, conv3x3
+from sora.models._stages import Projection, build_stages, conv3x3
 
 REDUCTION = 16
 """How many times fewer channels the gate's hidden layer has."""
@@ -28,7 +28,7 @@ class SqueezeExciteBlock(nn.Module):
         self.excite = nn.Conv2d(hidden, out_channels, 1)
         self.shortcut: nn.Module | None = None
         if stride != 1 or in_channels != out_channels:
-            self.shortcut = conv1x1(in_channels, out_channels, stride)
+            self.shortcut = Projection(in_channels, out_channels, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, in, H, W) to (N, out, H / stride, W / stride)."""

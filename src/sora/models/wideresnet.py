@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sora.errors import UserError
 from sora.models._checks import check_int
 from sora.models._registry import register
-from sora.models._stages import build_stages, conv1x1, conv3x3
+from sora.models._stages import Projection, build_stages, conv3x3
 
 STEM = 16
 GROUPS = 3
@@ -29,7 +29,7 @@ class WideBlock(nn.Module):
         self.conv2 = conv3x3(out_channels, out_channels)
         self.shortcut: nn.Module | None = None
         if stride != 1 or in_channels != out_channels:
-            self.shortcut = conv1x1(in_channels, out_channels, stride)
+            self.shortcut = Projection(in_channels, out_channels, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, in, H, W) to (N, out, H / stride, W / stride)."""

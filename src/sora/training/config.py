@@ -152,8 +152,9 @@ def read_recipe(name: str) -> dict[str, Any]:
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`over` on top of `base`; the tables `set` and `methods` are merged key by key."""
-    tables = {key: {**base.get(key, {}), **over.get(key, {})} for key in ("set", "methods")}
-    return {**base, **over, **{key: table for key, table in tables.items() if table}}
+    tables = {key: {**(base.get(key) or {}), **(over.get(key) or {})} for key in ("set", "methods")}
+    plain = {key: value for key, value in {**base, **over}.items() if key not in tables}
+    return plain | {key: table for key, table in tables.items() if table}
 
 
 def read_config_file(path: str) -> dict[str, Any]:
