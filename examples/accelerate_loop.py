@@ -1,0 +1,55 @@
+"""SORA and the guard with Hugging Face Accelerate.
+
+    pip install accelerate
+    accelerate launch examples/accelerate_loop.py
+
+The method calls `.backward()` through the prepared model itself, so Accelerate's gradient averaging over
+processes works as usual; `accelerator.backward` is not needed.
+"""
+
+from __future__ import annotations
+
+import torch
+from accelerate import Accelerator
+from plain_loop import digits
+from torch.utils.data import DataLoader
+
+import sora
+
+
+def main(epochs: int = 10, method_name: str = "sora", eps: float = 0.15, cpu: bool = False) -> list[str]:
+    accelerator = Accelerator(cpu=cpu)
+    torch.manual_seed(0)
+    model = sora.models.create("preactresnet18", 10, in_channels=1, image_size=8, width=16, stages=2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+    loader = DataLoader(digits(), batch_size=128, shuffle=True)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    method = sora.methods.create(method_name, sora.Linf(eps)).to(accelerator.device)
+    guard = sora.Guard()
+    accelerator.register_for_checkpointing(method, guard)  # both have a state_dict
+
+    waiting: list[torch.Tensor] = []
+    heard: list[str] = []
+    for epoch in range(1, epochs + 1):
+        for x, y in loader:
+            out = method.step(model, x, y)
+            optimizer.step()
+            optimizer.zero_grad()
+            waiting.append(out.pert_align)
+            if len(waiting) < 10:
+                continue
+            # The mean over processes: every guard hears the same values and says the same word.
+            for value in accelerator.reduce(torch.stack(waiting), "mean").tolist():
+                word = guard.update(value)
+                if word != "ok":
+                    heard.append(word)
+                    accelerator.print(f"epoch {epoch}: {word}, PertAlign average {guard.average:.2f}")
+            waiting.clear()
+            if guard.alarmed:
+                return heard
+        accelerator.print(f"epoch {epoch}: loss {out.loss:.3f}, PertAlign average {guard.average:.2f}")
+    return heard
+
+
+if __name__ == "__main__":
+    main()

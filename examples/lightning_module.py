@@ -1,0 +1,73 @@
+"""SORA and the guard in a Lightning module.
+
+    pip install pytorch-lightning
+    python examples/lightning_module.py
+
+The method fills `.grad` itself, so the module uses Lightning's manual optimisation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from plain_loop import digits
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+import sora
+
+
+class Robust(pl.LightningModule):
+    """A classifier trained by any of sora's methods, stopped by the guard."""
+
+    def __init__(self, method: str = "sora", eps: float = 0.15, guard: sora.Guard | None = None) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.model = sora.models.create("preactresnet18", 10, in_channels=1, image_size=8, width=16, stages=2)
+        self.method = sora.methods.create(method, sora.Linf(eps))  # a module: its buffers move and are saved
+        self.guard = guard or sora.Guard()
+        self.waiting: list[Tensor] = []
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """One batch: both passes, the update, and now and then a word with the guard."""
+        optimizer: Any = self.optimizers()
+        out = self.method.step(self.model, *batch)
+        optimizer.step()
+        optimizer.zero_grad()
+        self.log_dict({"loss": out.loss, "pert_align": out.pert_align}, prog_bar=True)
+        self.waiting.append(out.pert_align)
+        if len(self.waiting) == 10:
+            self._ask_the_guard()
+
+    def _ask_the_guard(self) -> None:
+        for value in torch.stack(self.waiting).tolist():
+            if self.guard.update(value) == "alarm":
+                self.print(f"alarm at step {self.global_step}: PertAlign average {self.guard.average:.2f}")
+                self.trainer.should_stop = True
+        self.waiting.clear()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep what the guard has heard."""
+        checkpoint["guard"] = self.guard.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on where it was."""
+        self.guard.load_state_dict(checkpoint["guard"])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Any optimiser will do."""
+        return torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+
+
+def main(epochs: int = 10, method: str = "sora", **trainer: Any) -> Robust:
+    pl.seed_everything(0)
+    module = Robust(method)
+    loader = DataLoader(digits(), batch_size=128, shuffle=True)
+    pl.Trainer(max_epochs=epochs, logger=False, enable_checkpointing=False, **trainer).fit(module, loader)
+    return module
+
+
+if __name__ == "__main__":
+    main()
