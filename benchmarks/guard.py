@@ -1,0 +1,62 @@
+"""What the guard and the monitors add to a training step.
+
+    python benchmarks/guard.py [--width 16] [--batch 128] [--rounds 15] [--threads 1 --clock cpu]
+
+Ten steps, one logging interval, are timed at once: PertAlign not computed, computed, and computed and handed
+to the guard. A monitor's look at as many images as a batch has is given in multiples of one step.
+"""
+
+from __future__ import annotations
+
+import torch
+from _timing import EPS, Call, Trainer, arguments, finish, interleave, ratio, relative, start, table
+
+import sora
+from sora import methods
+from sora.evaluation.diagnostics import DIAGNOSTICS, diagnose
+
+INTERVAL = 10
+
+
+def interval(trainer: Trainer, method: methods.Method, guard: sora.Guard | None) -> Call:
+    """One logging interval; the guard hears its values at the end, in one transfer."""
+
+    def run() -> None:
+        waiting = []
+        for _ in range(INTERVAL):
+            waiting.append(method.step(trainer.model, trainer.x, trainer.y).pert_align)
+            trainer.update()
+        if guard is not None:
+            for value in torch.stack(waiting).tolist():
+                guard.update(value)
+
+    return run
+
+
+def main() -> None:
+    args = start(arguments(__doc__, width=16, batch=128, rounds=15))
+    trainer = Trainer.build(args.width, args.batch)
+    result: dict[str, object] = {"width": args.width, "batch": args.batch}
+    for name in ("fgsm", "sora"):
+        contestants = {
+            "off": interval(trainer, trainer.method(name, observing=False), None),
+            "PertAlign": interval(trainer, trainer.method(name), None),
+            "PertAlign and guard": interval(trainer, trainer.method(name), sora.Guard()),
+        }
+        rows = relative(interleave(contestants, args.rounds, args.clock), "off")
+        table(f"{name}: {INTERVAL} steps", rows)
+        result[name] = rows
+    threat = sora.Linf(EPS)
+    looks: dict[str, Call] = {"step": trainer.step_of(trainer.method("fgsm"))}
+    for monitor in DIAGNOSTICS:
+        looks[monitor] = lambda monitor=monitor: diagnose(  # type: ignore[misc]
+            trainer.model, trainer.x, trainer.y, threat, (monitor,)
+        )
+    times = interleave(looks, max(3, args.rounds // 3), args.clock)
+    rows = [{"monitor": name, "steps": ratio(times, name, "step")["ratio"]} for name in DIAGNOSTICS]
+    table("one look, in FGSM steps", rows)
+    finish(args, "guard", {**result, "monitors": rows})
+
+
+if __name__ == "__main__":
+    main()

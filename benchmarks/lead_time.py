@@ -1,0 +1,65 @@
+"""How many steps before the fall of PGD accuracy each metric reacts to catastrophic overfitting.
+
+    sora train --method fgsm ... --monitor gradalign,aae,kl,elle,altpertalign,fgsm,pgd --monitor-every 1
+    python benchmarks/lead_time.py RUN [RUN ...]
+
+The fall is the first look at which PGD-10 accuracy on the held-out slice is half its best or less. A metric's
+level before is its median over the first ten looks, its level after over the last ten (of logarithms for KL
+and ELLE, which have no range). It has reacted when the median of five looks has gone a quarter of the way, and
+stays there for three; turned when it has gone half of the way. Positive leads come before the fall.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from sora.report.curves import read_lines
+
+METRICS = ("pert_align", "gradalign", "altpertalign", "elle", "aae", "kl")
+EDGE, STAY = 10, 3
+
+
+def fall_of_pgd(looks: list[dict[str, Any]]) -> int | None:
+    """The step of the first look after the best at which PGD accuracy is half of it or less."""
+    best = max(range(len(looks)), key=lambda k: looks[k]["pgd"])
+    return next((look["step"] for look in looks[best:] if look["pgd"] <= looks[best]["pgd"] / 2), None)
+
+
+def reaction(looks: list[dict[str, Any]], name: str, share: float) -> int | None:
+    """The step at which a metric has gone `share` of the way from its level before to its level after."""
+    values = [math.log10(max(look[name], 1e-12)) if name in ("kl", "elle") else look[name] for look in looks]
+    smooth = [median(values[max(0, k - 4) : k + 1]) for k in range(len(values))]
+    before, after = median(values[:EDGE]), median(values[-EDGE:])
+    gone = [(value - before) / (after - before) >= share for value in smooth]
+    return next((looks[k]["step"] for k in range(len(gone)) if all(gone[k : k + STAY])), None)
+
+
+def leads(folder: Path) -> dict[str, Any]:
+    """Lead in steps of the guard's alarm and of every metric, at a quarter and at half of the way."""
+    looks = read_lines(folder / "monitors.jsonl")
+    fall = fall_of_pgd(looks)
+    if fall is None:
+        return {"run": folder.name, "fall": None}
+    alarm = next((e["step"] for e in read_lines(folder / "events.jsonl") if e["event"] == "alarm"), None)
+    found: dict[str, Any] = {"run": folder.name, "fall": fall, "alarm": alarm and fall - alarm}
+    for name in METRICS:
+        steps = [reaction(looks, name, share) for share in (0.25, 0.5)]
+        found[name] = [None if step is None else fall - step for step in steps]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", nargs="+", type=Path)
+    print(json.dumps([leads(run) for run in parser.parse_args().runs], indent=2))
+
+
+if __name__ == "__main__":
+    main()
