@@ -5,8 +5,8 @@
 
 The fall is the first look at which PGD-10 accuracy on the held-out slice is half its best or less. A metric's
 level before is its median over the first ten looks, its level after over the last ten (of logarithms for KL
-and ELLE, which have no range). It has reacted when the median of five looks has gone a quarter of the way, and
-stays there for three; turned when it has gone half of the way. Positive leads come before the fall.
+and ELLE, which have no range). It has reacted when the median of five looks has gone a quarter of the way and
+stays there for three looks, and turned when it has gone half of it. Positive leads come before the fall.
 """
 
 from __future__ import annotations
