@@ -2,8 +2,9 @@
 
     python benchmarks/guard.py [--width 16] [--batch 128] [--rounds 15] [--threads 1 --clock cpu]
 
-Ten steps, one logging interval, are timed at once: PertAlign not computed, computed, and computed and handed
-to the guard. A monitor's look at as many images as a batch has is given in multiples of one step.
+Ten steps, one logging interval, are timed at once: with PertAlign computed as in every run, with the guard
+listening to it, and without PertAlign. A monitor's look at as many images as a batch has is given in
+multiples of one step.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ def main() -> None:
     result: dict[str, object] = {"width": args.width, "batch": args.batch}
     for name in ("fgsm", "sora"):
         contestants = {
-            "off": interval(trainer, trainer.method(name, observing=False), None),
-            "PertAlign": interval(trainer, trainer.method(name), None),
-            "PertAlign and guard": interval(trainer, trainer.method(name), sora.Guard()),
+            "guard off": interval(trainer, trainer.method(name), None),
+            "guard on": interval(trainer, trainer.method(name), sora.Guard()),
+            "PertAlign not computed": interval(trainer, trainer.method(name, observing=False), None),
         }
-        rows = relative(interleave(contestants, args.rounds, args.clock), "off")
+        rows = relative(interleave(contestants, args.rounds, args.clock), "guard off")
         table(f"{name}: {INTERVAL} steps", rows)
         result[name] = rows
     threat = sora.Linf(EPS)
