@@ -19,8 +19,10 @@ from sora.data import Batch, Loader, Splits
 from sora.errors import RunError
 from sora.evaluation import Evaluation, evaluate
 from sora.methods import Method, StepOutput
+from sora.models import fast_layout
 from sora.training import distributed, schedule
 from sora.training._files import JsonLines, write_json, write_tensors, write_text
+from sora.training.allocator import keep_freed_memory
 from sora.training.config import TrainConfig
 from sora.training.console import Console, Interrupted, Signals
 from sora.training.guard import words
@@ -55,6 +57,7 @@ def train(
     if config.threads:
         torch.set_num_threads(config.threads)
     torch.backends.cudnn.deterministic = True
+    keep_freed_memory()
     with ExitStack() as stack:
         stack.enter_context(distributed.process_group(device))
         return _Run(config, device, model, dataset, quiet).go(stack)
@@ -89,7 +92,7 @@ class _Run:
         built, self.spec = build_model(config, dataset) if model is None else (model, {"name": "given"})
         if config.init:
             load_weights(built, config.init)
-        self.state = self._state(built.to(device, memory_format=torch.channels_last), augment, dataset)  # type: ignore[call-overload]
+        self.state = self._state(fast_layout(built.to(device)), augment, dataset)
         self.wrapped = distributed.wrap(self.state.model)
         self.fallback = methods.create("pgd-10", self.threat, align="final").to(device)
         self.monitors = Monitors(

@@ -127,7 +127,7 @@ def load(run: str | Path, *, model: str | None = None, device: str = "cpu") -> n
         raise UserError(f"this run's network is the user's own; repeat it: --model {spec['name']}")
     found = create_model(spec)
     load_weights(found, folder / "model.safetensors")
-    return found.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload, no-any-return]
+    return models.fast_layout(found.to(device)).eval()
 
 
 def resolved(config: TrainConfig, device: torch.device) -> TrainConfig:
