@@ -167,7 +167,7 @@ class TestActions:
         summary = train(config)
         assert summary["weights"] == "initial"
         assert events(config) == [("alarm", 41, 0), ("returned", 0, 0)]
-        assert "never become robust" in capsys.readouterr().err
+        assert "never robust so far" in capsys.readouterr().err
 
     def test_rollback_goes_on_from_the_last_good_state_with_other_batches(
         self, settings: Settings, scripted: Any
