@@ -234,7 +234,7 @@ class TestActions:
         first, last = (math.ceil(step / 4) * 4 for step in (alarm, recovered))
         assert used == ["FGSM"] * first + ["PGD"] * (last - first) + ["FGSM"] * (96 - last)
 
-    @pytest.mark.parametrize("kill_at", [30, 67, 70, 75])
+    @pytest.mark.parametrize("kill_at", [30, 67, 75])
     def test_a_killed_rollback_ends_with_the_same_bytes(
         self, settings: Settings, scripted: Any, monkeypatch: pytest.MonkeyPatch, kill_at: int
     ) -> None:

@@ -84,4 +84,4 @@ def words(verdict: Verdict, guard: Guard) -> str:
         return "PertAlign has recovered"
     if guard.was_healthy:
         return "catastrophic overfitting: robust accuracy is collapsing while FGSM accuracy looks fine"
-    return "never robust so far: overfitted to its attack from the start; a growing eps (--eps-warmup) may help"
+    return "never robust so far: overfitted to its attack from the start; growing eps (--eps-warmup) may help"
