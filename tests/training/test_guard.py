@@ -159,15 +159,22 @@ class TestActions:
         handed = sora.load(config.folder()).state_dict()
         assert all(torch.equal(handed[name], tensor) for name, tensor in reached.items())
 
-    def test_stop_hands_over_the_initial_weights_if_none_was_good(
+    def test_stop_begins_again_while_nothing_was_good(
         self, settings: Settings, scripted: Any, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        scripted(lambda attempt, step: 0.1 if attempt == 0 else collapse_from(60)(attempt, step))
+        config = settings("fgsm", guard="stop", **LONG)
+        assert train(config)["weights"] == "last_good"
+        assert events(config) == [("alarm", 41, 0), ("returned", 0, 0), ("alarm", 64, 1), ("returned", 60, 1)]
+        assert "never robust so far" in capsys.readouterr().err
+
+    def test_the_initial_weights_are_handed_over_if_nothing_helps(
+        self, settings: Settings, scripted: Any
     ) -> None:
         scripted(lambda attempt, step: 0.1)
         config = settings("fgsm", guard="stop", **LONG)
-        summary = train(config)
-        assert summary["weights"] == "initial"
-        assert events(config) == [("alarm", 41, 0), ("returned", 0, 0)]
-        assert "never robust so far" in capsys.readouterr().err
+        assert train(config, quiet=True)["weights"] == "initial"
+        assert events(config) == [(w, s, k) for k in range(4) for w, s in (("alarm", 41), ("returned", 0))]
 
     def test_rollback_goes_on_from_the_last_good_state_with_other_batches(
         self, settings: Settings, scripted: Any

@@ -139,11 +139,12 @@ class _Run:
                 if action in ("stop", "rollback"):
                     break
                 self._save_if_due(signals)
-            if action == "stop":
+            if action in ("stop", "rollback"):
                 weights = self._go_back()
-                break
-            if action == "rollback":
-                self._begin_again()
+                if state.attempt == MAX_ROLLBACKS or (action == "stop" and weights == "last_good"):
+                    break
+                self._begin_again(weights)
+                weights = "last"
         return self._hand_over(weights)
 
     def _open(self, stack: ExitStack) -> None:
@@ -268,9 +269,7 @@ class _Run:
         text = words(said, state.guard)
         self.console.warn(f"step {step} (epoch {epoch}): {text} (PertAlign average {average:.2f})")
         self._snapshot()
-        if said == "recovered":
-            return None
-        return "stop" if action == "rollback" and state.attempt >= MAX_ROLLBACKS else action
+        return action if said == "alarm" else None
 
     def _go_back(self) -> str:
         """Return to the last good state, the initial one if none ever was good; say which it is."""
@@ -284,14 +283,14 @@ class _Run:
         self._write("events", {"event": "returned", "step": state.step, "attempt": state.attempt})
         return weights
 
-    def _begin_again(self) -> None:
-        """Go on from the last good state with another data order.
+    def _begin_again(self, weights: str) -> None:
+        """Go on from where `_go_back` led, with another data order.
 
         Where nothing ever was good, the order is not to blame: the attack was too strong to begin with.
         Then eps grows from 0 over the first half of the new attempt.
         """
         state = self.state
-        if self._go_back() == "initial":
+        if weights == "initial":
             state.warmup = self.config.epochs / 2
         state.attempt += 1
         self._save()  # a run killed from here on must not go back a second time
