@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 
 from sora.methods._base import Hyper, Inputs, Method, StepOutput
+from sora.methods._compile import compiled_step
 from sora.methods._cost import Cost, cost_table, measure
 from sora.methods._pages import page
 from sora.methods._registry import Info, create, info, names, preset, register
@@ -40,6 +41,7 @@ __all__ = [
     "Inputs",
     "Method",
     "StepOutput",
+    "compiled_step",
     "cost_table",
     "create",
     "info",

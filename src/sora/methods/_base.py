@@ -88,6 +88,7 @@ class Method(nn.Module, ABC):
     hyper_class: ClassVar[type[Hyper]] = Hyper
     updates: int = 1  # weight updates a batch; the caller repeats `step` as often
     needs_gradient: ClassVar[bool] = False  # the method itself uses g', observed or not
+    compilable: ClassVar[bool] = False  # `craft` is a function of tensors that `torch.compile` can take whole
     only_attacks: ClassVar[bool] = True  # all of `craft` runs in the attack's mode; else it says where itself
     strict_gradient: bool = False  # g' of the cross-entropy alone, at the price of another backward pass
 
@@ -201,6 +202,7 @@ class Method(nn.Module, ABC):
         if not self.observing or g is None or g_adv is None:
             align = linearity = nan
         else:
+            extras["zero_gradient"] = (g == 0).float().mean()  # pixels the attack cannot move
             align = curvature.pert_align(g, g_adv)
             linearity = curvature.linearity(g, g_adv, self.threat.norm)
         return StepOutput(

@@ -35,6 +35,7 @@ class FGSMRS(Method):
 
     hyper_class = Hyper
     hyper: Hyper
+    compilable = True
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
         """Noise inside the ball."""

@@ -36,6 +36,7 @@ class NFGSM(Method):
 
     hyper_class = Hyper
     hyper: Hyper
+    compilable = True
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
         """Noise of k times the ball's radius."""

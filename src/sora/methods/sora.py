@@ -63,6 +63,7 @@ class SORA(Method):
     hyper_class = Hyper
     hyper: Hyper
     needs_gradient = True
+    compilable = True
     v: Tensor
     alpha_star: Tensor
     counts: Tensor

@@ -65,6 +65,10 @@ class TrainConfig(Options):
         (), "numbers of the held-out slice to watch, e.g. gradalign,aae,kl,elle,pgd"
     )
     monitor_every: int = option(50, "steps between two looks of the monitors", low=1)
+    precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "number format of the network's passes")
+    compile: bool = option(False, "compile both passes into one graph; minutes first, faster steps after")
+    accumulate: int = option(1, "parts a batch is split into, to save memory", low=1)
+    sync_bn: bool = option(False, "BatchNorm statistics over the batch of all processes")
     device: str = option("auto", "cpu, cuda, cuda:1 ...; auto: a GPU if there is one")
     threads: int = option(0, "CPU threads; 0: torch's choice", low=0)
     out: str | None = option(None, "run folder; none: runs/DATASET-METHOD-sSEED")
@@ -80,6 +84,8 @@ class TrainConfig(Options):
         entry = methods.info(self.method)
         if self.ema == 1:
             raise UserError("ema is 1.0, which never moves; allowed: 0 to 0.99999")
+        if self.compile and (not entry.cls.compilable or self.eps_warmup):
+            raise UserError("compile works with fgsm-rs, n-fgsm and sora and without eps_warmup")
         data.Augment.parse(self.augment)
         for name in self.attacks:
             parse_attack(name)

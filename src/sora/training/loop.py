@@ -16,20 +16,23 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from sora import data, methods
 from sora._seeds import mix
 from sora.data import Batch, Loader, Splits
-from sora.errors import RunError
+from sora.errors import RunError, UserError
 from sora.evaluation import Evaluation, evaluate
 from sora.methods import Method, StepOutput
 from sora.models import fast_layout
 from sora.training import distributed, schedule
 from sora.training._files import JsonLines, write_json, write_tensors, write_text
+from sora.training.accumulate import NUMBERS, step_in_parts
 from sora.training.allocator import keep_freed_memory
 from sora.training.config import TrainConfig
 from sora.training.console import Console, Interrupted, Signals
 from sora.training.guard import words
 from sora.training.monitors import Monitors
+from sora.training.precision import at_precision, loss_scale, make_scaler
 from sora.training.run import build_model, fingerprint, load_weights, plain_state, resolved, save_model
 from sora.training.state import Checkpoints, State, mean
 from sora.training.summary import summarize
+from sora.training.sync_bn import sync_batch_norm
 
 MAX_ROLLBACKS = 3
 _STEP, _EPOCH, _INIT = 0, 1, 2  # separate random streams under one seed
@@ -92,8 +95,12 @@ class _Run:
         built, self.spec = build_model(config, dataset) if model is None else (model, {"name": "given"})
         if config.init:
             load_weights(built, config.init)
+        if config.sync_bn and world > 1:
+            built = sync_batch_norm(built.to(device))
         self.state = self._state(fast_layout(built.to(device)), augment, dataset)
-        self.wrapped = distributed.wrap(self.state.model)
+        trained = at_precision(self.state.model, config.precision)
+        self.wrapped = distributed.wrap(trained)
+        self.compiled = methods.compiled_step(self.state.method, trained) if config.compile else None
         self.fallback = methods.create("pgd-10", self.threat, align="final").to(device)
         self.monitors = Monitors(
             config.monitor, config.monitor_every, self.splits.holdout, self.threat, device
@@ -114,9 +121,12 @@ class _Run:
             epochs=config.epochs,
             steps_per_epoch=self.steps_per_epoch,
         )
+        if config.accumulate > 1 and method.updates > 1:
+            raise UserError(f"accumulate must be 1 with {config.method}, which replays whole batches")
         average = get_ema_multi_avg_fn(config.ema or 0.0)  # type: ignore[no-untyped-call]
         ema = AveragedModel(model, multi_avg_fn=average) if config.ema else None
-        return State(model, make_optimizer(config, model), method, ema)
+        scaler = make_scaler(config.precision, self.device)
+        return State(model, make_optimizer(config, model), method, ema, scaler)
 
     def go(self, stack: ExitStack) -> dict[str, Any]:
         """Train from wherever the folder says to the end, then judge the result."""
@@ -191,11 +201,14 @@ class _Run:
         for replay in range(method.updates):
             update = state.step * updates + replay
             rate = schedule.apply(state.optimizer, config, update, self.total * updates)
-            out = method.step(self.wrapped, batch.x, batch.y, index=batch.index, transform=batch.transform)
+            step = self.compiled if self.compiled and method is state.method else method.step
+            scale = loss_scale(state.scaler, self.device)
+            out = step_in_parts(step, self.wrapped, batch, config.accumulate, scale)
             if config.on_nonfinite == "skip" and self._is_nonfinite(out.loss):
                 state.skipped += 1
             else:
-                state.optimizer.step()
+                state.scaler.step(state.optimizer)
+                state.scaler.update()
                 if state.ema is not None:
                     state.ema.update_parameters(state.model)
             state.optimizer.zero_grad(set_to_none=True)
@@ -206,8 +219,7 @@ class _Run:
         return distributed.any_rank(not bool(loss.isfinite()), self.device)
 
     def _note(self, out: StepOutput, rate: float) -> None:
-        names = ("loss", "accuracy", "pert_align", "linearity", "step_size")
-        row = {name: getattr(out, name) for name in names} | out.extras
+        row = {name: getattr(out, name) for name in NUMBERS} | out.extras
         self.buffer.append(row | {"lr": torch.full((), rate)})
 
     def _collect(self) -> None:

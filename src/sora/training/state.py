@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
@@ -33,6 +34,7 @@ class State:
     optimizer: Optimizer
     method: Method
     ema: AveragedModel | None
+    scaler: GradScaler = field(default_factory=lambda: GradScaler("cpu", enabled=False))
     guard: Guard = field(default_factory=Guard)
     step: int = 0
     attempt: int = 0
@@ -63,6 +65,7 @@ class State:
         """Everything else, as plain numbers."""
         return {
             "guard": self.guard.state_dict(),
+            "scaler": self.scaler.state_dict(),
             "recent": list(self.recent),
             **{name: getattr(self, name) for name in _PLAIN},
         }
@@ -75,6 +78,8 @@ class State:
             self.ema.load_state_dict(_under("ema", tensors))
         self._restore_optimizer(_under("optimizer", tensors))
         self.guard.load_state_dict(header["guard"])
+        if self.scaler.is_enabled():
+            self.scaler.load_state_dict(header["scaler"])
         self.recent = deque(header["recent"], maxlen=RECENT)
         for name in _PLAIN:
             setattr(self, name, header[name])

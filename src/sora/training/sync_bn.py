@@ -1,0 +1,58 @@
+"""BatchNorm over the batch of all ranks. torch's own class does it on CUDA but refuses CPU tensors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.nn.functional import all_reduce
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+def sync_batch_norm(model: nn.Module) -> nn.Module:
+    """Replace every BatchNorm; parameters and buffers, their names and order stay as they are."""
+    if next(model.parameters()).device.type == "cuda":
+        synced: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        return synced
+    for name, module in model.named_children():
+        setattr(model, name, _synced(module) if isinstance(module, _BatchNorm) else sync_batch_norm(module))
+    return model
+
+
+def _synced(module: _BatchNorm) -> CPUSyncBatchNorm:
+    synced = CPUSyncBatchNorm(
+        module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats
+    )
+    synced.load_state_dict(module.state_dict())
+    return synced.to(next(module.buffers(), torch.empty(0)).dtype).train(module.training)
+
+
+class CPUSyncBatchNorm(_BatchNorm):
+    """Batch statistics from sums that a differentiable all-reduce adds up over ranks."""
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() < 2:
+            raise ValueError(f"expected a batch of features, got shape {tuple(input.shape)}")
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise (N, C, ...); while training by the mean and variance over all ranks."""
+        if not self.training or not distributed.is_initialized():
+            return super().forward(input)
+        dims = [d for d in range(input.dim()) if d != 1]
+        count = input.new_full((1,), input.numel() / input.shape[1])
+        sums = all_reduce(torch.cat((input.sum(dims), count)))  # type: ignore[no-untyped-call]
+        shape = (1, -1) + (1,) * (input.dim() - 2)
+        mean = sums[:-1] / sums[-1]
+        centred = input - mean.view(shape)  # a second reduction, but no cancellation in the variance
+        variance = all_reduce(centred.square().sum(dims)) / sums[-1]  # type: ignore[no-untyped-call]
+        self._track(mean.detach(), variance.detach(), sums[-1].detach())
+        out: Tensor = centred * (variance + self.eps).rsqrt().view(shape)
+        return out if not self.affine else out * self.weight.view(shape) + self.bias.view(shape)
+
+    @torch.no_grad()
+    def _track(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+            return
+        self.num_batches_tracked += 1
+        share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean, share)
+        self.running_var.lerp_(variance * count / (count - 1), share)

@@ -1,0 +1,121 @@
+"""Half precision crafts the same attack, and splitting a batch changes no gradient."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from sora import methods
+from sora.data import Batch
+from sora.threat import Linf
+from sora.training.accumulate import step_in_parts
+from sora.training.precision import at_precision, loss_scale, make_scaler
+
+torch.set_num_threads(1)
+
+SIGNS = """
+import json, torch
+from sora import models
+from sora._passes import input_gradient
+from sora.training.precision import at_precision
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = models.create("preactresnet18", 10, width=16).eval()
+x, y = torch.rand(16, 3, 32, 32), torch.randint(0, 10, (16,))
+full, half = (input_gradient(at_precision(model, p), x, y)[0] for p in ("fp32", "bf16"))
+large = full.abs() >= full.abs().median()
+print(json.dumps([float((full.sign() == half.sign())[large].float().mean()), str(half.dtype)]))
+"""
+
+
+def test_bf16_crafts_the_signs_of_fp32() -> None:
+    # In a process of its own: some virtual machines announce AMX but do not allow it.
+    env = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"}
+    done = subprocess.run([sys.executable, "-c", SIGNS], env=env, check=True, capture_output=True, text=True)
+    share, dtype = json.loads(done.stdout)
+    assert dtype == "torch.float32"
+    assert share > 0.98
+
+
+def convolution() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
+
+
+def test_only_the_passes_are_cast() -> None:
+    model = convolution()[:3]  # without the linear layer, see above
+    seen: list[torch.dtype] = []
+    model[0].register_forward_hook(lambda module, args, out: seen.append(out.dtype))
+    out = at_precision(model, "bf16")(torch.rand(2, 3, 8, 8))
+    assert seen == [torch.bfloat16]
+    assert out.dtype == torch.float32
+    out.sum().backward()
+    assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {torch.float32}
+
+
+def test_fp32_is_the_model_itself_and_needs_no_scale() -> None:
+    model, cpu = convolution(), torch.device("cpu")
+    assert at_precision(model, "fp32") is model
+    assert loss_scale(make_scaler("fp32", cpu), cpu) is None
+    assert loss_scale(make_scaler("bf16", cpu), cpu) is None
+
+
+def test_a_scaled_fp16_loss_gives_the_fp32_update() -> None:
+    cpu = torch.device("cpu")
+    x, y = torch.rand(6, 3, 8, 8), torch.arange(6) % 4
+    weights = {}
+    for precision in ("fp32", "fp16"):
+        model = convolution()
+        method = methods.create("sora", Linf(8 / 255))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+        scaler = make_scaler(precision, cpu)
+        torch.manual_seed(1)
+        out = method.step(at_precision(model, precision), x, y, loss_scale=loss_scale(scaler, cpu))
+        scaler.step(optimizer)
+        scaler.update()
+        weights[precision] = torch.cat([p.detach().flatten() for p in model.parameters()])
+        assert 0.5 < float(out.pert_align) <= 1.01
+    start = torch.cat([p.detach().flatten() for p in convolution().parameters()])
+    moved = (weights["fp32"] - start).norm()
+    assert float(moved) > 1e-3
+    assert float((weights["fp16"] - weights["fp32"]).norm() / moved) < 0.05
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4, 100])
+def test_parts_of_a_batch_add_up_to_its_gradient(parts: int) -> None:
+    x, y = torch.rand(7, 3, 8, 8, dtype=torch.float64), torch.arange(7) % 4
+    whole = convolution().double()
+    split = copy.deepcopy(whole)
+    expected = methods.create("benign", Linf(8 / 255)).step(whole, x, y)
+    batch = Batch(x, y, torch.arange(7), None)
+    found = step_in_parts(methods.create("benign", Linf(8 / 255)).step, split, batch, parts, None)
+    torch.testing.assert_close(found.loss.double(), expected.loss.double(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.accuracy, expected.accuracy, rtol=1e-5, atol=1e-6)
+    for a, b in zip(whole.parameters(), split.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-9, atol=1e-12)
+
+
+def test_the_weight_of_a_part_does_not_reach_the_attack() -> None:
+    x, y = torch.rand(4, 3, 8, 8, dtype=torch.float64), torch.arange(4)
+    method = methods.create("sora", Linf(8 / 255))
+    noise = method.draw(x)
+    plain = method.step(convolution().double(), x, y, noise=noise)
+    again = methods.create("sora", Linf(8 / 255))
+    weighted = again.step(convolution().double(), x, y, noise=noise, loss_scale=0.25)
+    torch.testing.assert_close(weighted.x_adv, plain.x_adv, rtol=0, atol=0)
+    torch.testing.assert_close(weighted.linearity, plain.linearity)
+
+
+def test_zero_gradient_pixels_are_counted() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
+    with torch.no_grad():
+        model[1].weight[:, :3] = 0
+    out = methods.create("fgsm-rs", Linf(8 / 255)).step(model, torch.rand(5, 3, 2, 2), torch.arange(5) % 2)
+    assert float(out.extras["zero_gradient"]) == pytest.approx(3 / 12)
