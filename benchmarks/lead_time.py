@@ -3,10 +3,11 @@
     sora train --method fgsm ... --monitor gradalign,aae,kl,elle,altpertalign,fgsm,pgd --monitor-every 1
     python benchmarks/lead_time.py RUN [RUN ...]
 
-The fall is the first look at which PGD-10 accuracy on the held-out slice is half its best or less. A metric's
-level before is its median over the first ten looks, its level after over the last ten (of logarithms for KL
-and ELLE, which have no range). It has reacted when the median of five looks has gone a quarter of the way and
-stays there for three looks, and turned when it has gone half of it. Positive leads come before the fall.
+Series are smoothed by the median of five looks. The fall is the first look at which PGD-10 accuracy on the
+held-out slice is half its best or less. A metric's level before is its median over the first ten looks, its
+level after over the last ten (of logarithms for KL and ELLE, which have no range). It has reacted when it has
+gone a quarter of the way and stays there for three looks, and turned when it has gone half of it. Positive
+leads come before the fall.
 """
 
 from __future__ import annotations
@@ -24,18 +25,25 @@ METRICS = ("pert_align", "gradalign", "altpertalign", "elle", "aae", "kl")
 EDGE, STAY = 10, 3
 
 
+def smooth(values: list[float]) -> list[float]:
+    """The median of each value and the four before it."""
+    return [median(values[max(0, k - 4) : k + 1]) for k in range(len(values))]
+
+
 def fall_of_pgd(looks: list[dict[str, Any]]) -> int | None:
     """The step of the first look after the best at which PGD accuracy is half of it or less."""
-    best = max(range(len(looks)), key=lambda k: looks[k]["pgd"])
-    return next((look["step"] for look in looks[best:] if look["pgd"] <= looks[best]["pgd"] / 2), None)
+    pgd = smooth([look["pgd"] for look in looks])
+    best = pgd.index(max(pgd))
+    return next((looks[k]["step"] for k in range(best, len(pgd)) if pgd[k] <= pgd[best] / 2), None)
 
 
 def reaction(looks: list[dict[str, Any]], name: str, share: float) -> int | None:
     """The step at which a metric has gone `share` of the way from its level before to its level after."""
     values = [math.log10(max(look[name], 1e-12)) if name in ("kl", "elle") else look[name] for look in looks]
-    smooth = [median(values[max(0, k - 4) : k + 1]) for k in range(len(values))]
     before, after = median(values[:EDGE]), median(values[-EDGE:])
-    gone = [(value - before) / (after - before) >= share for value in smooth]
+    if before == after:
+        return None
+    gone = [(value - before) / (after - before) >= share for value in smooth(values)]
     return next((looks[k]["step"] for k in range(len(gone)) if all(gone[k : k + STAY])), None)
 
 

@@ -63,6 +63,12 @@ class TestRule:
     def test_silent_at_the_start_then_at_once(self) -> None:
         assert say(Guard(), [0.0] * 60) == [(41, "alarm")]
 
+    def test_a_slow_start_gets_time_to_climb_but_not_for_ever(self) -> None:
+        climb = [0.006 * step for step in range(130)]  # 0.24 at update 41, over 0.40 from update 71 on
+        assert say(Guard(), climb) == []
+        assert say(Guard(), [0.25] * 150) == [(101, "alarm")]
+        assert say(Guard(), [0.19] * 150) == [(41, "alarm")]
+
     def test_a_calm_run_is_left_alone(self) -> None:
         assert say(Guard(), [0.0] * 5 + [0.8] * 500) == []
 
@@ -94,7 +100,7 @@ class TestRule:
 
     def test_extreme_thresholds(self) -> None:
         assert say(Guard(start=-2, clear=-1.5), [-1.0] * 200) == []
-        assert say(Guard(start=1.1, clear=1.2, silent=1), [1.0] * 200) == [(2, "alarm")]
+        assert say(Guard(start=1.1, clear=1.2, silent=1, early=0), [1.0] * 200) == [(2, "alarm")]
 
     def test_healthy_only_past_the_silence_and_above_the_clear_threshold(self) -> None:
         guard = Guard()

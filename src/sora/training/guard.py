@@ -1,8 +1,9 @@
 """The alarm: catastrophic overfitting seen from PertAlign alone, which training computes anyway.
 
 The rule. A moving average `A = 0.8 A + 0.2 PertAlign`, silent for the first 40 updates because PertAlign
-starts near 0 for every method. The alarm is raised when `A < 0.30` and taken back when `A > 0.40`. A slower
-average hears a slow collapse too late, a higher line rings in trainings that end robust.
+starts near 0 for every method. The alarm is raised when `A < 0.30` and taken back when `A > 0.40`. Up to
+update 100 a run that has not been above 0.40 yet may still be climbing, and is judged at 0.20 instead. A
+slower average hears a slow collapse too late, a higher line rings in trainings that end robust.
 """
 
 from __future__ import annotations
@@ -21,16 +22,20 @@ class Guard:
 
     Args:
         start: The moving average under which the alarm is raised.
+        early_start: The same for a run that has never been healthy, in its first `early` updates.
         clear: The moving average over which it is taken back.
         decay: Weight of the past in the moving average.
         silent: Updates at the start during which no alarm is raised.
+        early: See `early_start`.
         min_batches: Updates an alarm lasts at least.
     """
 
     start: float = 0.30
+    early_start: float = 0.20
     clear: float = 0.40
     decay: float = 0.8
     silent: int = 40
+    early: int = 100
     min_batches: int = 20
     average: float = math.nan
     lowest: float = math.nan
@@ -42,6 +47,12 @@ class Guard:
     def alarmed(self) -> bool:
         """Whether an alarm is standing."""
         return self.alarmed_for >= 0
+
+    @property
+    def line(self) -> float:
+        """The average under which the next value would raise the alarm."""
+        climbing = self.seen <= self.early and not self.was_healthy
+        return min(self.start, self.early_start) if climbing else self.start
 
     @property
     def healthy(self) -> bool:
@@ -64,7 +75,7 @@ class Guard:
             if self.alarmed_for >= self.min_batches and self.average > self.clear:
                 self.alarmed_for = -1
                 return "recovered"
-        elif self.average < self.start:
+        elif self.average < self.line:
             self.alarmed_for = 0
             return "alarm"
         return "ok"
