@@ -1,6 +1,6 @@
 """How many steps before the fall of PGD accuracy each metric reacts to catastrophic overfitting.
 
-    sora train --method fgsm ... --monitor gradalign,aae,kl,elle,altpertalign,fgsm,pgd --monitor-every 1
+    sora train ... --log-every 1 --monitor-every 1 --monitor gradalign,aae,kl,elle,altpertalign,fgsm,pgd
     python benchmarks/lead_time.py RUN [RUN ...]
 
 Series are smoothed by the median of five looks. The fall is the first look at which PGD-10 accuracy on the
@@ -20,6 +20,7 @@ from statistics import median
 from typing import Any
 
 from sora.report.curves import read_lines
+from sora.training import Guard
 
 METRICS = ("pert_align", "gradalign", "altpertalign", "elle", "aae", "kl")
 EDGE, STAY = 10, 3
@@ -47,13 +48,19 @@ def reaction(looks: list[dict[str, Any]], name: str, share: float) -> int | None
     return next((looks[k]["step"] for k in range(len(gone)) if all(gone[k : k + STAY])), None)
 
 
+def first_alarm(lines: list[dict[str, Any]]) -> int | None:
+    """The step at which the guard, as it is now, raises its first alarm."""
+    guard = Guard()
+    return next((line["step"] for line in lines if guard.update(line["pert_align"]) == "alarm"), None)
+
+
 def leads(folder: Path) -> dict[str, Any]:
     """Lead in steps of the guard's alarm and of every metric, at a quarter and at half of the way."""
     looks = read_lines(folder / "monitors.jsonl")
     fall = fall_of_pgd(looks)
     if fall is None:
         return {"run": folder.name, "fall": None}
-    alarm = next((e["step"] for e in read_lines(folder / "events.jsonl") if e["event"] == "alarm"), None)
+    alarm = first_alarm(read_lines(folder / "metrics.jsonl"))
     found: dict[str, Any] = {"run": folder.name, "fall": fall, "alarm": alarm and fall - alarm}
     for name in METRICS:
         steps = [reaction(looks, name, share) for share in (0.25, 0.5)]
