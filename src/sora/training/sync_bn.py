@@ -10,20 +10,22 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 def sync_batch_norm(model: nn.Module) -> nn.Module:
     """Replace every BatchNorm; parameters and buffers, their names and order stay as they are."""
-    if next(model.parameters()).device.type == "cuda":
-        synced: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
-        return synced
-    for name, module in model.named_children():
-        setattr(model, name, _synced(module) if isinstance(module, _BatchNorm) else sync_batch_norm(module))
+    if any(parameter.is_cuda for parameter in model.parameters()):
+        converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+        return converted
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, _BatchNorm):
+                setattr(parent, name, _synced(child))
     return model
 
 
 def _synced(module: _BatchNorm) -> CPUSyncBatchNorm:
-    synced = CPUSyncBatchNorm(
-        module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats
-    )
+    dtype = next((tensor.dtype for tensor in (*module.parameters(), *module.buffers())), None)
+    options = (module.eps, module.momentum, module.affine, module.track_running_stats)
+    synced = CPUSyncBatchNorm(module.num_features, *options, dtype=dtype)
     synced.load_state_dict(module.state_dict())
-    return synced.to(next(module.buffers(), torch.empty(0)).dtype).train(module.training)
+    return synced.train(module.training)
 
 
 class CPUSyncBatchNorm(_BatchNorm):

@@ -1,0 +1,159 @@
+"""Two processes train what one would: the same gradients, the same coefficient, also after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import distributed as dist
+from torch import multiprocessing, nn
+
+from sora import methods
+from sora.methods import Method
+from sora.threat import Linf
+from sora.training.distributed import any_rank, average_buffers, mean_over_ranks, wrap
+from sora.training.sync_bn import CPUSyncBatchNorm, sync_batch_norm
+
+torch.set_num_threads(1)
+
+BATCH, CLASSES = 8, 3
+
+
+def network(batchnorm: bool) -> nn.Module:
+    torch.manual_seed(0)
+    middle = nn.BatchNorm2d(4) if batchnorm else nn.Identity()
+    layers = [nn.Conv2d(2, 4, 3), middle, nn.Tanh(), nn.Flatten(), nn.Linear(64, CLASSES)]
+    return nn.Sequential(*layers).double()
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.rand(BATCH, 2, 6, 6, generator=generator, dtype=torch.float64), torch.arange(BATCH) % CLASSES
+
+
+def two_steps(model: nn.Module, inner: nn.Module, method: Method, share: slice) -> dict[str, Any]:
+    """Two steps on a share of the same batch with the same noise for each image."""
+    x, y = batch()
+    torch.manual_seed(2)
+    for _ in range(2):
+        noise = tuple(part[share] for part in method.draw(x))
+        inner.zero_grad()
+        method.step(model, x[share], y[share], noise=noise)
+        with torch.no_grad():
+            for parameter in inner.parameters():
+                parameter -= 0.5 * parameter.grad
+    return {
+        "gradients": [p.grad for p in inner.parameters()],
+        "v": method.v if hasattr(method, "v") else torch.zeros(()),
+        "buffers": [b for b in inner.buffers() if b.is_floating_point()],
+    }
+
+
+def rank_main(rank: int, port: int, batchnorm: bool, name: str, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    model = network(batchnorm)
+    if batchnorm:
+        model = sync_batch_norm(model)
+        assert isinstance(model[1], CPUSyncBatchNorm)
+    share = slice(rank * BATCH // 2, (rank + 1) * BATCH // 2)
+    found = two_steps(wrap(model), model, methods.create(name, Linf("8/255")).double(), share)
+    torch.save(found, Path(folder) / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.mark.parametrize("name", ["sora", "fgsm-rs"])
+@pytest.mark.parametrize(("batchnorm", "tolerance"), [(False, 1e-10), (True, 1e-6)])
+def test_two_ranks_give_the_gradients_of_one(
+    tmp_path: Path, name: str, batchnorm: bool, tolerance: float
+) -> None:
+    multiprocessing.spawn(rank_main, (free_port(), batchnorm, name, str(tmp_path)), nprocs=2)
+    model = network(batchnorm)
+    whole = two_steps(model, model, methods.create(name, Linf("8/255")).double(), slice(0, BATCH))
+    assert any(bool((g != 0).any()) for g in whole["gradients"])
+    for rank in (0, 1):
+        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        torch.testing.assert_close(found["v"], whole["v"], rtol=0, atol=1e-7)
+        for kind in ("gradients", "buffers"):
+            for ours, theirs in zip(found[kind], whole[kind], strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance)
+
+
+def agree_main(rank: int, port: int) -> None:
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    model = nn.BatchNorm1d(1)
+    model.running_mean.fill_(float(rank))
+    average_buffers(model)
+    assert float(model.running_mean) == 0.5
+    found = mean_over_ranks(torch.tensor([float(rank), float("nan") if rank else 3.0]))
+    assert found.tolist() == [0.5, 3.0]
+    assert any_rank(rank == 1, torch.device("cpu"))
+    assert not any_rank(False, torch.device("cpu"))
+    dist.destroy_process_group()
+
+
+def test_ranks_agree_on_averages_and_flags() -> None:
+    multiprocessing.spawn(agree_main, (free_port(),), nprocs=2)
+
+
+def test_sync_bn_keeps_names_and_is_batchnorm_in_one_process() -> None:
+    model = network(batchnorm=True)
+    synced = sync_batch_norm(network(batchnorm=True))
+    assert list(synced.state_dict()) == list(model.state_dict())
+    x, _ = batch()
+    torch.testing.assert_close(synced(x), model(x), rtol=0, atol=0)
+    torch.testing.assert_close(synced.eval()(x), model.eval()(x), rtol=0, atol=0)
+
+
+def torchrun(out: Path) -> subprocess.Popen[str]:
+    flags = "--dataset digits --width 4 --epochs 2 --batch-size 128 --limit-train 640 --limit-test 50"
+    more = "--holdout 0 --attacks clean --checkpoint-every 1 --threads 1 --device cpu --quiet --out"
+    ranks = "torch.distributed.run --standalone --nproc-per-node=2 --max-restarts=3 -m sora train"
+    command = [sys.executable, "-m", *ranks.split(), *flags.split(), *more.split(), str(out)]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def ranks_of(launcher: int) -> list[int]:
+    """The processes a launcher has started."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    return [int(child) for child in children]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the ranks in /proc")
+def test_a_killed_rank_restarts_and_the_run_ends_with_the_same_bits(tmp_path: Path) -> None:
+    calm = torchrun(tmp_path / "calm")
+    assert calm.wait(300) == 0, calm.stderr.read()  # type: ignore[union-attr]
+    killed = torchrun(tmp_path / "killed")
+    checkpoints = tmp_path / "killed" / "checkpoints"
+    while killed.poll() is None and len(list(checkpoints.glob("step-*"))) < 2:
+        time.sleep(0.01)
+    os.kill(ranks_of(killed.pid)[1], signal.SIGKILL)
+    _, errors = killed.communicate(timeout=400)
+    assert killed.returncode == 0, errors
+    assert "signal 9" in errors.lower() or "SIGKILL" in errors or "exitcode: -9" in errors
+    a, b = (load_file(tmp_path / run / "model.safetensors") for run in ("calm", "killed"))
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    lines = (tmp_path / "killed" / "metrics.jsonl").read_text().splitlines()
+    steps = [json.loads(line)["step"] for line in lines]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == 10
