@@ -118,7 +118,7 @@ class Checkpoints:
         self.fingerprint = fingerprint  # of the settings, so that another run's file is not taken for ours
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.glob(".*.tmp"):  # from a kill in the middle of a write
-            leftover.unlink()
+            leftover.unlink(missing_ok=True)  # another rank may have been first
 
     @property
     def best(self) -> Path:

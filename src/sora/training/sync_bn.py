@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.nn.functional import all_reduce
 from torch.nn.modules.batchnorm import _BatchNorm
 
 
@@ -28,6 +29,29 @@ def _synced(module: _BatchNorm) -> CPUSyncBatchNorm:
     return synced.train(module.training)
 
 
+class _SumOverRanks(torch.autograd.Function):
+    """An all-reduce; every rank's loss depends on the sum, so gradients are summed as well."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        return _summed(values)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return _summed(gradient)
+
+
+def _summed(values: Tensor) -> Tensor:
+    values = values.clone()
+    distributed.all_reduce(values)
+    return values
+
+
+def _sum_over_ranks(values: Tensor) -> Tensor:
+    summed: Tensor = _SumOverRanks.apply(values)  # type: ignore[no-untyped-call]
+    return summed
+
+
 class CPUSyncBatchNorm(_BatchNorm):
     """Batch statistics from sums that a differentiable all-reduce adds up over ranks."""
 
@@ -41,11 +65,11 @@ class CPUSyncBatchNorm(_BatchNorm):
             return super().forward(input)
         dims = [d for d in range(input.dim()) if d != 1]
         count = input.new_full((1,), input.numel() / input.shape[1])
-        sums = all_reduce(torch.cat((input.sum(dims), count)))  # type: ignore[no-untyped-call]
+        sums = _sum_over_ranks(torch.cat((input.sum(dims), count)))
         shape = (1, -1) + (1,) * (input.dim() - 2)
         mean = sums[:-1] / sums[-1]
         centred = input - mean.view(shape)  # a second reduction, but no cancellation in the variance
-        variance = all_reduce(centred.square().sum(dims)) / sums[-1]  # type: ignore[no-untyped-call]
+        variance = _sum_over_ranks(centred.square().sum(dims)) / sums[-1]
         self._track(mean.detach(), variance.detach(), sums[-1].detach())
         out: Tensor = centred * (variance + self.eps).rsqrt().view(shape)
         return out if not self.affine else out * self.weight.view(shape) + self.bias.view(shape)
