@@ -25,7 +25,7 @@ from sora import methods, models
 from sora.threat import Linf
 from sora.training.allocator import keep_freed_memory
 from sora.training.config import TrainConfig
-from sora.training.loop import make_optimizer
+from sora.training.setup import make_optimizer
 
 Call = Callable[[], object]
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
