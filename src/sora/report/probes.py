@@ -15,6 +15,7 @@ from matplotlib.ticker import PercentFormatter
 from sora.report._figure import BLUE, GREY, RED, panels, save
 
 Found = Mapping[str, Mapping[str, Any]]  # a run's name and what its probe wrote
+NOTICED = 0.02  # a rise of FGSM accuracy larger than this is marked
 MARKS = {"FGSM": "X", "FGSM-RS": "^", "PGD-10": "*", "SORA": "o"}
 
 
@@ -28,7 +29,7 @@ def eps_curve_picture(found: Found, file: Path) -> None:
         panel.plot(*zip(*strong, strict=True), color=BLUE, label="PGD-10", linewidth=1.8)
         panel.axvline(0, color=GREY, linewidth=0.8)
         panel.axvline(1, color=GREY, linewidth=0.8, linestyle="--")
-        if curve["index"] > 0:
+        if curve["index"] > NOTICED:
             panel.axvspan(curve["rise"]["from"], curve["rise"]["to"], color=RED, alpha=0.10)
         panel.set(
             title=f"{name}: largest rise {100 * curve['index']:.1f} points",
