@@ -22,13 +22,14 @@ def test_which_methods_compile() -> None:
 
 @pytest.mark.parametrize("name", COMPILED)
 @pytest.mark.parametrize("scale", [None, 0.25])
-def test_the_compiled_step_agrees_with_the_eager_one(name: str, scale: float | None) -> None:
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_the_compiled_step_agrees_with_the_eager_one(name: str, scale: float | None, backend: str) -> None:
     eager_model = batchnorm()
     del eager_model[3]  # Dropout draws its own randomness, which no noise replaces
     model = copy.deepcopy(eager_model)
     eager, method = create(name, LINF), create(name, LINF)
     x, y = images(dtype=torch.float32)
-    step = compiled_step(method, model, backend="aot_eager")
+    step = compiled_step(method, model, backend=backend)
     for _ in range(2):
         noise = eager.draw(x)
         expected = eager.step(eager_model, x, y, noise=noise, loss_scale=scale)
