@@ -29,6 +29,9 @@ lint: setup
 
 bench: setup
 	for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	$(BIN)/python benchmarks/step.py --width 64 --rounds 5
+	$(BIN)/python benchmarks/textbook.py --width 64 --rounds 5 --processes 1
+	$(BIN)/python benchmarks/memory.py --width 64
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
