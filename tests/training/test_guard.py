@@ -36,13 +36,14 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Script], None]:
     """Replace the PertAlign of every step by a script."""
 
     def install(script: Script) -> None:
-        real = loop._Run._note
+        real = loop._Run._train_on
 
-        def note(self: Any, out: Any, rate: float) -> None:
+        def train_on(self: Any, batch: Any) -> None:
+            real(self, batch)
             value = script(self.state.attempt, self.state.step)
-            real(self, out._replace(pert_align=torch.tensor(value)), rate)
+            self.journal._recent[-1]["pert_align"] = torch.tensor(value)
 
-        monkeypatch.setattr(loop._Run, "_note", note)
+        monkeypatch.setattr(loop._Run, "_train_on", train_on)
 
     return install
 

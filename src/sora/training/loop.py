@@ -10,32 +10,29 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import SGD, AdamW, Optimizer
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from sora import data, methods
-from sora._seeds import mix
+from sora._seeds import EPOCH, STEP, mix
 from sora.data import Batch, Loader, Splits
-from sora.errors import RunError, UserError
+from sora.errors import RunError
 from sora.evaluation import Evaluation, evaluate
-from sora.methods import Method, StepOutput
-from sora.models import fast_layout
+from sora.methods import Method
 from sora.training import distributed, schedule
-from sora.training._files import JsonLines, write_json, write_tensors, write_text
-from sora.training.accumulate import NUMBERS, step_in_parts
+from sora.training._files import write_json, write_tensors, write_text
+from sora.training.accumulate import step_in_parts
 from sora.training.allocator import keep_freed_memory
 from sora.training.config import TrainConfig
 from sora.training.console import Console, Interrupted, Signals
 from sora.training.guard import words
+from sora.training.journal import Journal
 from sora.training.monitors import Monitors
-from sora.training.precision import at_precision, loss_scale, make_scaler
-from sora.training.run import build_model, fingerprint, load_weights, plain_state, resolved, save_model
-from sora.training.state import Checkpoints, State, mean
+from sora.training.precision import at_precision, loss_scale
+from sora.training.run import fingerprint, plain_state, resolved, save_model
+from sora.training.setup import prepare_model, prepare_state
+from sora.training.state import Checkpoints, mean
 from sora.training.summary import summarize
-from sora.training.sync_bn import sync_batch_norm
 
 MAX_ROLLBACKS = 3
-_STEP, _EPOCH, _INIT = 0, 1, 2  # separate random streams under one seed
 
 
 def train(
@@ -90,14 +87,8 @@ class _Run:
         self.steps_per_epoch = len(self.loader)
         self.total = config.epochs * self.steps_per_epoch
         self.threat = config.threat()
-        torch.manual_seed(mix(config.seed, _INIT))
-        self.spec: dict[str, Any]
-        built, self.spec = build_model(config, dataset) if model is None else (model, {"name": "given"})
-        if config.init:
-            load_weights(built, config.init)
-        if config.sync_bn and world > 1:
-            built = sync_batch_norm(built.to(device))
-        self.state = self._state(fast_layout(built.to(device)), augment, dataset)
+        built, self.spec = prepare_model(config, dataset, device, model)
+        self.state = prepare_state(config, built, dataset, len(self.splits.train), self.steps_per_epoch)
         trained = at_precision(self.state.model, config.precision)
         self.wrapped = distributed.wrap(trained)
         self.compiled = methods.compiled_step(self.state.method, trained) if config.compile else None
@@ -107,26 +98,6 @@ class _Run:
         )
         title = f"{config.method} on {config.dataset}, seed {config.seed}"
         self.console = Console(title, self.total, quiet or not self.writes)
-        self.buffer: list[dict[str, torch.Tensor]] = []  # numbers of recent steps, still on the device
-
-    def _state(self, model: nn.Module, augment: data.Augment, dataset: data.Dataset) -> State:
-        config = self.config
-        method = methods.create(config.method, self.threat, **config.hyper_table()).to(self.device)
-        canvas = augment.draw(1, dataset.image_size, torch.Generator()).canvas_size(*dataset.image_size)
-        method.bind(
-            n_train=len(self.splits.train),
-            shape=(dataset.in_channels, *dataset.image_size),
-            canvas=(dataset.in_channels, *canvas),
-            batch_size=config.batch_size,
-            epochs=config.epochs,
-            steps_per_epoch=self.steps_per_epoch,
-        )
-        if config.accumulate > 1 and method.updates > 1:
-            raise UserError(f"accumulate must be 1 with {config.method}, which replays whole batches")
-        average = get_ema_multi_avg_fn(config.ema or 0.0)  # type: ignore[no-untyped-call]
-        ema = AveragedModel(model, multi_avg_fn=average) if config.ema else None
-        scaler = make_scaler(config.precision, self.device)
-        return State(model, make_optimizer(config, model), method, ema, scaler)
 
     def go(self, stack: ExitStack) -> dict[str, Any]:
         """Train from wherever the folder says to the end, then judge the result."""
@@ -170,14 +141,9 @@ class _Run:
             self.state.restore(tensors, header)
             logs = header["logs"]
             break
-        if not self.writes:
-            return
-        if not (self.folder / "config.yaml").exists():
+        if self.writes and not (self.folder / "config.yaml").exists():
             write_text(self.folder / "config.yaml", self.config.to_yaml())
-        names = ("metrics", "evals", "events", "monitors")
-        self.logs = {name: JsonLines(self.folder / f"{name}.jsonl", logs.get(name, 0)) for name in names}
-        for log in self.logs.values():
-            stack.callback(log.close)
+        self.journal = stack.enter_context(Journal(self.folder, logs, self.device, self.writes))
         if self._keeps_good(0) and not self.checkpoints.good.exists():
             self._save(good=True)
 
@@ -186,14 +152,14 @@ class _Run:
         state, seed = self.state, self.config.seed
         epoch, position = divmod(state.step, self.steps_per_epoch)
         if position == 0:
-            torch.manual_seed(mix(seed, state.attempt, epoch, _EPOCH))
+            torch.manual_seed(mix(seed, state.attempt, epoch, EPOCH))
             state.method.begin_epoch(epoch + 1)
         return self.loader.epoch(epoch, state.attempt, position)
 
     def _train_on(self, batch: Batch) -> None:
         """One batch: as many weight updates as the method asks for."""
         state, config = self.state, self.config
-        torch.manual_seed(mix(config.seed, state.attempt, state.step, distributed.rank(), _STEP))
+        torch.manual_seed(mix(config.seed, state.attempt, state.step, distributed.rank(), STEP))
         method: Method = self.fallback if config.guard == "pgd" and state.guard.alarmed else state.method
         factor = schedule.eps_factor(config, state.step, self.steps_per_epoch, at_least=state.warmup)
         method.threat = self.threat if factor == 1 else self.threat.scaled(factor)
@@ -213,34 +179,21 @@ class _Run:
                     state.ema.update_parameters(state.model)
             state.optimizer.zero_grad(set_to_none=True)
         state.step += 1
-        self._note(out, rate)
+        self.journal.note(out, rate)
 
     def _is_nonfinite(self, loss: torch.Tensor) -> bool:
         return distributed.any_rank(not bool(loss.isfinite()), self.device)
 
-    def _note(self, out: StepOutput, rate: float) -> None:
-        row = {name: getattr(out, name) for name in NUMBERS} | out.extras
-        self.buffer.append(row | {"lr": torch.full((), rate)})
-
-    def _collect(self) -> None:
-        """Bring the numbers of recent steps to the host, in one transfer."""
-        if not self.buffer:
-            return
-        tensors = [value.detach().float().to(self.device) for row in self.buffer for value in row.values()]
-        numbers = iter(distributed.mean_over_ranks(torch.stack(tensors)).tolist())
-        self.state.pending += [{name: next(numbers) for name in row} for row in self.buffer]
-        self.buffer.clear()
-
     def _look(self) -> None:
         """Write the monitors' numbers beside the PertAlign of this very step."""
         if self.writes:
-            align = float(self.buffer[-1]["pert_align"])
+            align = self.journal.latest("pert_align")
             found = self.monitors.look(self.state.model)
-            self._write("monitors", self._place() | {"pert_align": align} | found)
+            self.journal.write("monitors", self._place() | {"pert_align": align} | found)
 
     def _log(self) -> str | None:
         """Write the steps since the last line as one, let the guard see each, and return what it wants."""
-        self._collect()
+        self.state.pending += self.journal.collect()
         state, rows = self.state, self.state.pending
         first = state.step - len(rows) + 1
         action = None
@@ -252,12 +205,12 @@ class _Run:
         line = {name: mean([row.get(name, math.nan) for row in rows]) for name in rows[-1]}
         line["lr"] = rows[-1]["lr"]
         state.pending = []
-        self._write("metrics", self._place() | line)
+        self.journal.write("metrics", self._place() | line)
         self.console.advance(state.step, line, state.images / max(state.seconds, 1e-9))
         return action
 
     def _stop_nonfinite(self, step: int, row: dict[str, float]) -> None:
-        self._write("events", {"event": "nonfinite", "step": step, "epoch": self._epoch(step), **row})
+        self.journal.write("events", {"event": "nonfinite", "step": step, "epoch": self._epoch(step), **row})
         values = ", ".join(f"{name} {row[name]:.4g}" for name in ("loss", "pert_align", "step_size", "lr"))
         raise RunError(
             f"the loss is not finite at step {step} ({values}); {self.checkpoints.describe_last()}"
@@ -277,7 +230,7 @@ class _Run:
             state.events[-1]["recovered"] = step
         if action == "off":
             return None
-        self._write("events", event | {"action": action})
+        self.journal.write("events", event | {"action": action})
         text = words(said, state.guard)
         self.console.warn(f"step {step} (epoch {epoch}): {text} (PertAlign average {average:.2f})")
         self._snapshot()
@@ -292,7 +245,7 @@ class _Run:
             setattr(state, name, value)
         weights = "last_good" if state.step else "initial"
         self.console.warn(f"returned to the {weights.replace('_', ' ')} weights, of step {state.step}")
-        self._write("events", {"event": "returned", "step": state.step, "attempt": state.attempt})
+        self.journal.write("events", {"event": "returned", "step": state.step, "attempt": state.attempt})
         return weights
 
     def _begin_again(self, weights: str) -> None:
@@ -315,7 +268,7 @@ class _Run:
         good = state.guard.healthy and (epoch_ends or self._keeps_good(state.step))
         if not (epoch_ends or good or interrupted or (every and state.step % every == 0)):
             return
-        self._collect()
+        self.state.pending += self.journal.collect()
         distributed.average_buffers(state.model)
         best = epoch_ends and self._evaluate()
         if epoch_ends:
@@ -331,8 +284,7 @@ class _Run:
 
     def _save(self, *, best: bool = False, good: bool = False) -> None:
         if self.writes:
-            lengths = {name: log.length() for name, log in self.logs.items()}
-            self.checkpoints.save(self.state, lengths, best=best, good=good)
+            self.checkpoints.save(self.state, self.journal.lengths(), best=best, good=good)
 
     def _evaluate(self) -> bool:
         """Judge the weights on the held-out slice; True if they are the best so far."""
@@ -342,7 +294,7 @@ class _Run:
             return False
         found = self._judge(self.splits.holdout)
         place = {"step": state.step, "epoch": epoch, "attempt": state.attempt, "split": "holdout"}
-        self._write("evals", place | found.record())
+        self.journal.write("evals", place | found.record())
         numbers = "  ".join(f"{name} {100 * value:.1f} %" for name, value in found.accuracy.items())
         self.console.say(f"epoch {epoch}/{config.epochs}  held out (n={found.n})  {numbers}")
         score = min(found.accuracy.values())
@@ -371,23 +323,9 @@ class _Run:
             write_json(self.folder / "summary.json", summary)
         return summary
 
-    def _write(self, log: str, row: dict[str, Any]) -> None:
-        if self.writes:
-            self.logs[log].append(row)
-
     def _place(self) -> dict[str, int]:
         state = self.state
         return {"step": state.step, "epoch": self._epoch(state.step), "attempt": state.attempt}
 
     def _epoch(self, step: int) -> int:
         return (step - 1) // self.steps_per_epoch + 1
-
-
-def make_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
-    """SGD or AdamW over all parameters, in the fused form that CPU and CUDA have."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if config.optimizer == "adamw":
-        return AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True)
-    return SGD(
-        parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=True
-    )
