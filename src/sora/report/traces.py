@@ -10,10 +10,25 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from sora.report._figure import panels, save
-from sora.report.curves import COLOURS, read_lines
+from sora.report.curves import read_lines
 
 LOGARITHMIC = ("kl", "elle")  # without a bounded range: the logarithm, scaled to the run's own range
 SCALED = ("loss", "step_size")  # scaled to the run's own range as they are
+LINES = {  # what is drawn, the most telling first; the JSON has the rest as well
+    "pert_align": ("black", "-"),
+    "gradalign": ("#0b6e99", "-"),
+    "altpertalign": ("#0b6e99", "--"),
+    "fgsm": ("#e08214", "-"),
+    "pgd": ("#2d004b", "-"),
+    "aae": ("#c1272d", "-"),
+    "kl": ("#3c8d40", "-"),
+    "elle": ("#3c8d40", "--"),
+    "loss": ("#888888", ":"),
+    "step_size": ("#b15928", ":"),
+    "held-out clean": ("#888888", "-"),
+    "held-out fgsm": ("#e08214", "-"),
+    "held-out pgd10": ("#2d004b", "-"),
+}
 ZOOM = 60  # steps on either side of the alarm
 WINDOW = 200
 
@@ -96,26 +111,24 @@ def traces_picture(found: Mapping[str, Mapping[str, Any]], file: Path) -> None:
     for panel, (title, run, centre) in zip(axes, looks, strict=True):
         _draw(panel, run, centre)
         panel.set(title=title, xlabel="step", ylim=(-0.15, 1.05))
-    axes[0].legend(frameon=False, fontsize=7, ncols=2)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.set_layout_engine("constrained")
+    figure.legend(handles, labels, loc="outside lower center", ncols=7, frameon=False, fontsize=8)
     save(figure, file)
 
 
 def _draw(panel: Axes, run: Mapping[str, Any], centre: int | None) -> None:
     low, high = (-math.inf, math.inf) if centre is None else (centre - ZOOM, centre + ZOOM)
-    for number, (name, line) in enumerate(sorted(run["series"].items())):
+    for name, (colour, style) in LINES.items():
+        line = run["series"].get(name, {"steps": [], "scaled": []})
         pairs = zip(line["steps"], line["scaled"], strict=True)
         points = [(step, value) for step, value in pairs if low <= step <= high]
         if not points:
             continue
-        own_range = name not in (*LOGARITHMIC, *SCALED)
-        label = name if own_range else f"{name} ({'log, ' * (name in LOGARITHMIC)}scaled)"
-        panel.plot(
-            *zip(*points, strict=True),
-            label=label,
-            color=COLOURS[number % len(COLOURS)],
-            linestyle="-" if number < len(COLOURS) else "--",
-            linewidth=2.2 if name == "pert_align" else 1.1,
-        )
+        unit = "log, scaled" if name in LOGARITHMIC else "scaled" if name in SCALED else ""
+        label = f"{name} ({unit})" if unit else name
+        width = 2.2 if name == "pert_align" else 1.2
+        panel.plot(*zip(*points, strict=True), label=label, color=colour, linestyle=style, linewidth=width)
     for event in run["events"]:
         if event["event"] in ("alarm", "recovered") and low <= event["step"] <= high:
             colour = "#c1272d" if event["event"] == "alarm" else "#3c8d40"
