@@ -45,7 +45,7 @@ def run(argv: list[str]) -> int:
 def show(comparison: dict[str, Any], folder: Path) -> None:
     """Print the table with its protocol under it."""
     plain_table("", *comparing.table(comparison))
-    print(f"{comparing.protocol(comparison)}\n{folder}/comparison.json, comparison.csv")
+    print(f"{comparing.protocol(comparison)}\n{folder}/comparison.json, .csv, .md")
 
 
 def train_and_compare(configs: list[TrainConfig], folder: Path, jobs: int, quiet: bool) -> dict[str, Any]:

@@ -127,8 +127,9 @@ def protocol(comparison: Mapping[str, Any]) -> str:
 
 
 def write(comparison: Mapping[str, Any], folder: Path) -> None:
-    """`comparison.json` and `comparison.csv`."""
+    """`comparison.json`, `comparison.csv`, and the table as text in `comparison.md`."""
     write_json(folder / "comparison.json", comparison)
+    write_text(folder / "comparison.md", markdown(comparison))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     attacks = list(next(iter(comparison["methods"].values()))["accuracy"])
