@@ -29,11 +29,13 @@ class Plane(NamedTuple):
 
     def coordinates(self, point: Tensor) -> tuple[float, float, float]:
         """The (a, b) nearest to a point, for a plane of one image, and the share that is off the plane."""
-        basis = torch.stack((self.u.flatten(), self.v.flatten()), 1)
-        delta = (point - self.x).flatten()
+        # In double precision: the solver's last bits depend on where its operands lie in memory.
+        basis = torch.stack((self.u.flatten(), self.v.flatten()), 1).double()
+        delta = (point - self.x).flatten().double()
         solution = torch.linalg.lstsq(basis, delta[:, None]).solution
         off = (delta - (basis @ solution)[:, 0]).norm() / delta.norm().clamp(min=1e-12)
-        return solution[0].item(), solution[1].item(), off.item()
+        a, b = solution[:, 0].tolist()
+        return round(a, 6), round(b, 6), round(off.item(), 6)
 
 
 def plane(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int) -> Plane:
