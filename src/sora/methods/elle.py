@@ -37,7 +37,7 @@ class Hyper(_base.Hyper):
     paper="Abad Rocamora et al., Efficient Local Linearity Regularization to Overcome Catastrophic"
     " Overfitting",
     venue="ICLR 2024",
-    forwards="5 (1 + 3 + 1)",
+    forwards="5",
     backwards="1 in + 1 over 4 batches",
     paper_cost="3 / 2",
     memory="three more batches of activations",
