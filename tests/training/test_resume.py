@@ -141,7 +141,7 @@ def test_signal_writes_a_checkpoint_first(number, code, settings, monkeypatch) -
 
 
 def test_full_disk_leaves_the_last_checkpoint_intact(settings, monkeypatch) -> None:
-    from sora.training import _files
+    from sora import _files
 
     whole, broken = settings(out="whole"), settings(out="broken")
     train(whole, quiet=True)

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import tyro
 
+from sora._files import read_json_lines
 from sora.cli._parse import parse
 from sora.cli.compare import show, train_and_compare
-from sora.report.curves import read_lines, training_picture
+from sora.report.curves import training_picture
 from sora.training.config import TrainConfig, defaults
 
 METHODS = ("fgsm", "sora")
@@ -46,7 +47,7 @@ def run(argv: list[str]) -> int:
     runs = {config.method: config.folder() for config in configs}
     print()
     for name, place in runs.items():
-        print(story(name, comparison["methods"][name], read_lines(place / "evals.jsonl")))
+        print(story(name, comparison["methods"][name], read_json_lines(place / "evals.jsonl")))
     picture = folder / "demo.png"
     training_picture(runs, picture, "digits, linf eps 0.15")
     print(f"\npicture: {picture}")

@@ -14,6 +14,7 @@ from torch import nn
 
 import sora
 from sora import data
+from sora._files import plain, write_json
 from sora.cli._parse import parse
 from sora.data import ImageSet
 from sora.errors import UserError
@@ -21,7 +22,6 @@ from sora.evaluation import probes
 from sora.report.probes import PICTURES
 from sora.report.traces import traces, traces_picture
 from sora.threat import Threat, threat
-from sora.training._files import plain, write_json
 from sora.training.config import TrainConfig
 from sora.training.distributed import pick_device
 from sora.training.run import load_weights, read_config

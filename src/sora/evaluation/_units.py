@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, distributed, nn
 
+from sora._files import write_text
 from sora._seeds import mix
 from sora.attacks import Attack, parse
 from sora.evaluation._checks import predicted
@@ -42,7 +42,7 @@ class UnitStore:
     def save(self, key: str, predictions: Tensor) -> None:
         """Keep a unit's predictions."""
         if self._folder is not None:
-            replace_text(self._folder / f"{key}.json", json.dumps(predictions.tolist()))
+            write_text(self._folder / f"{key}.json", json.dumps(predictions.tolist()))
 
 
 class Judge:
@@ -132,13 +132,3 @@ def chains(attack: Attack) -> list[tuple[Attack, ...]]:
 def key_of(chain: tuple[Attack, ...]) -> str:
     """Names a stage: the same attack after the same others is the same work."""
     return "+".join(attack.name for attack in chain)
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write to a name of this process' own, then rename: a reader never meets half a file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

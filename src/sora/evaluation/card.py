@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sora._files import write_text
 from sora.evaluation._doubts import doubts
 from sora.evaluation._result import Evaluation, verdict
-from sora.evaluation._units import replace_text
 
 PROTOCOL = (
     "Model in evaluation mode, pixels in [0, 1], perturbations in pixel units; 95 % intervals over the n"
@@ -35,8 +35,8 @@ class Subject:
 def write_card(folder: Path, subject: Subject, found: Sequence[Evaluation]) -> None:
     """Write `model_card.md` and `model_card.json`; the first evaluation is the headline."""
     folder.mkdir(parents=True, exist_ok=True)
-    replace_text(folder / "model_card.md", markdown(subject, found))
-    replace_text(folder / "model_card.json", json.dumps(entry(subject, found), indent=2) + "\n")
+    write_text(folder / "model_card.md", markdown(subject, found))
+    write_text(folder / "model_card.json", json.dumps(entry(subject, found), indent=2) + "\n")
 
 
 def entry(subject: Subject, found: Sequence[Evaluation]) -> dict[str, Any]:

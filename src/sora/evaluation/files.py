@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
+from sora._files import write_text
 from sora.attacks import Attack
 from sora.data._store import ImageSet
 from sora.errors import RunError
@@ -22,7 +23,6 @@ from sora.evaluation._doubts import doubts
 from sora.evaluation._examples import examples
 from sora.evaluation._identity import data_digest, identity, weights_digest
 from sora.evaluation._result import Evaluation
-from sora.evaluation._units import replace_text
 from sora.threat import Threat
 
 FILE = "evaluation.json"
@@ -151,7 +151,7 @@ def save_record(path: Path, record: Record) -> None:
         records.append(record)
     lines = ",\n".join(json.dumps(plain(record), allow_nan=False) for record in records)
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(path, f"[\n{lines}\n]\n")
+    write_text(path, f"[\n{lines}\n]\n")
 
 
 def find(records: list[Record], stamp: Mapping[str, Any], threat: Threat) -> Record | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sora import methods
-from sora.training._files import write_json, write_text
+from sora._files import write_json, write_text
 
 SEVERITY = ("overfitted", "suspect", "healthy")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from sora.training._files import write_text
+from sora._files import write_text
 from sora.training.config import TrainConfig
 from sora.training.run import is_finished
 

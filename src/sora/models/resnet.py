@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -46,12 +48,14 @@ class ResNet(nn.Module):
         stages: how many of the four stages to keep; fewer for small images.
     """
 
+    block: ClassVar[type[nn.Module]] = BasicBlock
+
     def __init__(self, num_classes: int, in_channels: int = 3, width: int = 64, stages: int = 4) -> None:
         super().__init__()
         check_int("stages", stages, low=1, high=4)
         self.stem = conv3x3(in_channels, width)
         self.norm = nn.BatchNorm2d(width)
-        self.stages = build_stages(BasicBlock, width, width, stages)
+        self.stages = build_stages(self.block, width, width, stages)
         self.head = nn.Linear(width << (stages - 1), num_classes)
 
     def forward(self, x: Tensor) -> Tensor:

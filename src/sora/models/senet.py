@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sora.models._checks import check_int
 from sora.models._registry import register
-from sora.models._stages import Projection, build_stages, conv3x3
+from sora.models._stages import Projection, conv3x3
+from sora.models.resnet import ResNet
 
 REDUCTION = 16
 """How many times fewer channels the gate's hidden layer has."""
@@ -47,27 +47,7 @@ class SqueezeExciteBlock(nn.Module):
     summary="SENet-18, pre-activation blocks with squeeze-and-excitation",
     paper="Hu, Shen, Sun: Squeeze-and-Excitation Networks, CVPR 2018",
 )
-class SENet(nn.Module):
-    """SENet-18 with a 3x3 stem; neither BN nor ReLU follows its last stage.
+class SENet(ResNet):
+    """ResNet-18's stem, stages and head around other blocks; neither BN nor ReLU follows the last stage."""
 
-    Args:
-        num_classes: number of logits.
-        in_channels: channels of the images.
-        width: channels of the first stage; each further stage doubles them.
-        stages: how many of the four stages to keep; fewer for small images.
-    """
-
-    def __init__(self, num_classes: int, in_channels: int = 3, width: int = 64, stages: int = 4) -> None:
-        super().__init__()
-        check_int("stages", stages, low=1, high=4)
-        self.stem = conv3x3(in_channels, width)
-        self.norm = nn.BatchNorm2d(width)
-        self.stages = build_stages(SqueezeExciteBlock, width, width, stages)
-        self.head = nn.Linear(width << (stages - 1), num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map normalised images (N, C, H, W) to logits (N, K)."""
-        out: Tensor = F.relu(self.norm(self.stem(x)), inplace=True)
-        out = self.stages(out)
-        logits: Tensor = self.head(out.mean((2, 3)))
-        return logits
+    block = SqueezeExciteBlock

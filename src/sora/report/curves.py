@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")  # writing files needs no screen
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
+from sora._files import read_json_lines
+from sora.report._figure import save
+
 COLOURS = ("#c1272d", "#0b6e99", "#3c8d40", "#8a5a00", "#6a3d9a", "#444444", "#b15928", "#1b9e77")
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a log."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
 
 
 def training_picture(runs: Mapping[str, Path], file: Path, title: str = "") -> None:
@@ -38,20 +29,16 @@ def training_picture(runs: Mapping[str, Path], file: Path, title: str = "") -> N
         panel.axis("off")
     if title:
         figure.suptitle(title)
-    figure.tight_layout()
-    temporary = file.with_name(f".{file.name}")
-    figure.savefig(temporary, dpi=130, format="png")
-    plt.close(figure)
-    temporary.replace(file)
+    save(figure, file, dpi=130)
 
 
 def _pert_align(panel: Axes, runs: Mapping[str, Path]) -> None:
     for colour, (name, folder) in zip(_colours(len(runs)), runs.items(), strict=True):
-        lines = read_lines(folder / "metrics.jsonl")
+        lines = read_json_lines(folder / "metrics.jsonl")
         points = [(line["step"], line["pert_align"]) for line in lines if line["pert_align"] is not None]
         if points:
             panel.plot(*zip(*points, strict=True), color=colour, label=name, linewidth=1.8)
-        for event in read_lines(folder / "events.jsonl"):
+        for event in read_json_lines(folder / "events.jsonl"):
             if event["event"] == "alarm":
                 panel.axvline(event["step"], color=colour, linestyle=":", linewidth=1.2)
                 where = (event["step"], 0.97)
@@ -64,7 +51,7 @@ def _pert_align(panel: Axes, runs: Mapping[str, Path]) -> None:
 
 
 def _accuracies(panel: Axes, name: str, folder: Path) -> None:
-    lines = read_lines(folder / "evals.jsonl")
+    lines = read_json_lines(folder / "evals.jsonl")
     styles = {"clean": ("#888888", "-"), "fgsm": ("#e08214", "-"), "pgd10": ("#2d004b", "-")}
     for attack, (colour, style) in styles.items():
         points = [(line["epoch"], line["accuracy"][attack]) for line in lines if attack in line["accuracy"]]

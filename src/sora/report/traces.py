@@ -9,8 +9,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from sora._files import read_json_lines
 from sora.report._figure import panels, save
-from sora.report.curves import read_lines
 
 LOGARITHMIC = ("kl", "elle")  # without a bounded range: the logarithm, scaled to the run's own range
 SCALED = ("loss", "step_size")  # scaled to the run's own range as they are
@@ -40,11 +40,11 @@ def traces(folder: Path) -> dict[str, Any]:
     last attempt is kept.
     """
     series: dict[str, dict[int, float]] = {}
-    for line in read_lines(folder / "metrics.jsonl") + read_lines(folder / "monitors.jsonl"):
+    for line in read_json_lines(folder / "metrics.jsonl") + read_json_lines(folder / "monitors.jsonl"):
         for name, value in line.items():
             if name not in ("step", "epoch", "attempt", "n", "lr") and value is not None:
                 series.setdefault(name, {})[line["step"]] = value
-    for line in read_lines(folder / "evals.jsonl"):
+    for line in read_json_lines(folder / "evals.jsonl"):
         for name, value in line["accuracy"].items():
             series.setdefault(f"held-out {name}", {})[line["step"]] = value
     ordered = {name: dict(sorted(points.items())) for name, points in series.items()}
@@ -59,7 +59,7 @@ def traces(folder: Path) -> dict[str, Any]:
             }
             for name, points in ordered.items()
         },
-        "events": read_lines(folder / "events.jsonl"),
+        "events": read_json_lines(folder / "events.jsonl"),
         "falls": [aligned[start][0] for start in flagged],
     }
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sora._files import JsonLines
 from sora.methods import StepOutput
 from sora.training import distributed
-from sora.training._files import JsonLines
 from sora.training.accumulate import NUMBERS
 
 LOGS = ("metrics", "evals", "events", "monitors")

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from sora import data, methods
+from sora._files import write_json, write_tensors, write_text
 from sora._seeds import EPOCH, STEP, mix
 from sora.data import Batch, Loader, Splits
 from sora.errors import RunError
 from sora.evaluation import Evaluation, evaluate
 from sora.methods import Method
 from sora.training import distributed, schedule
-from sora.training._files import write_json, write_tensors, write_text
 from sora.training.accumulate import step_in_parts
 from sora.training.allocator import keep_freed_memory
 from sora.training.config import TrainConfig

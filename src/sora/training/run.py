@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from sora import models
+from sora._files import write_json, write_tensors
 from sora.data import Dataset
 from sora.errors import RunError, UserError
-from sora.training._files import write_json, write_tensors
 from sora.training.config import RESUMABLE, TrainConfig
 
 

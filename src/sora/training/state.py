@@ -17,9 +17,9 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 import sora
+from sora._files import write_tensors
 from sora.errors import RunError
 from sora.methods import Method
-from sora.training._files import write_tensors
 from sora.training.guard import Guard
 
 FORMAT = "sora-checkpoint-1"

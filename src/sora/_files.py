@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def _replace(path: Path, write: Callable[[Path], None]) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # this process' own
     try:
         write(temporary)
         with temporary.open("rb") as handle:
