@@ -29,7 +29,7 @@ class Hyper(_base.Hyper):
     "FGSM-RS cut short at the first of 3 points that is misclassified",
     paper="Kim et al., Understanding Catastrophic Overfitting in Single-step Adversarial Training",
     venue="AAAI 2021",
-    forwards="c + 1",
+    forwards="4",
     backwards="1 in + 1",
     paper_cost="-",
     needs=("eval-mode craft",),

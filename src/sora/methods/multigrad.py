@@ -36,8 +36,8 @@ class Hyper(_base.Hyper):
     paper="Golgooni et al., ZeroGrad: Costless Conscious Remedies for Catastrophic Overfitting in the FGSM"
     " Adversarial Training",
     venue="Intelligent Systems with Applications 2023",
-    forwards="N + 1",
-    backwards="N in + 1",
+    forwards="4",
+    backwards="3 in + 1",
     paper_cost="2 / 2",
     memory="N batches of activations",
 )

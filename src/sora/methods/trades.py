@@ -34,7 +34,7 @@ class Hyper(_base.Hyper):
     "clean cross-entropy plus the divergence under a 10-step attack",
     paper="Zhang et al., Theoretically Principled Trade-off between Robustness and Accuracy",
     venue="ICML 2019",
-    forwards="steps + 3",
+    forwards="13",
     backwards="steps in + 1 (two graphs)",
     paper_cost="12 / 11",
     memory="two batches of activations",
