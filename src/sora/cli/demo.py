@@ -65,14 +65,12 @@ def story(name: str, entry: dict[str, Any], evals: list[dict[str, Any]]) -> str:
         best = max(evals, key=lambda line: line["accuracy"]["pgd10"])
         peak = 100 * best["accuracy"]["pgd10"]
         when = f"; the alarm went off at step {alarm}" if alarm else "; no alarm went off"
-        lost = (
-            f"Its robustness peaked in epoch {best['epoch']} ({peak:.0f} % against PGD-10, held out) and was lost"
-            if peak > CHANCE
-            else f"It never was robust (at best {peak:.0f} % against PGD-10, held out)"
-        )
+        held_out = f"{peak:.0f} % against PGD-10, held out"
+        lost = f"Its robustness peaked in epoch {best['epoch']} ({held_out}) and was lost"
+        lost = lost if peak > CHANCE else f"It never was robust (at best {held_out})"
         return (
-            f"{name} overfitted catastrophically: {numbers}. {lost}{when}. PertAlign ended at {align:.2f}: the two"
-            " gradients no longer point the same way."
+            f"{name} overfitted catastrophically: {numbers}. {lost}{when}. PertAlign ended at {align:.2f}:"
+            " the two gradients no longer point the same way."
         )
     word = "stayed healthy" if entry["verdict"] == "healthy" else "is suspect"
     alarms = f"; alarm at step {alarm}" if alarm else "; no alarm"
