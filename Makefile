@@ -28,7 +28,8 @@ lint: setup
 	$(BIN)/mypy
 
 bench: setup
-	for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	for name in step textbook floor memory scaling data guard startup; do \
+	  echo "== $$name"; $(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/python benchmarks/step.py --width 64 --rounds 5
 	$(BIN)/python benchmarks/textbook.py --width 64 --rounds 5 --processes 1
 	$(BIN)/python benchmarks/memory.py --width 64
