@@ -51,14 +51,7 @@ def traces(folder: Path) -> dict[str, Any]:
     aligned = list(ordered.get("pert_align", {}).items())
     flagged = falling_windows([value for _, value in aligned])
     return {
-        "series": {
-            name: {
-                "steps": [*points],
-                "values": [*points.values()],
-                "scaled": scaled(name, [*points.values()]),
-            }
-            for name, points in ordered.items()
-        },
+        "series": {name: _series(name, points) for name, points in ordered.items()},
         "events": read_json_lines(folder / "events.jsonl"),
         "falls": [aligned[start][0] for start in flagged],
     }

@@ -12,7 +12,6 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Action = Literal["off", "warn", "stop", "rollback", "pgd"]
 Verdict = Literal["ok", "alarm", "recovered"]
 
 
