@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 Block = Callable[[int, int, int], nn.Module]
@@ -15,12 +16,18 @@ def conv3x3(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
 
 
+def average(maps: Tensor) -> Tensor:
+    """The mean over each map, (B, C, H, W) to (B, C); its gradient keeps the memory order of the maps."""
+    return F.avg_pool2d(maps, maps.shape[-2:]).flatten(1)
+
+
 class Projection(nn.Conv2d):
     """The 1x1 convolution on a shortcut whose shape changes.
 
     It takes every `step`-th pixel first and then convolves at stride 1. The sums are those of a strided
     convolution, whose weight gradient oneDNN (its issue 6035) computes out of bounds on channels-last maps
-    of fewer than 16 channels.
+    of fewer than 16 channels. A pool of one pixel takes them, not a slice: the gradient of a slice comes back
+    in NCHW, and every layer before it then pays for two layouts that meet.
     """
 
     def __init__(self, in_channels: int, out_channels: int, step: int) -> None:
@@ -29,7 +36,7 @@ class Projection(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) to (B, C', H / step, W / step), rounded up."""
-        return super().forward(x[:, :, :: self.step, :: self.step])
+        return super().forward(F.avg_pool2d(x, 1, self.step))
 
 
 def build_stages(block: Block, in_channels: int, width: int, stages: int, blocks: int = 2) -> nn.Sequential:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sora.models._checks import check_choice, check_int
 from sora.models._registry import register
-from sora.models._stages import Projection, build_stages, conv3x3
+from sora.models._stages import Projection, average, build_stages, conv3x3
 
 
 class PreActBlock(nn.Module):
@@ -77,5 +77,5 @@ class PreActResNet(nn.Module):
         """Map normalised images (N, C, H, W) to logits (N, K)."""
         out = self.stages(self.stem(x))
         out = F.relu(self.norm(out), inplace=True)
-        logits: Tensor = self.head(out.mean((2, 3)))
+        logits: Tensor = self.head(average(out))
         return logits

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sora.models._checks import check_int
 from sora.models._registry import register
-from sora.models._stages import Projection, build_stages, conv3x3
+from sora.models._stages import Projection, average, build_stages, conv3x3
 
 
 class BasicBlock(nn.Module):
@@ -62,5 +62,5 @@ class ResNet(nn.Module):
         """Map normalised images (N, C, H, W) to logits (N, K)."""
         out: Tensor = F.relu(self.norm(self.stem(x)), inplace=True)
         out = self.stages(out)
-        logits: Tensor = self.head(out.mean((2, 3)))
+        logits: Tensor = self.head(average(out))
         return logits

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sora.errors import UserError
 from sora.models._checks import check_int
 from sora.models._registry import register
-from sora.models._stages import Projection, build_stages, conv3x3
+from sora.models._stages import Projection, average, build_stages, conv3x3
 
 STEM = 16
 GROUPS = 3
@@ -95,5 +95,5 @@ class WideResNet(nn.Module):
         """Map normalised images (N, C, H, W) to logits (N, K)."""
         out: Tensor = self.stages(self.stem(x))
         out = F.relu(self.norm(out), inplace=True)
-        logits: Tensor = self.head(out.mean((2, 3)))
+        logits: Tensor = self.head(average(out))
         return logits
