@@ -86,6 +86,10 @@ class Threat(ABC):
         """`x + delta` brought into the ball, then into the box."""
         return self.clamp(x + self.project(delta))
 
+    def ascend(self, x: Tensor, at: Tensor, gradient: Tensor, step: float | Tensor) -> Tensor:
+        """One step of that length from `at` up the gradient, brought into the ball around `x` and the box."""
+        return self.inside(x, (self.direction(gradient) * step).add_(at - x))
+
     @abstractmethod
     def random_start(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Noise inside the ball, shaped like `x`."""

@@ -93,7 +93,7 @@ def _ascend(
     at = threat.clamp(x + (threat.random_start(x, generator) if noise is None else noise))
     for _ in range(steps):
         gradient, _ = input_gradient(model, at, y)
-        at = threat.inside(x, (at - x).add_(threat.direction(gradient), alpha=length))
+        at = threat.ascend(x, at, gradient, length)
     with torch.no_grad():
         logits = model(at)
         score = (logits.argmax(1) != y).float() if select == "any" else cross_entropy(logits, y, "none")

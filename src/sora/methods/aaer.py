@@ -81,9 +81,11 @@ class AAER(Method):
         x, threat = batch.x, self.threat
         start = threat.clamp(x + batch.noise[0])
         g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
-        step = threat.direction(g) * (self.hyper.alpha * threat.eps)
-        clipped = self.hyper.variant == "rs"
-        x_adv = threat.inside(x, start - x + step) if clipped else threat.clamp(start + step)
+        length = self.hyper.alpha * threat.eps
+        if self.hyper.variant == "rs":
+            x_adv = threat.ascend(x, start, g, length)
+        else:
+            x_adv = threat.clamp(start + threat.direction(g) * length)
         return Crafted(x_adv, g, logits=logits, step_size=self.steps_of(self.hyper.alpha, x))
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:

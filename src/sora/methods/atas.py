@@ -113,7 +113,7 @@ class ATAS(Method):
         start = threat.clamp(x + (canvas if move is None else move.from_canvas(canvas)))
         g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
         size = self._step_sizes(batch.index, g)
-        x_adv = threat.inside(x, start - x + size.view(-1, *[1] * (x.dim() - 1)) * threat.direction(g))
+        x_adv = threat.ascend(x, start, g, size.view(-1, *[1] * (x.dim() - 1)))
         patch = x_adv - x
         self.delta[rows] = (patch if move is None else move.to_canvas(canvas, patch)).to(self.delta)
         return Crafted(

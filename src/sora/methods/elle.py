@@ -76,12 +76,11 @@ class ELLE(Method):
         start = x if self.hyper.start == "zero" else x + batch.noise[3]
         with self.attacking(model):
             g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
-        step = threat.direction(g) * (self.hyper.alpha * threat.eps)
         with torch.enable_grad():
             curvature = self._curvature(model, batch)
             penalty = (self.lam if self.hyper.adaptive else self.hyper.lam) * curvature
         return Crafted(
-            threat.inside(x, start - x + step),
+            threat.ascend(x, start, g, self.hyper.alpha * threat.eps),
             g,
             logits=logits,
             penalty=penalty,

@@ -49,8 +49,7 @@ class FGSMCkpt(Method):
         x, y, threat, count = batch.x, batch.y, self.threat, self.hyper.checkpoints
         start = threat.clamp(x + batch.noise[0])
         g, logits = input_gradient(model, start, y, batch.loss_scale)
-        step = threat.direction(g) * (self.hyper.alpha * threat.eps)
-        delta = threat.inside(x, start - x + step) - x
+        delta = threat.ascend(x, start, g, self.hyper.alpha * threat.eps) - x
         wrong = logits.argmax(1) != y  # at the start already: train on the clean input
         fraction = torch.where(wrong, 0.0, 1.0).to(x.dtype)
         for j in range(1, count):

@@ -46,7 +46,5 @@ class FGSMRS(Method):
         x, threat = batch.x, self.threat
         start = threat.clamp(x + batch.noise[0])
         g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
-        # The step starts from the clamped noise, not from eta.
-        delta = (start - x).add_(threat.direction(g), alpha=self.hyper.alpha * threat.eps)
-        step_size = self.steps_of(self.hyper.alpha, x)
-        return Crafted(threat.inside(x, delta), g, logits=logits, step_size=step_size)
+        x_adv = threat.ascend(x, start, g, self.hyper.alpha * threat.eps)
+        return Crafted(x_adv, g, logits=logits, step_size=self.steps_of(self.hyper.alpha, x))

@@ -63,9 +63,8 @@ class GradAlign(Method):
         )
         omega = misalignment(g1, g2)
         g = g2.detach() if from_noise else g1
-        begin = start - x if from_noise else torch.zeros_like(x)
         return Crafted(
-            threat.inside(x, begin + threat.direction(g) * (self.hyper.alpha * threat.eps)),
+            threat.ascend(x, start if from_noise else x, g, self.hyper.alpha * threat.eps),
             g,
             logits=noisy_logits if from_noise else clean_logits,
             penalty=self._lambda() * omega,

@@ -54,7 +54,7 @@ class PGD(Method):
         for _ in range(self.hyper.steps):
             g, _ = input_gradient(model, at, batch.y, batch.loss_scale)
             gradients = [*gradients, g][:2]
-            at = threat.inside(x, (at - x).add_(threat.direction(g), alpha=self.hyper.alpha * threat.eps))
+            at = threat.ascend(x, at, g, self.hyper.alpha * threat.eps)
         second = gradients[1] if len(gradients) == 2 and self.hyper.align == "second" else None
         return Crafted(at, gradients[0], second, step_size=self.steps_of(self.hyper.alpha, x))
 

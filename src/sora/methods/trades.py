@@ -59,7 +59,7 @@ class TRADES(Method):
         at = x + batch.noise[0]
         for _ in range(self.hyper.steps):
             g, _ = gradient_of(lambda z: divergence(clean, z).sum(), model, at, batch.loss_scale)
-            at = threat.inside(x, at - x + threat.direction(g) * (self.hyper.alpha * threat.eps))
+            at = threat.ascend(x, at, g, self.hyper.alpha * threat.eps)
         # No gradient is handed on: the weights are not updated on x_adv alone, so PertAlign has no meaning.
         return Crafted(at, step_size=self.steps_of(self.hyper.alpha, x))
 

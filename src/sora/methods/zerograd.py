@@ -47,9 +47,8 @@ class ZeroGrad(Method):
         x, threat = batch.x, self.threat
         start = threat.clamp(x + batch.noise[0])
         g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
-        step = threat.direction(without_smallest(g, self.hyper.q)) * (self.hyper.alpha * threat.eps)
-        step_size = self.steps_of(self.hyper.alpha, x)
-        return Crafted(threat.inside(x, start - x + step), g, logits=logits, step_size=step_size)
+        x_adv = threat.ascend(x, start, without_smallest(g, self.hyper.q), self.hyper.alpha * threat.eps)
+        return Crafted(x_adv, g, logits=logits, step_size=self.steps_of(self.hyper.alpha, x))
 
 
 def without_smallest(g: Tensor, q: float) -> Tensor:
