@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from sora import data, methods
-from sora._files import write_json, write_tensors, write_text
+from sora._files import write_json, write_text
 from sora._seeds import EPOCH, STEP, mix
 from sora.data import Batch, Loader, Splits
 from sora.errors import RunError
@@ -27,8 +27,9 @@ from sora.training.guard import words
 from sora.training.journal import Journal
 from sora.training.monitors import Monitors
 from sora.training.precision import at_precision, loss_scale
-from sora.training.run import fingerprint, plain_state, resolved, save_model
+from sora.training.run import fingerprint, resolved, save_model
 from sora.training.setup import prepare_model, prepare_state
+from sora.training.snapshots import Snapshots
 from sora.training.state import Checkpoints, mean
 from sora.training.summary import summarize
 
@@ -96,6 +97,7 @@ class _Run:
         self.monitors = Monitors(
             config.monitor, config.monitor_every, self.splits.holdout, self.threat, device
         )
+        self.snapshots = Snapshots(self.folder / "snapshots", config.snapshots and self.writes)
         title = f"{config.method} on {config.dataset}, seed {config.seed}"
         self.console = Console(title, self.total, quiet or not self.writes)
 
@@ -131,16 +133,7 @@ class _Run:
     def _open(self, stack: ExitStack) -> None:
         """Make or re-open the folder; restore the newest checkpoint that can be read."""
         self.checkpoints = Checkpoints(self.folder / "checkpoints", fingerprint(self.config))
-        logs: dict[str, int] = {}
-        for path in self.checkpoints.newest_first():
-            try:
-                tensors, header = self.checkpoints.load(path)
-            except RunError as error:
-                self.console.warn(f"{error}; falling back to an older one")
-                continue
-            self.state.restore(tensors, header)
-            logs = header["logs"]
-            break
+        logs = self.checkpoints.restore_newest(self.state, self.console.warn)
         if self.writes and not (self.folder / "config.yaml").exists():
             write_text(self.folder / "config.yaml", self.config.to_yaml())
         self.journal = stack.enter_context(Journal(self.folder, logs, self.device, self.writes))
@@ -205,6 +198,7 @@ class _Run:
         line = {name: mean([row.get(name, math.nan) for row in rows]) for name in rows[-1]}
         line["lr"] = rows[-1]["lr"]
         state.pending = []
+        self.snapshots.logged(state)
         self.journal.write("metrics", self._place() | line)
         self.console.advance(state.step, line, state.images / max(state.seconds, 1e-9))
         return action
@@ -233,7 +227,7 @@ class _Run:
         self.journal.write("events", event | {"action": action})
         text = words(said, state.guard)
         self.console.warn(f"step {step} (epoch {epoch}): {text} (PertAlign average {average:.2f})")
-        self._snapshot()
+        self.snapshots.turned()
         return action if said == "alarm" else None
 
     def _go_back(self) -> str:
@@ -243,6 +237,7 @@ class _Run:
         state.restore(*self.checkpoints.load(self.checkpoints.good))
         for name, value in kept.items():
             setattr(state, name, value)
+        self.snapshots.returned()
         weights = "last_good" if state.step else "initial"
         self.console.warn(f"returned to the {weights.replace('_', ' ')} weights, of step {state.step}")
         self.journal.write("events", {"event": "returned", "step": state.step, "attempt": state.attempt})
@@ -272,7 +267,7 @@ class _Run:
         distributed.average_buffers(state.model)
         best = epoch_ends and self._evaluate()
         if epoch_ends:
-            self._snapshot()
+            self.snapshots.write(state)
         self._save(best=best, good=good)
         if interrupted:
             raise Interrupted(signals.received or 15, state.step)
@@ -304,14 +299,6 @@ class _Run:
 
     def _judge(self, images: data.ImageSet) -> Evaluation:
         return evaluate(self.state.evaluated, images, self.threat, self.config.attacks, device=self.device)
-
-    def _snapshot(self) -> None:
-        """Keep the weights of this moment for probes."""
-        if self.config.snapshots and self.writes:
-            folder = self.folder / "snapshots"
-            folder.mkdir(exist_ok=True)
-            path = folder / f"step-{self.state.step:08d}-{self.state.attempt}.safetensors"
-            write_tensors(path, plain_state(self.state.evaluated), {"format": "pt"})
 
     def _hand_over(self, weights: str) -> dict[str, Any]:
         """Judge the final weights on the test set, for the first and only time, and write the result."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,18 @@ class Checkpoints:
         if header["fingerprint"] != self.fingerprint:
             raise RunError(f"checkpoint {path.name} belongs to another run")
         return tensors, header
+
+    def restore_newest(self, state: State, warn: Callable[[str], None]) -> dict[str, int]:
+        """Put the newest checkpoint that can be read into `state`; return how long its logs were."""
+        for path in self.newest_first():
+            try:
+                tensors, header = self.load(path)
+            except RunError as error:
+                warn(f"{error}; falling back to an older one")
+                continue
+            state.restore(tensors, header)
+            return dict(header["logs"])
+        return {}
 
     def describe_last(self) -> str:
         """Which checkpoint one can go back to, in words."""
