@@ -1,13 +1,13 @@
 """How many steps before the fall of PGD accuracy each metric reacts to catastrophic overfitting.
 
     sora train ... --log-every 1 --monitor-every 1 --monitor gradalign,aae,kl,elle,altpertalign,fgsm,pgd
-    python benchmarks/lead_time.py RUN [RUN ...]
+    python benchmarks/lead_time.py RUN [RUN ...] [--around 60]
 
 Series are smoothed by the median of five looks. The fall is the first look at which PGD-10 accuracy on the
-held-out slice is half its best or less. A metric's level before is its median over the first ten looks, its
-level after over the last ten (of logarithms for KL and ELLE, which have no range). It has reacted when it has
-gone a quarter of the way and stays there for three looks, and turned when it has gone half of it. Positive
-leads come before the fall.
+held-out slice is half its best or less. Only `--around` steps before and after it count. A metric's level
+before is its median over the first ten looks of them, its level after over the last ten (of logarithms for KL
+and ELLE, which have no range). It has reacted when it has gone a quarter of the way and stays there for three
+looks, and turned when it has gone half of it. Positive leads come before the fall.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def first_alarm(lines: list[dict[str, Any]]) -> int | None:
     return next((line["step"] for line in lines if guard.update(line["pert_align"]) == "alarm"), None)
 
 
-def leads(folder: Path) -> dict[str, Any]:
+def leads(folder: Path, around: int) -> dict[str, Any]:
     """Lead in steps of the guard's alarm and of every metric, at a quarter and at half of the way."""
     looks = read_json_lines(folder / "monitors.jsonl")
     fall = fall_of_pgd(looks)
@@ -62,6 +62,7 @@ def leads(folder: Path) -> dict[str, Any]:
         return {"run": folder.name, "fall": None}
     alarm = first_alarm(read_json_lines(folder / "metrics.jsonl"))
     found: dict[str, Any] = {"run": folder.name, "fall": fall, "alarm": alarm and fall - alarm}
+    looks = [look for look in looks if abs(look["step"] - fall) <= around]
     for name in METRICS:
         steps = [reaction(looks, name, share) for share in (0.25, 0.5)]
         found[name] = [None if step is None else fall - step for step in steps]
@@ -73,7 +74,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", nargs="+", type=Path)
-    print(json.dumps([leads(run) for run in parser.parse_args().runs], indent=2))
+    parser.add_argument("--around", type=int, default=60, help="steps before and after the fall that count")
+    args = parser.parse_args()
+    print(json.dumps([leads(run, args.around) for run in args.runs], indent=2))
 
 
 if __name__ == "__main__":
