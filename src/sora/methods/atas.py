@@ -108,7 +108,7 @@ class ATAS(Method):
             raise UserError("atas remembers every training image; call bind(...) before the first step")
         if batch.index is None:
             raise UserError("atas needs step(..., index=): each image's position in the training set")
-        rows = batch.index.to(self.delta.device)
+        rows = batch.index.cpu() if self.hyper.storage == "cpu" else batch.index
         canvas = self.delta[rows].to(x)
         start = threat.clamp(x + (canvas if move is None else move.from_canvas(canvas)))
         g, logits = input_gradient(model, start, batch.y, batch.loss_scale)

@@ -1,0 +1,60 @@
+"""The watch against waiting for the device hears every way to do so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sora import methods
+from sora.methods import create
+from sora.methods._base import Crafted, Inputs
+
+from .toys import LINF, images, two_layer
+from .waiting import no_sync
+
+WAITS: dict[str, Callable[[Tensor], object]] = {
+    "item": lambda x: x.sum().item(),
+    "bool": lambda x: bool(x.sum() > 0),
+    "branch": lambda x: 1 if x.sum() > 0 else 0,
+    "float": lambda x: float(x.sum()),
+    "int": lambda x: int(x.sum()),
+    "tolist": lambda x: x.tolist(),
+    "numpy": lambda x: x.numpy(),
+    "asarray": lambda x: np.asarray(x),
+    "cpu": lambda x: x.cpu(),
+    "to cpu": lambda x: x.to("cpu"),
+    "to a device": lambda x: x.to(torch.device("cpu"), torch.float16),
+    "to device=": lambda x: x.to(device="cpu", non_blocking=True),
+    "mask": lambda x: x[x > 0.5],
+    "nonzero": lambda x: x.nonzero(),
+}
+
+
+class Waiting(methods.info("fgsm").cls):
+    """FGSM that makes a call in its attack."""
+
+    call: Callable[[Tensor], object]
+
+    def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
+        self.call(batch.x)
+        return super().craft(model, batch)
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_waiting_in_a_step_is_caught(name: str) -> None:
+    model, (x, y) = two_layer(), images()
+    method = Waiting(LINF, create("fgsm", LINF).hyper)
+    method.call = WAITS[name]
+    method.step(model, x, y)
+    with pytest.raises(AssertionError, match="waits for the device"), no_sync():
+        method.step(model, x, y)
+
+
+def test_changing_a_tensors_type_is_no_waiting() -> None:
+    x = torch.rand(4)
+    with no_sync():
+        x.to(torch.float16).to(x).to("meta")
