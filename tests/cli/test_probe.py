@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,64 @@ def test_a_missing_snapshot_is_named(runs: list[Path], capsys: pytest.CaptureFix
     assert "the same run is named twice" in capsys.readouterr().err
 
 
+@pytest.fixture
+def unfinished(runs: list[Path], tmp_path: Path) -> Path:
+    """What a run that still trains, or was killed, has on disk."""
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    shutil.copy(runs[0] / "config.yaml", folder)
+    shutil.copytree(runs[0] / "snapshots", folder / "snapshots")
+    return folder
+
+
+class TestUnfinished:
+    def test_a_snapshot_needs_no_finished_run(
+        self, runs: list[Path], unfinished: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        found = []
+        for folder in (unfinished, runs[0]):
+            assert main(["probe", "landscape", str(folder), "--at", "2", "--limit", "5", "--json"]) == 0
+            found += json.loads(capsys.readouterr().out).values()
+        assert found[0] == found[1]
+
+    def test_without_a_step_the_kept_ones_are_named(
+        self, unfinished: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["probe", "landscape", str(unfinished)]) == 2
+        assert "killed is not finished; --at STEP takes a snapshot, it has: 2, 4" in capsys.readouterr().err
+
+    def test_a_network_of_the_users_own_must_be_repeated(
+        self, unfinished: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        config = unfinished / "config.yaml"
+        config.write_text(config.read_text().replace("model: preactresnet18", "model: nobody.knows:it"))
+        assert main(["probe", "landscape", str(unfinished), "--at", "2"]) == 2
+        assert "repeat it: --model nobody.knows:it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["eps-curve", "landscape", "boundary", "curvature"])
+def test_a_bar_on_a_terminal_and_nowhere_else(
+    kind: str, runs: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["probe", kind, str(runs[0]), "--limit", "12", "--device", "cpu"]
+    assert main(command) == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes standard error for a terminal
+    monkeypatch.setenv("TERM", "xterm")
+    assert main([*command, "--json"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(command) == 0
+    said = capsys.readouterr().err
+    assert kind in said
+    assert "100 %" in said
+
+
 class TestTraces:
+    def test_a_step_is_refused(self, runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["probe", "traces", str(runs[0]), "--at", "2"]) == 2
+        said = "traces shows all steps of a run; --at goes with eps-curve, landscape, boundary, curvature"
+        assert said in capsys.readouterr().err
+
     def test_series_of_all_logs(self, runs: list[Path]) -> None:
         found = traces(runs[1])
         assert found["series"]["loss"]["steps"] == [1, 2, 3, 4]

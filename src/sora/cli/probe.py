@@ -13,27 +13,27 @@ import tyro
 from torch import nn
 
 import sora
-from sora import data
+from sora import data, models
 from sora._files import plain, write_json
 from sora.cli._parse import parse
-from sora.data import ImageSet
+from sora.data import Dataset
 from sora.errors import UserError
 from sora.evaluation import probes
 from sora.report.probes import PICTURES
 from sora.report.traces import traces, traces_picture
-from sora.threat import Threat, threat
+from sora.threat import threat
 from sora.training.config import TrainConfig
 from sora.training.distributed import pick_device
-from sora.training.run import load_weights, read_config
+from sora.training.run import build_model, load_weights, read_config
 
 Kind = Literal["eps-curve", "landscape", "boundary", "curvature", "traces"]
-Probe = Callable[[nn.Module, ImageSet, Threat, int], dict[str, Any]]
+Probe = Callable[..., dict[str, Any]]
 
 PROBES: dict[str, tuple[Probe, int]] = {  # what measures, and on how many images by default
-    "eps-curve": (lambda m, d, t, s: probes.eps_curve(m, d, t, seed=s), 500),
-    "landscape": (lambda m, d, t, s: probes.landscape(m, d, t, seed=s), 64),
-    "boundary": (lambda m, d, t, s: probes.boundary(m, d, t, seed=s), 64),
-    "curvature": (lambda m, d, t, s: probes.curvature(m, d, t, seed=s), 64),
+    "eps-curve": (probes.eps_curve, 500),
+    "landscape": (probes.landscape, 64),
+    "boundary": (probes.boundary, 64),
+    "curvature": (probes.curvature, 64),
 }
 
 
@@ -46,7 +46,7 @@ class Flags:
     runs: Annotated[tuple[str, ...], tyro.conf.Positional]
     """run folders; several share one picture"""
     at: int | None = None
-    """weights of this step, from the run's snapshots; none: the final weights"""
+    """weights of this step, from the snapshots of a run, finished or not; none: the final weights"""
     limit: int | None = None
     """so many test images, class-balanced; none: 500 for eps-curve, else 64"""
     eps: str | None = None
@@ -72,6 +72,8 @@ def run(argv: list[str]) -> int:
     flags = parse(Flags, argv, "probe")
     if not flags.runs:
         raise UserError("name at least one run folder")
+    if flags.kind == "traces" and flags.at is not None:
+        raise UserError(f"traces shows all steps of a run; --at goes with {', '.join(PROBES)}")
     if flags.threads:
         torch.set_num_threads(flags.threads)
     folders = [Path(name) for name in flags.runs]
@@ -114,25 +116,47 @@ def _existing(folder: Path) -> Path:
 
 def _measure(flags: Flags, folder: Path) -> dict[str, Any]:
     config = TrainConfig.build(read_config(folder))
-    model = sora.load(folder, model=flags.model)
-    if flags.at is not None:
-        load_weights(model, snapshot(folder, flags.at))
+    weights = None if flags.at is None else snapshot(folder, flags.at)
+    if weights is None and not (folder / "model.json").exists():
+        raise UserError(f"{folder} is not finished; --at STEP takes a snapshot, it has: {_kept(folder)}")
     probe, few = PROBES[flags.kind]
     dataset = data.load(config.dataset, flags.data_dir or config.data_dir)
+    model = _network(flags, folder, config, dataset, weights)
     limit = min(flags.limit or few, len(dataset.test))
     images = data.split(dataset, holdout=0, limit_test=limit).test
     radius = threat(config.norm, flags.eps) if flags.eps else config.threat()
-    return probe(model.to(pick_device(flags.device)), images, radius, flags.seed)
+    device = pick_device(flags.device)
+    return probe(model.to(device), images, radius, seed=flags.seed, progress=not flags.json)
+
+
+def _network(
+    flags: Flags, folder: Path, config: TrainConfig, dataset: Dataset, weights: Path | None
+) -> nn.Module:
+    """The final network of a run; for a snapshot the one its settings describe, as the run may go on."""
+    if weights is None:
+        return sora.load(folder, model=flags.model)
+    if ":" in config.model and flags.model != config.model:
+        raise UserError(f"this run's network is the user's own; repeat it: --model {config.model}")
+    model, _ = build_model(config, dataset)
+    load_weights(model, weights)
+    return models.fast_layout(model).eval()
 
 
 def snapshot(folder: Path, step: int) -> Path:
     """The weights a run kept of a step; of several attempts, the last one's."""
+    found = _snapshots(folder)
+    if step not in found:
+        raise UserError(f"{folder} has no snapshot of step {step}; it has: {_kept(folder)}")
+    return found[step]
+
+
+def _snapshots(folder: Path) -> dict[int, Path]:
     files = sorted((folder / "snapshots").glob("step-*.safetensors"))
-    steps = {int(file.stem.split("-")[1]): file for file in files}
-    if step not in steps:
-        kept = ", ".join(map(str, steps)) or "none"
-        raise UserError(f"{folder} has no snapshot of step {step}; it has: {kept}")
-    return steps[step]
+    return {int(file.stem.split("-")[1]): file for file in files}
+
+
+def _kept(folder: Path) -> str:
+    return ", ".join(map(str, _snapshots(folder))) or "none"
 
 
 def _words(kind: str, result: dict[str, Any]) -> str:

@@ -1,9 +1,9 @@
-"""How far an evaluation is, in forward passes, so that hours under one attack do not look like a halt."""
+"""How far an evaluation or a probe is, so that hours of work do not look like a halt."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,27 @@ if TYPE_CHECKING:
 
 
 SILENCE = 30  # seconds between lines where there is no terminal
+
+
+def _progress() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    return Progress(*columns, *times, console=Console(stderr=True), transient=True)
+
+
+@contextmanager
+def steps(title: str, total: int, show: bool) -> Iterator[Callable[[], None]]:
+    """A bar over equal steps, shown on a terminal only; call what it yields after each of them."""
+    bar = _progress() if show else None
+    if bar is None or not bar.console.is_terminal:
+        yield lambda: None
+        return
+    with bar:
+        task = bar.add_task(title, total=total)
+        yield lambda: bar.advance(task)
 
 
 class Meter:
@@ -28,12 +49,7 @@ class Meter:
 
     def __enter__(self) -> Meter:
         if self._show:
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-            times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-            self._bar = Progress(*columns, *times, console=Console(stderr=True), transient=True)
+            self._bar = _progress()
             self._task = self._bar.add_task("", total=None)
             self._bar.start()
             self._hook = self._model.register_forward_hook(self._count)

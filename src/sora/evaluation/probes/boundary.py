@@ -14,6 +14,7 @@ from sora._seeds import mix
 from sora.attacks import fgsm, pgd
 from sora.errors import UserError
 from sora.evaluation._examples import Data, examples
+from sora.evaluation._progress import steps
 from sora.evaluation.probes._plane import Plane, axis, plane
 from sora.methods import Inputs
 from sora.threat import Threat
@@ -30,6 +31,7 @@ def boundary(
     span: float = 2.0,
     points: int = 61,
     seed: int = 0,
+    progress: bool = False,
 ) -> dict[str, Any]:
     """The predicted classes around the first rightly classified images, and each attack's point.
 
@@ -46,11 +48,13 @@ def boundary(
         if not len(right):
             raise UserError("the model classifies none of these images rightly; give it more, with --limit")
         reached = attack_points(model, x, y, threat, seed)
-        panels = []
-        for k in right[:images].tolist():
-            own = {name: points[k : k + 1] for name, points in reached.items()}
-            around = plane(model, x[k : k + 1], y[k : k + 1], threat, seed)
-            panels.append({"image": k, "label": int(y[k]), **_panel(model, around, own, values)})
+        shown, panels = right[:images].tolist(), []
+        with steps("boundary", len(shown), progress) as advance:
+            for k in shown:
+                own = {name: points[k : k + 1] for name, points in reached.items()}
+                around = plane(model, x[k : k + 1], y[k : k + 1], threat, seed)
+                panels.append({"image": k, "label": int(y[k]), **_panel(model, around, own, values)})
+                advance()
     return {"threat": {"norm": threat.norm, "eps": threat.eps}, "axis": values, "images": panels}
 
 

@@ -12,6 +12,7 @@ from sora import curvature as theory
 from sora._modes import frozen
 from sora._passes import bare, cross_entropy
 from sora.evaluation._examples import Data, examples
+from sora.evaluation._progress import steps
 from sora.evaluation.diagnostics import diagnose
 from sora.threat import Threat, flat_norm
 
@@ -19,7 +20,9 @@ NUMBERS = ("pertalign", "gradalign", "linearity", "altpertalign")
 HALVINGS = 12  # steps from eps down to eps / 4096
 
 
-def curvature(model: nn.Module, data: Data, threat: Threat, *, seed: int = 0) -> dict[str, Any]:
+def curvature(
+    model: nn.Module, data: Data, threat: Threat, *, seed: int = 0, progress: bool = False
+) -> dict[str, Any]:
     """Four numbers of a batch, and how well second order explains them for smaller and smaller steps.
 
     For each step `a` the table holds two ratios over examples (median and quartiles), both 1 in the limit of
@@ -36,10 +39,13 @@ def curvature(model: nn.Module, data: Data, threat: Threat, *, seed: int = 0) ->
     x, y = found.take(torch.arange(len(found.labels)), place)
     numbers = diagnose(model, x, y, threat, NUMBERS, seed)
     precise = copy.deepcopy(bare(model)).double()  # differences of nearly equal gradients
-    with frozen(precise):
+    table = []
+    with frozen(precise), steps("curvature", HALVINGS + 1, progress) as advance:
         g, p, hp = _second_order(precise, x.double(), y, threat)
-        steps = [threat.eps / 2**k for k in range(HALVINGS + 1)]
-        table = [{"step": step} | _ratios(precise, x.double(), y, g, p, hp, step) for step in steps]
+        for k in range(HALVINGS + 1):
+            step = threat.eps / 2**k
+            table.append({"step": step} | _ratios(precise, x.double(), y, g, p, hp, step))
+            advance()
     return {
         "threat": {"norm": threat.norm, "eps": threat.eps},
         "n": len(y),

@@ -14,6 +14,7 @@ from sora._seeds import mix
 from sora.attacks import pgd
 from sora.evaluation._accuracy import BATCH
 from sora.evaluation._examples import Data, examples
+from sora.evaluation._progress import steps
 from sora.threat import Threat
 
 LOW, HIGH, PER_EPS = -2, 4, 8  # from -2 eps to 4 eps in steps of eps/8
@@ -38,7 +39,13 @@ def largest_rise(values: Sequence[float]) -> Rise:
 
 
 def eps_curve(
-    model: nn.Module, data: Data, threat: Threat, *, batch_size: int = BATCH, seed: int = 0
+    model: nn.Module,
+    data: Data,
+    threat: Threat,
+    *,
+    batch_size: int = BATCH,
+    seed: int = 0,
+    progress: bool = False,
 ) -> dict[str, Any]:
     """FGSM accuracy from -2 eps to 4 eps (a negative step goes against the gradient) and PGD-10's from 0 on.
 
@@ -49,8 +56,10 @@ def eps_curve(
     model, found = bare(model), examples(data)
     place = next(model.parameters()).device
     hits: dict[str, list[Tensor | int]] = {name: [0] * len(multiples) for name in ("fgsm", "pgd10")}
-    with frozen(model):
-        for number, rows in enumerate(torch.split(torch.arange(len(found.labels)), batch_size)):
+    batches = torch.split(torch.arange(len(found.labels)), batch_size)
+    attacked = len(batches) * (HIGH * PER_EPS + 1)  # PGD takes the time, FGSM's one direction next to none
+    with frozen(model), steps("eps-curve", attacked, progress) as advance:
+        for number, rows in enumerate(batches):
             x, y = found.take(rows, place)
             direction = threat.direction(input_gradient(model, x, y)[0])  # of all radii alike
             for position, multiple in enumerate(multiples):
@@ -60,6 +69,7 @@ def eps_curve(
                     noise = torch.Generator(x.device).manual_seed(mix(seed, number))
                     strong = pgd(model, x, y, threat.scaled(multiple), generator=noise)
                     hits["pgd10"][position] += _right(model, strong, y)
+                    advance()
     n = len(found.labels)
     fgsm_curve = [int(count) / n for count in hits["fgsm"]]
     zero = -LOW * PER_EPS
