@@ -1,6 +1,6 @@
 """SORA and the guard with Hugging Face Accelerate.
 
-    pip install accelerate
+    pip install 'sora-at[examples]'
     accelerate launch examples/accelerate_loop.py
 
 The method calls `.backward()` through the prepared model itself, so Accelerate's gradient averaging over

@@ -1,6 +1,6 @@
 """SORA and the guard in a Lightning module.
 
-    pip install pytorch-lightning
+    pip install 'sora-at[examples]'
     python examples/lightning_module.py
 
 The method fills `.grad` itself, so the module uses Lightning's manual optimisation.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytorch_lightning as pl
+import lightning.pytorch as pl
 import torch
 from plain_loop import digits
 from torch import Tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -42,8 +43,20 @@ def test_plain_loop_hears_the_alarm(example, capsys: pytest.CaptureFixture[str])
     assert "alarm, PertAlign average" in capsys.readouterr().out
 
 
+def test_what_the_examples_need_is_an_extra() -> None:
+    """Nothing here runs them where it is not installed, so at least a user must be able to install it."""
+    lines = (EXAMPLES.parent / "pyproject.toml").read_text().splitlines()
+    (extra,) = [line for line in lines if line.startswith("examples = ")]
+    for file in ("lightning_module", "accelerate_loop"):
+        text = (EXAMPLES / f"{file}.py").read_text()
+        assert "pip install 'sora-at[examples]'" in text
+        imported = re.findall(r"^(?:from|import) (lightning|accelerate)\b", text, re.MULTILINE)
+        assert imported
+        assert all(f'"{name}>=' in extra for name in imported)
+
+
 def test_lightning(example) -> None:
-    pytest.importorskip("pytorch_lightning")
+    pytest.importorskip("lightning")
     quiet = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False}
     module = example("lightning_module").main(epochs=1, **quiet)
     assert module.global_step == 15
