@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from sora import data as sources
 from sora.data import Dataset, ImageSet
 from sora.errors import UserError
+from sora.models import own_layout
 from sora.training.config import TrainConfig, defaults
 from sora.training.loop import train
 
@@ -29,6 +30,8 @@ def fit(
 ) -> dict[str, Any]:
     """Train `model` in place and return what `summary.json` would hold.
 
+    The module comes back on the training's device, its tensors laid out in memory as they were before.
+
     Args:
         model: From [0, 1] images to logits, with its own normalisation inside.
         data: A data set's name, a `sora.data.Dataset`, or `((x, y), (x_test, y_test))` with uint8 images of
@@ -42,7 +45,7 @@ def fit(
     name = data if isinstance(data, str) else "digits"
     dataset = sources.load(data) if isinstance(data, str) else as_dataset(data)
     base = defaults(name, method) if isinstance(data, str) else {"dataset": name, "method": method}
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, own_layout(model):
         table = {**base, **settings, "eps": str(eps), "out": str(out or Path(scratch) / "run")}
         table["set"] = {key: v for key, v in table.get("set", {}).items() if not key.startswith("model.")}
         return train(TrainConfig.build(table), model=model, dataset=dataset, quiet=quiet)
