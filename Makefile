@@ -30,6 +30,7 @@ lint: setup
 bench: setup
 	for name in step textbook floor memory scaling data guard startup; do \
 	  echo "== $$name"; $(BIN)/python benchmarks/$$name.py || exit 1; done
+	$(BIN)/python benchmarks/step.py --all --rounds 3
 	$(BIN)/python benchmarks/step.py --width 64 --rounds 5
 	$(BIN)/python benchmarks/textbook.py --width 64 --rounds 5 --processes 1
 	$(BIN)/python benchmarks/memory.py --width 64
