@@ -80,3 +80,10 @@ def test_every_public_name_resolves() -> None:
         assert getattr(sora, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         sora.nothing  # noqa: B018
+
+
+def test_the_changelog_names_every_verb() -> None:
+    from sora.cli import VERBS
+
+    text = (SRC.parents[1] / "CHANGELOG.md").read_text()
+    assert [verb for verb in VERBS if f"`sora {verb}`" not in text] == []
