@@ -47,8 +47,9 @@ def test_get_list_check(
 
 
 def test_get_from_and_data_dir(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "pathmnist.npz").write_bytes(formats.medmnist(9, 3))
-    there = ["--from", str(tmp_path), "--data-dir", str(tmp_path / "there")]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "pathmnist.npz").write_bytes(formats.medmnist(9, 3))
+    there = ["--from", str(tmp_path / "mine"), "--data-dir", str(tmp_path / "there")]
     assert main(["data", "get", "pathmnist", *there]) == 0
     assert (tmp_path / "there" / "pathmnist" / "meta.json").exists()
     assert main(["data", "list", "--data-dir", str(tmp_path / "there")]) == 0

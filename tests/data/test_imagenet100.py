@@ -76,7 +76,7 @@ def test_imagenet100_from_parquet(tmp_path: Path, names: str) -> None:
             metadata = {"huggingface": json.dumps(info)}
         table = pa.table(columns, pa.schema(schema, metadata=metadata))
         parquet.write_table(table, tmp_path / "data" / f"{file}.parquet", row_group_size=2)
-    found = data.get("imagenet100", root=tmp_path / "root", given=tmp_path)
+    found = data.get("imagenet100", root=tmp_path / "root", given=tmp_path / "data")
     assert found.classes == tuple(classes)
     assert found.val is not None
     assert (len(found.train), len(found.val), len(found.test)) == (12, 3, 3)

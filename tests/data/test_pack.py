@@ -128,6 +128,25 @@ def test_an_interrupted_build_of_something_else_is_dropped(tmp_path: Path) -> No
     assert len(found.train) == 6
 
 
+@pytest.mark.parametrize("place", ["toy", "toy.part"])
+@pytest.mark.parametrize("also", ["", "meta.json"])
+def test_a_folder_of_somebody_else_is_never_replaced(tmp_path: Path, place: str, also: str) -> None:
+    (tmp_path / place).mkdir()
+    for name in filter(None, ["thesis.doc", also]):
+        (tmp_path / place / name).write_text("years of work")
+    with pytest.raises(UserError, match=rf"{place} is no packed data set; move it elsewhere") as caught:
+        pack.build(tmp_path, "toy", "x", fill)
+    assert "\n" not in str(caught.value)
+    assert (tmp_path / place / "thesis.doc").read_text() == "years of work"
+
+
+def test_an_empty_folder_is_replaced(tmp_path: Path) -> None:
+    """As a build leaves it that was killed before its first file."""
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy.part").mkdir()
+    assert len(disk.open_store(pack.build(tmp_path, "toy", "x", fill), "toy").train) == 6
+
+
 def _build(root: Path) -> None:
     def slow(builder: Builder) -> None:
         (root / "built").open("a").write("x")

@@ -130,6 +130,21 @@ def test_a_data_set_that_is_not_here_names_the_ways() -> None:
         data.load("cifar10")
 
 
+@pytest.mark.parametrize("where", ["cifar10", "cifar10.part", "cifar10/cifar-10-batches-bin", "."])
+def test_originals_and_store_are_kept_apart(tmp_path: Path, where: str) -> None:
+    """Building ROOT/cifar10 replaces what is there: it must not be what was asked to be read."""
+    root = tmp_path / "data"
+    home = root / ("cifar10.part" if where == "cifar10.part" else "cifar10")
+    root.mkdir()
+    unpack(formats.Cifar10().binary(), home)
+    before = sorted(root.rglob("*"))
+    with pytest.raises(UserError, match=r"must not lie in one another; choose another --data-dir"):
+        data.get("cifar10", root=root, given=root / where)
+    assert sorted(root.rglob("*")) == before
+    with pytest.raises(UserError, match=r"is no packed data set; move it elsewhere|is not in"):
+        data.load("cifar10", root=root)
+
+
 def test_given_files_must_be_the_official_ones(tmp_path: Path) -> None:
     file = tmp_path / "cifar-10-binary.tar.gz"
     file.write_bytes(formats.Cifar10().binary())

@@ -64,11 +64,22 @@ def get(
     source, home = SOURCES[name], data_root(root)
     if given is None and via is None and (home / name).is_dir():
         return load(name, root)
+    if given is not None:
+        _keep_apart(Path(given).expanduser().resolve(), home / name)
     path, origin = _obtain(source, home / "downloads", None if given is None else Path(given), via)
     pack.build(home, name, origin, lambda builder: _convert(source, path, builder))
     if given is None:
         path.unlink()
     return load(name, root)
+
+
+def _keep_apart(given: Path, store: Path) -> None:
+    """Raise if the originals and the store lie in one another: building the store could remove them."""
+    for place in (store.resolve(), store.with_name(f"{store.name}.part").resolve()):
+        if given.is_relative_to(place) or (given.is_dir() and place.is_relative_to(given)):
+            raise UserError(
+                f"--from {given} and the store {store} must not lie in one another; choose another --data-dir"
+            )
 
 
 def _convert(source: Source, path: Path, builder: pack.Builder) -> None:

@@ -22,10 +22,13 @@ SPLITS = ("train", "val", "test")
 FORMAT = 1
 LEFT_OUT = -1
 """Label of a row whose picture was bad."""
+NOT_OURS = "is no packed data set; move it elsewhere or choose another --data-dir"
 
 
 def open_store(folder: Path, name: str) -> Dataset:
     """The data set in a folder; large arrays are memory-mapped."""
+    if folder.is_dir() and not (folder / "meta.json").exists() and origin_of(folder) is None:
+        raise UserError(f"{folder} {NOT_OURS}")
     try:
         meta = read_meta(folder)
         sets = {split: _read(folder, split, len(meta["classes"])) for split in meta["splits"]}
@@ -63,6 +66,11 @@ def read_meta(folder: Path) -> dict[str, Any]:
 def origin_of(folder: Path) -> str | None:
     """What a store, finished or not, was built from."""
     return (folder / "origin").read_text() if (folder / "origin").exists() else None
+
+
+def is_store(folder: Path) -> bool:
+    """Whether we packed this folder; another may hold somebody's originals."""
+    return (folder / "origin").is_file() and (folder / "meta.json").is_file()
 
 
 def digest(path: Path, algorithm: str = "sha256") -> str:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sora.data._growing import Growing
 from sora.data._progress import progress
-from sora.data.disk import FORMAT, LEFT_OUT, SPLITS, digest, open_store, origin_of
+from sora.data.disk import FORMAT, LEFT_OUT, NOT_OURS, SPLITS, digest, is_store, open_store, origin_of
 from sora.errors import RunError, UserError
 
 CHUNK = 256
@@ -124,6 +124,7 @@ def build(root: Path, name: str, origin: str, fill: Callable[[Builder], None]) -
         with _locked(root / f".{name}.lock"):
             if origin_of(folder) == origin:
                 return folder
+            _refuse_others(folder, part)
             if origin_of(part) != origin:
                 shutil.rmtree(part, ignore_errors=True)
                 part.mkdir()
@@ -135,6 +136,13 @@ def build(root: Path, name: str, origin: str, fill: Callable[[Builder], None]) -
     except OSError as error:
         raise RunError(f"could not build {folder}: {error}; the same command goes on from there") from None
     return folder
+
+
+def _refuse_others(folder: Path, part: Path) -> None:
+    """Raise if a folder that is to be replaced is not of our making; an empty one is nobody's loss."""
+    for place, ours in ((folder, is_store(folder)), (part, origin_of(part) is not None)):
+        if place.exists() and not ours and (not place.is_dir() or any(place.iterdir())):
+            raise UserError(f"{place} {NOT_OURS}")
 
 
 @contextmanager
