@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 from sora import data
 from sora.data import disk, pack
+from sora.data._growing import Growing
 from sora.errors import UserError
 from tests.data import formats
 from tests.data.helpers import pixels
@@ -182,13 +184,77 @@ def test_large_npz_goes_through_a_mapped_store(tmp_path: Path, monkeypatch: pyte
     found = data.load(save(tmp_path, made))
     assert np.array_equal(pixels(found.train), made["x_train"])
     assert len(list((tmp_path / "data").glob("x-*"))) == 1
-    monkeypatch.setattr("sora.data.npz.read", None)  # packed once: the archive is not read again
+    monkeypatch.setattr("sora.data.npz.Archive", None)  # packed once: the archive is not read again
     assert np.array_equal(pixels(data.load(f"npz:{tmp_path / 'x.npz'}").train), made["x_train"])
+
+
+def test_large_npz_is_read_in_blocks_and_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "MEMORY_BUDGET", 100)
+    monkeypatch.setattr("sora.data.npz._BLOCK", 1000)  # five images of 192 bytes
+    made = arrays(x_train=formats.noise(40, 8, 8, 3), y_train=np.arange(40) % 3)
+    name = save(tmp_path, made)
+    sizes: list[int] = []
+    append = Growing.append
+
+    def interrupted(self: Growing, rows: np.ndarray) -> None:
+        sizes.append(len(rows))
+        if len(sizes) == 4:
+            raise KeyboardInterrupt
+        append(self, rows)
+
+    monkeypatch.setattr(Growing, "append", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        data.load(name)
+    assert sizes == [5, 5, 5, 5]
+    found = data.load(name)
+    assert sizes[4:] == [5, 5, 5, 5, 5, 40, 3, 3]  # the 25 images that were missing, labels, the test set
+    assert np.array_equal(pixels(found.train), made["x_train"])
+    assert found.train.labels.tolist() == made["y_train"].tolist()
+    assert np.array_equal(pixels(found.test), made["x_test"])
+
+
+@pytest.mark.parametrize("budget", [100, 1 << 30])
+def test_npz_in_fortran_order(tmp_path: Path, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "MEMORY_BUDGET", budget)
+    made = arrays(x_train=np.asfortranarray(formats.noise(6, 8, 8, 3)))
+    assert np.array_equal(pixels(data.load(save(tmp_path, made)).train), made["x_train"])
+
+
+@pytest.mark.parametrize("budget", [100, 1 << 30])
+@pytest.mark.parametrize("damage", ["bytes", "cut", "size", "compression"])
+def test_damaged_npz(tmp_path: Path, budget: int, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "MEMORY_BUDGET", budget)
+    content = bytearray(formats.npz(**arrays(x_train=formats.noise(60, 8, 8, 3), y_train=np.arange(60) % 3)))
+    if damage == "bytes":
+        content[3000:3100] = b"\xff" * 100
+    elif damage == "cut":
+        del content[3000:3100]
+    elif damage == "compression":
+        at = content.index(b"PK\x01\x02") + 10
+        content[at : at + 2] = b"\x63\x00"
+    else:
+        header = io.BytesIO()
+        shape = {"descr": "|u1", "fortran_order": False, "shape": (10**15, 8, 8, 3)}
+        np.lib.format.write_array_header_1_0(header, shape)
+        rest = {f"{key}.npy": _npy(array) for key, array in arrays(y_train=np.arange(6) % 3).items()}
+        labels = b"".join([header.getvalue().replace(b"|u1", b"|i1").replace(b", 8, 8, 3", b","), b"\0" * 10])
+        content = bytearray(formats.zipped(rest | {"y_train.npy": labels, "x_train.npy": header.getvalue()}))
+    (tmp_path / "x.npz").write_bytes(content)
+    one_line(f"npz:{tmp_path / 'x.npz'}", r"x.npz (is not an npz file|is not a readable|holds an array that)")
+
+
+def _npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        ({"y_train": np.arange(6) * 10**12}, "labels 0..5000000000000, more classes than training images"),
         ({"x_train": np.zeros((6, 8, 8, 3), np.float32)}, "train images are float32 .* expected uint8"),
         ({"x_train": np.zeros((6, 3, 8, 8), np.uint8)}, r"train images are uint8 \(6, 3, 8, 8\)"),
         ({"y_train": np.arange(5) % 3}, r"train labels are int64 \(5,\) for 6 images"),

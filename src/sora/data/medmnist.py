@@ -35,10 +35,10 @@ _TISSUE = (
 def _source(name: str, classes: tuple[str, ...], md5: str, train: int, val: int, test: int) -> Source:
     def convert(path: Path, builder: Builder) -> None:
         file = path / f"{name}.npz" if path.is_dir() else path
-        splits, numbers = npz.read(file)
-        if len(numbers) != len(classes):
-            raise UserError(f"{file} has {len(numbers)} classes; {name} has {len(classes)}")
-        npz.write(builder, splits, list(classes))
+        archive = npz.Archive(file)
+        if len(archive.classes) != len(classes):
+            raise UserError(f"{file} has {len(archive.classes)} classes; {name} has {len(classes)}")
+        archive.pack(builder, classes)
 
     return Source(
         name=name,

@@ -58,11 +58,43 @@ class Builder:
 
     def add(self, split: str, arrays: Arrays) -> None:
         """Write a split that is in memory."""
-        for kind, array in (("images", arrays.images), ("labels", arrays.labels)):
-            with closing(Growing(self._folder / f"{split}_{kind}.npy", array.shape[1:], array.dtype)) as file:
-                file.truncate(0)
-                file.append(array)
-                file.finish()
+        self._write(f"{split}_images", arrays.images)
+        self._write(f"{split}_labels", arrays.labels)
+
+    def _write(self, name: str, array: NDArray[np.generic]) -> None:
+        with closing(Growing(self._folder / f"{name}.npy", array.shape[1:], array.dtype)) as file:
+            file.truncate(0)
+            file.append(array)
+            file.finish()
+
+    def copy(
+        self,
+        split: str,
+        labels: NDArray[np.int64],
+        shape: tuple[int, ...],
+        blocks: Callable[[int], Iterator[NDArray[np.uint8]]],
+    ) -> None:
+        """Write a split whose images come in blocks, from where an earlier attempt stopped.
+
+        Args:
+            split: its name.
+            labels: all of them.
+            shape: of an image, (H, W, C).
+            blocks: gives the images (n, H, W, C) in order, from the given position on.
+        """
+        if (self._folder / f"{split}_labels.npy").exists():  # written last
+            return
+        path = self._folder / f"{split}_images.npy"
+        if not path.exists():
+            with (
+                closing(Growing(path, shape, np.uint8)) as images,
+                progress(f"packing {split}", len(labels), images.rows) as advance,
+            ):
+                for block in blocks(images.rows):
+                    images.append(block)
+                    advance(len(block))
+                images.finish()
+        self._write(f"{split}_labels", labels)
 
     def stream(
         self,
