@@ -9,6 +9,7 @@ import pytest
 
 from sora import data
 from sora.data import _sources
+from sora.training.config import read_recipe
 from tests.data import formats
 from tests.data.helpers import unpack
 
@@ -38,14 +39,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_good_set_has_no_problems(folder: Path) -> None:
     images = Balanced().images[:15]
-    report = data.check("cifar10", mean=[0.5] * 3, std=[0.289] * 3)
+    mean, std = images.mean((0, 1, 2)) / 255, images.std((0, 1, 2)) / 255
+    report = data.check("cifar10", mean=mean.round(3).tolist(), std=std.round(3).tolist())
     train = report.splits["train"]
     assert report.problems == []
     assert (train.images, train.per_class) == (15, [5, 5, 5])
     assert train.first_labels == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
     assert train.first_pixel == images[0, 0, 0].tolist()
-    assert np.allclose(train.mean, images.mean((0, 1, 2)) / 255, atol=1e-9)
-    assert np.allclose(train.std, images.std((0, 1, 2)) / 255, atol=1e-9)
+    assert np.allclose(train.mean, mean, atol=1e-9)
+    assert np.allclose(train.std, std, atol=1e-9)
 
 
 def test_wrong_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,11 +69,40 @@ def test_content_that_is_not_the_official_one(folder: Path, monkeypatch: pytest.
     assert data.check("cifar10").problems == ["train_labels.npy is not the official content"]
 
 
-def test_statistics_off_the_recipe(folder: Path) -> None:
-    [mean, std] = data.check("cifar10", mean=[0.1, 0.5, 0.5], std=[0.289, 0.289, 0.9]).problems
+def test_statistics_off_the_recipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = Balanced().images[:15]
+    right = (images.mean((0, 1, 2)) / 255).tolist(), (images.std((0, 1, 2)) / 255).tolist()
+    off = [[values[0] + 0.045, *values[1:]] for values in right]  # as when red and blue are exchanged
+    [mean, std] = data.check("cifar10", mean=off[0], std=off[1]).problems
     assert mean.startswith("mean is 0.")
-    assert mean.endswith("the recipe says 0.1000 0.5000 0.5000")
+    assert mean.endswith(f"the recipe says {off[0][0]:.4f} {right[0][1]:.4f} {right[0][2]:.4f}")
     assert std.startswith("std is 0.")
+    change_source(monkeypatch, borrowed_statistics=True)
+    assert data.check("cifar10", mean=off[0], std=off[1]).problems == []
+
+
+def test_only_parts_of_imagenet_borrow_statistics() -> None:
+    borrowed = {name for name, source in _sources.SOURCES.items() if source.borrowed_statistics}
+    assert borrowed == {"tinyimagenet", "imagenet100"}
+    usual = read_recipe("imagenet100")["mean"]
+    assert {name for name in _sources.SOURCES if read_recipe(name)["mean"] == usual} == borrowed
+
+
+@pytest.mark.parametrize(("train", "fine"), [(16, True), (15, True), (14, False), (17, False)])
+def test_another_cut_of_the_same_pictures(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, train: int, fine: bool
+) -> None:
+    official = {"train": 12, "val": 3, "test": 3}
+    also = {"train": range(train - 1, train + 1), "test": range(3, 4)}
+    change_source(monkeypatch, counts=official, also=also)
+    assert (data.check("cifar10").problems == []) == fine
+
+
+def test_imagenet100_as_its_documented_folders_give_it() -> None:
+    also = _sources.SOURCES["imagenet100"].also
+    assert 126_689 in also["train"]  # of the widest spread list of classes
+    assert 130_000 in also["train"]  # 1,300 of each
+    assert list(also["test"]) == [5_000]
 
 
 def test_empty_classes(folder: Path) -> None:

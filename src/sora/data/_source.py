@@ -32,6 +32,10 @@ class Source:
     """Turns a downloaded file or folder into the store."""
     counts: Mapping[str, int]
     """Images in each official split."""
+    also: Mapping[str, range] = field(default_factory=dict)
+    """Another cut of the same pictures that `--from` takes: how many images each split may have."""
+    borrowed_statistics: bool = False
+    """Whether the recipe's mean and std are those of ImageNet, of which this is a part."""
     files: tuple[Remote, ...] = ()
     """Official archives: the first is fetched, any is accepted by `--from`."""
     package: Remote | None = None
