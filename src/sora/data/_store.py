@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -60,6 +61,8 @@ class Dataset:
     test: ImageSet
     val: ImageSet | None
     classes: tuple[str, ...]
+    folder: Path | None = None
+    """Where it is packed, if it is."""
 
     @property
     def num_classes(self) -> int:

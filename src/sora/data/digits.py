@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from sora._seeds import mix
 from sora.data._store import SPLIT_SEED, Dataset, ImageSet, stratified
 
-TEST, VAL = 360, 180  # leaves 1,257 for training
+TEST, VAL = 360, 180
+COUNTS = {"train": 1_257, "val": VAL, "test": TEST}
 
 
 def load(root: Path | None = None) -> Dataset:

@@ -90,5 +90,6 @@ IMAGENET100 = Source(
     # ImageNet's own folders: of each class 732 to 1,300 for training and 50 for validation, our test set.
     also={"train": range(73_200, 130_001), "test": range(5_000, 5_001)},
     borrowed_statistics=True,
+    licence="ImageNet's terms: research and education, not for profit",
     wanted="a folder of parquet files (train-*, validation-*, test-*) or of train and val folders of classes",
 )

@@ -45,6 +45,7 @@ def _source(name: str, classes: tuple[str, ...], md5: str, train: int, val: int,
         convert=convert,
         counts={"train": train, "val": val, "test": test},
         files=(Remote(f"https://zenodo.org/records/10519652/files/{name}.npz?download=1", f"md5:{md5}"),),
+        licence="CC BY 4.0",
     )
 
 

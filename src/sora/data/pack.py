@@ -139,12 +139,14 @@ class Builder:
 
     def finish(self, classes: Sequence[str], test_size: int | None = None) -> None:
         """Note class names, hashes, and the side of the central square that is tested on (None: all)."""
-        splits = {}
+        splits, counts = {}, {}
         for split in SPLITS:
             paths = {kind: self._folder / f"{split}_{kind}.npy" for kind in ("images", "labels")}
             if paths["labels"].exists():
                 splits[split] = {kind: digest(path) for kind, path in paths.items()}
-        meta = {"format": FORMAT, "classes": list(classes), "test_size": test_size, "splits": splits}
+                counts[split] = int((np.load(paths["labels"], allow_pickle=False) != LEFT_OUT).sum())
+        meta = {"format": FORMAT, "classes": list(classes), "test_size": test_size}
+        meta |= {"splits": splits, "counts": counts}
         (self._folder / "meta.json").write_text(json.dumps(meta, indent=1))
 
 

@@ -47,6 +47,7 @@ TINYIMAGENET = Source(
     convert=_convert,
     counts={"train": 100_000, "test": 10_000},
     borrowed_statistics=True,
+    licence="ImageNet's terms: research and education, not for profit",
     files=(
         Remote("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "md5:90528d7ca1a48142e341f4ef8d21d0de"),
     ),
