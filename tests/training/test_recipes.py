@@ -1,4 +1,4 @@
-"""Every recipe is loaded as `sora train` loads it, and its first two steps are taken on random images."""
+"""Every recipe is loaded as `sora train` loads it, and two steps with its own optimiser are taken."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from sora import data, methods, models
+from sora.training import schedule
 from sora.training.config import TrainConfig, defaults, read_recipe, recipe_names
+from sora.training.setup import make_optimizer
 
 SHAPES = {  # data set: stored size, size seen by the model, channels, classes
     "digits": (16, 16, 1, 10),
@@ -45,13 +47,24 @@ def test_two_steps_of_every_recipe(recipe: str, method: str) -> None:
     shape = (channels, seen, seen)
     step.bind(n_train=6, shape=shape, batch_size=3, epochs=settings.epochs, steps_per_epoch=2)
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for batch in loader.epoch(0):
+    optimizer = make_optimizer(settings, model)
+    assert isinstance(optimizer, torch.optim.AdamW if recipe.endswith("-vit") else torch.optim.SGD)
+    total = 2 * settings.epochs * step.updates
+    middle, rates = total // 2, []  # where the cyclic rates of the recipes are highest
+    for update, batch in enumerate(loader.epoch(0), middle):
         assert batch.x.shape[1:] == shape
         out = step.step(model, batch.x, batch.y, index=batch.index, transform=batch.transform)
         assert torch.isfinite(out.loss)
+        rates.append(schedule.apply(optimizer, settings, update, total))
         optimizer.step()
         optimizer.zero_grad()
+    assert len(rates) == 2
+    if settings.schedule == "cyclic":
+        assert rates[0] == pytest.approx(settings.lr)
+    assert settings.lr_min < rates[1] < rates[0] <= settings.lr
+    assert {group["lr"] for group in optimizer.param_groups} == {rates[1]}
+    for parameter in model.parameters():
+        assert torch.isfinite(parameter).all()
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
