@@ -5,7 +5,8 @@ import json
 import pytest
 
 from sora import methods, models
-from sora.training.config import recipe_names
+from sora.data._sources import SOURCES
+from sora.training.config import read_recipe, recipe_names
 
 
 def test_help_names_every_verb(sora) -> None:
@@ -68,6 +69,25 @@ def test_show_every_model(name, sora) -> None:
 @pytest.mark.parametrize("name", recipe_names())
 def test_show_every_recipe(name, sora) -> None:
     assert "epochs" in sora("show", "recipe", name).out
+
+
+@pytest.mark.parametrize("name", ["digits", *SOURCES])
+def test_show_every_data_set(name, sora, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("SORA_DATA", str(tmp_path))
+    shown = json.loads(sora("show", name, "--json").out)
+    assert shown["name"] == name
+    assert shown["recipe"]["mean"] == read_recipe(name)["mean"]
+    if name == "digits":
+        assert shown["where"] == "built in"
+        return
+    source = SOURCES[name]
+    assert shown["images"] == source.counts
+    assert shown["where"] == "not here"
+    assert shown["from"] == [file.url for file in source.files] or name == "imagenet100"
+    assert any(f"sora data get {name} --from" in way for way in shown["get"])
+    words = sora("show", name)
+    assert (words.code, words.err) == (0, "")
+    assert f"name: {name}\n" in words.out
 
 
 def test_show_nothing_known(sora) -> None:

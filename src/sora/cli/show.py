@@ -17,7 +17,7 @@ from sora.errors import unknown
 
 @dataclass(frozen=True)
 class Flags:
-    """Show a method, a model, or `recipe NAME`."""
+    """Show a method, a model, a data set, or `recipe NAME`."""
 
     name: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(help="NAME, or recipe NAME")] = ()
     json: Annotated[bool, tyro.conf.arg(help="print as JSON")] = False
@@ -25,14 +25,13 @@ class Flags:
 
 def run(argv: list[str]) -> int:
     """Find out what the name is and print it."""
-    from sora import methods, models
+    from sora import data, methods, models
     from sora.training.config import read_recipe, recipe_names
 
     flags = parse(Flags, argv, "show")
     words = list(flags.name)
     if words[:1] == ["recipe"]:
-        table = read_recipe(words[1] if len(words) > 1 else "")
-        print(json.dumps(table, indent=2) if flags.json else yaml.safe_dump(table, sort_keys=False), end="")
+        _print(read_recipe(words[1] if len(words) > 1 else ""), flags.json)
         return 0
     name = " ".join(words)
     if name in methods.names():
@@ -40,11 +39,22 @@ def run(argv: list[str]) -> int:
     elif name in models.names():
         entry = models.entry(name)
         table = {"name": name, "summary": entry.summary, "paper": entry.paper, "options": entry.options}
-        print(json.dumps(table, indent=2) if flags.json else yaml.safe_dump(table, sort_keys=False), end="")
+        _print(table, flags.json)
+    elif name in data.names() and ":" not in name:
+        [found] = (entry for entry in data.inventory() if entry.name == name)
+        where = found.where if found.images else f"damaged: {found.damaged}" if found.damaged else "not here"
+        recipe = {key: read_recipe(name)[key] for key in ("mean", "std")}
+        _print(data.about(name) | {"where": where, "recipe": recipe}, flags.json)
     else:
         recipes = [f"recipe {recipe}" for recipe in recipe_names()]
-        raise unknown("name", name, [*methods.names(), *models.names(), *recipes])
+        sets = [entry for entry in data.names() if ":" not in entry]
+        raise unknown("name", name, [*methods.names(), *models.names(), *sets, *recipes])
     return 0
+
+
+def _print(table: dict[str, Any], as_json: bool) -> None:
+    text = yaml.safe_dump(table, sort_keys=False, width=200, allow_unicode=True)
+    print(json.dumps(table, indent=2) if as_json else text, end="\n" if as_json else "")
 
 
 def _show_method(name: str, as_json: bool) -> None:

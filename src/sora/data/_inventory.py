@@ -52,9 +52,9 @@ def about(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "images": dict(source.counts),
-        "from": [remote.url for remote in source.files] or [source.wanted],
+        "from": [remote.url for remote in source.files] or ["your own copy"],
         "licence": source.licence,
-        "get": list(ways(source).values()),
+        "get": [text.replace("`", "") for text in ways(source).values()],
     }
 
 
