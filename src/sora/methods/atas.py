@@ -60,6 +60,7 @@ class ATAS(Method):
 
     hyper_class = Hyper
     hyper: Hyper
+    one_process = True
     delta: Tensor | None
     u: Tensor
     epoch: Tensor

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sora._passes import cross_entropy, input_gradient
+from sora._ranks import summed
 from sora._typed import option
 from sora.methods import _base
 from sora.methods._base import Crafted, Inputs, Learned, Method
@@ -100,6 +101,8 @@ class ELLE(Method):
         if not self.hyper.adaptive:
             return {}
         value = crafted.extras["elle"].to(self.mean.dtype)
+        total, ranks = summed(torch.stack((value, torch.ones_like(value))))
+        value = total / ranks  # one weight for all ranks
         usable = value.isfinite()
         deviation = self.spread / self.count.clamp(min=1).sqrt()
         jump = (self.count >= EARLIEST) & (value > self.mean + self.hyper.deviations * deviation)

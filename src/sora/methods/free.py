@@ -44,6 +44,7 @@ class Free(Method):
 
     hyper_class = Hyper
     hyper: Hyper
+    one_process = True
     needs_gradient = True
     delta: Tensor | None
     previous: Tensor

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from sora import curvature
 from sora._passes import input_gradient
+from sora._ranks import summed
 from sora._typed import option
 from sora.errors import UserError
 from sora.methods import _base
@@ -108,8 +109,7 @@ class SORA(Method):
         g, g_adv = cast(Tensor, crafted.gradient), cast(Tensor, learned.gradient)
         hyper = self.hyper
         terms = curvature.linearity_terms(g, g_adv, self.threat.norm, ratio_of_sums=hyper.ratio_of_sums)
-        if distributed.is_available() and distributed.is_initialized():
-            distributed.all_reduce(terms)  # one coefficient, and so one step size, for all ranks
+        terms = summed(terms)  # one coefficient, and so one step size, for all ranks
         raw = terms[0] / terms[1]
         c = raw if hyper.coef_clamp is None else raw.clamp(*hyper.coef_clamp)
         usable = c.isfinite()

@@ -19,6 +19,8 @@ def process_group(device: torch.device) -> Iterator[None]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or distributed.is_initialized():
         yield
         return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield
@@ -36,12 +38,17 @@ def world() -> int:
     return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
-def pick_device(name: str) -> torch.device:
-    """The device of that name; `auto` is a GPU, this rank's own, if there is one."""
+def device_name(name: str) -> str:
+    """`name` with nothing left open: `auto` is a GPU if there is one, `cuda` is this rank's own GPU."""
     if name == "auto":
-        name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if name == "cuda" else name
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name, see `device_name`."""
     try:
-        device = torch.device(name)
+        device = torch.device(device_name(name))
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError):
         raise UserError(f"device {name!r} is not here; allowed: cpu, cuda, cuda:N, auto") from None

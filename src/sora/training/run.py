@@ -133,4 +133,5 @@ def load(run: str | Path, *, model: str | None = None, device: str = "cpu") -> n
 def resolved(config: TrainConfig, device: torch.device) -> TrainConfig:
     """The settings with nothing left open."""
     threads = config.threads or torch.get_num_threads()
-    return dataclasses.replace(config, device=str(device), threads=threads, out=str(config.folder()))
+    chosen = device.type if config.device == "auto" else config.device  # no index: each rank has its own
+    return dataclasses.replace(config, device=chosen, threads=threads, out=str(config.folder()))

@@ -38,10 +38,14 @@ def prepare_state(
     config: TrainConfig, model: nn.Module, dataset: data.Dataset, n_train: int, steps_per_epoch: int
 ) -> State:
     """Everything that will change while training, as it is before the first step."""
-    device = torch.device(config.device)
+    device = next(model.parameters()).device
     method = methods.create(config.method, config.threat(), **config.hyper_table()).to(device)
     if config.accumulate > 1 and method.updates > 1:
         raise UserError(f"accumulate must be 1 with {config.method}, which replays whole batches")
+    if method.one_process and distributed.world() > 1:
+        raise UserError(
+            f"{config.method} remembers the batches that one process saw; train it in one process"
+        )
     size = dataset.image_size
     canvas = data.Augment.parse(config.augment).draw(1, size, torch.Generator()).canvas_size(*size)
     method.bind(
