@@ -62,7 +62,8 @@ class TestActions:
         assert weights[0] == weights[1]
         assert events(quiet) == []
         assert [word for word, *_ in events(warned)] == ["alarm"]
-        assert summary["co"]["events"] == [{"step": 64, "epoch": 6, "attempt": 0, "recovered": None}]
+        told = {"step": 64, "epoch": 6, "attempt": 0, "action": "warn", "recovered": None, "returned": None}
+        assert summary["co"]["events"] == [told]
         assert summary["weights"] == "last"
 
     def test_alarm_is_said_on_the_console(
@@ -112,10 +113,17 @@ class TestActions:
         summary = train(config, quiet=True)
         assert events(config) == [("alarm", 64, 0), ("returned", 60, 0)]
         assert summary["weights"] == "last"
+        assert summary["co"]["events"][0]["returned"] == 60
         rows = [json.loads(line) for line in (config.folder() / "metrics.jsonl").read_text().splitlines()]
         assert [row["step"] for row in rows if row["attempt"] == 1] == list(range(64, 97, 4))
         first, second = ([r["loss"] for r in rows if r["attempt"] == k and r["step"] == 64] for k in (0, 1))
         assert first != second
+
+    def test_no_state_is_good_before_the_guard_has_heard_it(self, settings: Settings, scripted: Any) -> None:
+        scripted(collapse_from(56, attempts=1))  # an epoch ends at step 60, between two intervals of eleven
+        config = settings("fgsm", guard="rollback", **LONG | {"log_every": 11})
+        train(config, quiet=True)
+        assert events(config) == [("alarm", 60, 0), ("returned", 55, 0)]
 
     def test_rollback_gives_up_after_three_and_hands_over_good_weights(
         self, settings: Settings, scripted: Any

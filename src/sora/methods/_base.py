@@ -89,6 +89,8 @@ class Method(nn.Module, ABC):
     updates: int = 1  # weight updates a batch; the caller repeats `step` as often
     needs_gradient: ClassVar[bool] = False  # the method itself uses g', observed or not
     compilable: ClassVar[bool] = False  # `craft` is a function of tensors that `torch.compile` can take whole
+    one_process: ClassVar[bool] = False  # its memory is of the batches that one process saw
+    aligned: ClassVar[bool] = True  # it has a PertAlign, which the guard listens to
     only_attacks: ClassVar[bool] = True  # all of `craft` runs in the attack's mode; else it says where itself
     strict_gradient: bool = False  # g' of the cross-entropy alone, at the price of another backward pass
 

@@ -19,6 +19,8 @@ from sora.methods._registry import register
 class Benign(Method):
     """`loss = L(x)`."""
 
+    aligned = False
+
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
         """Leave the batch as it is."""
         return Crafted(batch.x)

@@ -50,6 +50,7 @@ class NuAT(Method):
 
     hyper_class = Hyper
     hyper: Hyper
+    aligned = False
     only_attacks = False
     lam: Tensor
     batches: Tensor

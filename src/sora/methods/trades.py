@@ -46,6 +46,7 @@ class TRADES(Method):
 
     hyper_class = Hyper
     hyper: Hyper
+    aligned = False
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
         """A little Gaussian noise: at x itself the divergence has no gradient."""

@@ -84,8 +84,12 @@ class TrainConfig(Options):
         entry = methods.info(self.method)
         if self.ema == 1:
             raise UserError("ema is 1.0, which never moves; allowed: 0 to 0.99999")
-        if self.compile and (not entry.cls.compilable or self.eps_warmup):
-            raise UserError("compile works with fgsm-rs, n-fgsm and sora and without eps_warmup")
+        if self.compile and not entry.cls.compilable:
+            raise UserError("compile works with fgsm-rs, n-fgsm and sora")
+        if self.guard not in ("off", "warn") and not entry.cls.aligned:
+            raise UserError(
+                f"guard {self.guard} needs PertAlign, which {self.method} has not; allowed: off, warn"
+            )
         data.Augment.parse(self.augment)
         for name in self.attacks:
             parse_attack(name)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from signal import SIGTERM
 from typing import Any
 
 import torch
@@ -117,13 +118,13 @@ class _Run:
                 state.images += len(batch.y) * distributed.world()
                 if self.monitors.due(state.step):
                     self._look()
-                logged = state.step % self.config.log_every == 0 or state.step == self.total
+                logged = state.step % self.config.log_every == 0 or self._epoch_ends()
                 action = self._log() if logged else None
                 if action in ("stop", "rollback"):
                     break
-                self._save_if_due(signals)
+                self._save_if_due(self._interrupted(signals, logged))
             if action in ("stop", "rollback"):
-                weights = self._go_back()
+                weights = self._go_back(action)
                 if state.attempt == MAX_ROLLBACKS or (action == "stop" and weights == "last_good"):
                     break
                 self._begin_again(weights)
@@ -132,7 +133,7 @@ class _Run:
 
     def _open(self, stack: ExitStack) -> None:
         """Make or re-open the folder; restore the newest checkpoint that can be read."""
-        self.checkpoints = Checkpoints(self.folder / "checkpoints", fingerprint(self.config))
+        self.checkpoints = Checkpoints(self.folder / "checkpoints", fingerprint(self.config), self.writes)
         logs = self.checkpoints.restore_newest(self.state, self.console.warn)
         if self.writes and not (self.folder / "config.yaml").exists():
             write_text(self.folder / "config.yaml", self.config.to_yaml())
@@ -160,9 +161,9 @@ class _Run:
         for replay in range(method.updates):
             update = state.step * updates + replay
             rate = schedule.apply(state.optimizer, config, update, self.total * updates)
-            step = self.compiled if self.compiled and method is state.method else method.step
+            compiled = self.compiled if method is state.method and factor == 1 else None  # of one eps only
             scale = loss_scale(state.scaler, self.device)
-            out = step_in_parts(step, self.wrapped, batch, config.accumulate, scale)
+            out = step_in_parts(compiled or method.step, self.wrapped, batch, config.accumulate, scale)
             if config.on_nonfinite == "skip" and self._is_nonfinite(out.loss):
                 state.skipped += 1
             else:
@@ -219,7 +220,8 @@ class _Run:
         epoch, average = self._epoch(step), state.guard.average
         event = {"event": said, "step": step, "epoch": epoch, "attempt": state.attempt, "average": average}
         if said == "alarm":
-            state.events.append({"step": step, "epoch": epoch, "attempt": state.attempt, "recovered": None})
+            place = {"step": step, "epoch": epoch, "attempt": state.attempt}
+            state.events.append(place | {"action": action, "recovered": None, "returned": None})
         elif state.events:
             state.events[-1]["recovered"] = step
         if action == "off":
@@ -230,7 +232,7 @@ class _Run:
         self.snapshots.turned()
         return action if said == "alarm" else None
 
-    def _go_back(self) -> str:
+    def _go_back(self, action: str) -> str:
         """Return to the last good state, the initial one if none ever was good; say which it is."""
         state = self.state
         kept = {name: getattr(state, name) for name in ("attempt", "events", "best", "seconds", "images")}
@@ -240,7 +242,8 @@ class _Run:
         self.snapshots.returned()
         weights = "last_good" if state.step else "initial"
         self.console.warn(f"returned to the {weights.replace('_', ' ')} weights, of step {state.step}")
-        self.journal.write("events", {"event": "returned", "step": state.step, "attempt": state.attempt})
+        state.events[-1]["returned"] = state.step
+        self.journal.write("events", {"event": "returned", "action": action} | self._place())
         return weights
 
     def _begin_again(self, weights: str) -> None:
@@ -255,22 +258,36 @@ class _Run:
         state.attempt += 1
         self._save()  # a run killed from here on must not go back a second time
 
-    def _save_if_due(self, signals: Signals) -> None:
-        """Evaluate and checkpoint where an epoch ends; checkpoint where asked or when told to stop."""
+    def _epoch_ends(self) -> bool:
+        return self.state.step % self.steps_per_epoch == 0
+
+    def _interrupted(self, signals: Signals, logged: bool) -> int | None:
+        """The signal to stop at; several ranks, which must agree on it, ask each other only at log steps."""
+        if distributed.world() == 1:
+            return signals.received
+        heard = logged and distributed.any_rank(signals.received is not None, self.device)
+        return signals.received or SIGTERM if heard else None
+
+    def _save_if_due(self, interrupted: int | None) -> None:
+        """Evaluate and checkpoint where an epoch ends; checkpoint where asked or when told to stop.
+
+        States are called good at log steps only: between them the guard has not heard the latest steps.
+        """
         state, every = self.state, self.config.checkpoint_every
-        epoch_ends = state.step % self.steps_per_epoch == 0
-        interrupted = distributed.any_rank(signals.received is not None, self.device)
+        epoch_ends = self._epoch_ends()
         good = state.guard.healthy and (epoch_ends or self._keeps_good(state.step))
         if not (epoch_ends or good or interrupted or (every and state.step % every == 0)):
             return
         self.state.pending += self.journal.collect()
         distributed.average_buffers(state.model)
+        if state.ema is not None:
+            distributed.average_buffers(state.ema)
         best = epoch_ends and self._evaluate()
         if epoch_ends:
             self.snapshots.write(state)
         self._save(best=best, good=good)
         if interrupted:
-            raise Interrupted(signals.received or 15, state.step)
+            raise Interrupted(interrupted, state.step)
 
     def _keeps_good(self, step: int) -> bool:
         """Whether a state to go back to is kept at this step, if it is good: about ten times an epoch."""

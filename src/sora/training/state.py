@@ -114,12 +114,12 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 class Checkpoints:
     """The checkpoint files of a run: the newest two, the best one, the last good one."""
 
-    def __init__(self, folder: Path, fingerprint: str) -> None:
+    def __init__(self, folder: Path, fingerprint: str, writes: bool = True) -> None:
         self.folder = folder
         self.fingerprint = fingerprint  # of the settings, so that another run's file is not taken for ours
         folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob(".*.tmp"):  # from a kill in the middle of a write
-            leftover.unlink(missing_ok=True)  # another rank may have been first
+        for leftover in folder.glob(".*.tmp") if writes else ():  # from a kill in the middle of a write
+            leftover.unlink()
 
     @property
     def best(self) -> Path:
