@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sora.errors import UserError
-from sora.threat import L2, Linf, Threat, flat_norm, parse_eps, threat, unit
+from sora.threat import L2, Linf, Threat, eps_text, flat_norm, parse_eps, threat, unit
 
 NORMS = [Linf, L2]
 shapes = st.one_of(
@@ -59,6 +59,19 @@ def test_inside_respects_ball_and_box(norm: type[Threat], z: Tensor, eps: float)
     moved = ball.inside(x, z)
     assert ((moved >= 0) & (moved <= 1)).all()
     assert (ball.size(moved - x) <= eps * (1 + 1e-5) + 1e-6).all()
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@settings(max_examples=40, deadline=None)
+@given(z=tensors(), eps=radii)
+def test_a_step_up_ends_in_ball_and_box_and_leaves_the_gradient_alone(
+    norm: type[Threat], z: Tensor, eps: float
+) -> None:
+    ball, before = norm(eps), z.clone()
+    x = torch.rand(z.shape, generator=torch.Generator().manual_seed(0))
+    moved = ball.ascend(x, ball.inside(x, -z), z, 3 * eps)
+    assert torch.equal(moved, ball.inside(x, 3 * eps * ball.direction(z) + (ball.inside(x, -z) - x)))
+    assert torch.equal(z, before)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -114,6 +127,13 @@ def test_linf_direction_leaves_alone_what_has_no_gradient() -> None:
 def test_box_none_never_clamps() -> None:
     z = torch.tensor([[-5.0, 7.0]])
     assert torch.equal(Linf(0.1, box=None).clamp(z), z)
+
+
+@pytest.mark.parametrize(
+    ("eps", "text"), [(8 / 255, "8/255"), (0.15, "0.15"), (0.2, "0.2"), (128 / 255, "0.502"), (0.0, "0")]
+)
+def test_eps_is_written_as_people_write_it(eps: float, text: str) -> None:
+    assert eps_text(eps) == text
 
 
 @pytest.mark.parametrize(("text", "value"), [("8/255", 8 / 255), ("0.5", 0.5), (0.25, 0.25), (0, 0.0)])

@@ -34,6 +34,13 @@ def parse_eps(value: float | str) -> float:
     return number
 
 
+def eps_text(eps: float) -> str:
+    """A radius as people write it: `8/255` for a small whole number of pixel values, else four digits."""
+    levels = eps * 255
+    whole = abs(levels - round(levels)) < 1e-6 and 0 < round(levels) <= 32
+    return f"{round(levels)}/255" if whole else f"{eps:.4g}"
+
+
 def flat_norm(z: Tensor) -> Tensor:
     """The l2 norm of each example, shaped to broadcast against `z`.
 

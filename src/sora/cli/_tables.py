@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sora.threat import eps_text
+
 WIDE = 160
 VERDICT_STYLE = {"healthy": "green", "suspect": "yellow", "overfitted": "red"}
 
@@ -29,7 +31,8 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
     threat, co = summary["threat"], summary["co"]
     style = VERDICT_STYLE.get(str(co["verdict"]), "")
     alarm = f"first alarm at step {co['events'][0]['step']}" if co["events"] else "no alarm"
-    console.print(f"{threat['norm']} eps {threat['eps']:.4g}; [{style}]{co['verdict']}[/], {alarm}; {folder}")
+    radius = f"{threat['norm']} eps {eps_text(threat['eps'])}"
+    console.print(f"{radius}; [{style}]{co['verdict']}[/], {alarm}; {folder}")
 
 
 def plain_table(title: str, columns: list[str], rows: list[list[str]]) -> None:

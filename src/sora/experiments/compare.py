@@ -14,6 +14,7 @@ from typing import Any
 
 from sora import methods
 from sora._files import write_json, write_text
+from sora.threat import eps_text
 
 SEVERITY = ("overfitted", "suspect", "healthy")
 
@@ -119,7 +120,7 @@ def protocol(comparison: Mapping[str, Any]) -> str:
     entry = next(iter(comparison["methods"].values()))
     threat, seeds = comparison["threat"], len(entry["seeds"])
     return (
-        f"{comparison['dataset']}, {comparison['model']}, {threat['norm']} eps {threat['eps']:.4g}, "
+        f"{comparison['dataset']}, {comparison['model']}, {threat['norm']} eps {eps_text(threat['eps'])}, "
         f"n = {comparison['n_test']} test images, {seeds} seed{'s' if seeds > 1 else ''}"
         f"{' (mean ± standard deviation)' if seeds > 1 else ''}; "
         f"torch {comparison['versions']['torch']}, {comparison['versions']['machine']}."
