@@ -13,7 +13,6 @@ from matplotlib.colors import BoundaryNorm
 from matplotlib.ticker import PercentFormatter
 
 from sora.report._figure import BLUE, GREY, RED, panels, save
-from sora.threat import eps_text
 
 Found = Mapping[str, Mapping[str, Any]]  # a run's name and what its probe wrote
 NOTICED = 0.02  # a rise of FGSM accuracy larger than this is marked
@@ -34,7 +33,7 @@ def eps_curve_picture(found: Found, file: Path) -> None:
             panel.axvspan(curve["rise"]["from"], curve["rise"]["to"], color=RED, alpha=0.10)
         panel.set(
             title=f"{name}: largest rise {100 * curve['index']:.1f} points",
-            xlabel=f"step in multiples of eps = {eps_text(eps)} (trained at 1)",
+            xlabel=f"step in multiples of eps = {eps:.4g} (trained at 1)",
             ylabel=f"accuracy (n = {curve['n']})",
             ylim=(0, 1.02),
         )
