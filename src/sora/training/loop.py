@@ -21,10 +21,10 @@ from sora.evaluation import Evaluation, evaluate
 from sora.methods import Method
 from sora.training import distributed, schedule
 from sora.training.accumulate import step_in_parts
+from sora.training.alarms import Alarms
 from sora.training.allocator import keep_freed_memory
 from sora.training.config import TrainConfig
 from sora.training.console import Console, Interrupted, Signals
-from sora.training.guard import words
 from sora.training.journal import Journal
 from sora.training.monitors import Monitors
 from sora.training.precision import at_precision, loss_scale
@@ -33,8 +33,6 @@ from sora.training.setup import prepare_model, prepare_state
 from sora.training.snapshots import Snapshots
 from sora.training.state import Checkpoints, mean
 from sora.training.summary import summarize
-
-MAX_ROLLBACKS = 3
 
 
 def train(
@@ -124,10 +122,11 @@ class _Run:
                     break
                 self._save_if_due(self._interrupted(signals, logged))
             if action in ("stop", "rollback"):
-                weights = self._go_back(action)
-                if state.attempt == MAX_ROLLBACKS or (action == "stop" and weights == "last_good"):
+                weights = self.alarms.go_back(action)
+                if self.alarms.is_over(action, weights):
                     break
-                self._begin_again(weights)
+                self.alarms.begin_again(weights)
+                self._save()  # a run killed from here on must not go back a second time
                 weights = "last"
         return self._hand_over(weights)
 
@@ -138,7 +137,10 @@ class _Run:
         if self.writes and not (self.folder / "config.yaml").exists():
             write_text(self.folder / "config.yaml", self.config.to_yaml())
         self.journal = stack.enter_context(Journal(self.folder, logs, self.device, self.writes))
-        if self._keeps_good(0) and not self.checkpoints.good.exists():
+        self.alarms = Alarms(
+            self.config, self.state, self.journal, self.console, self.snapshots, self.checkpoints
+        )
+        if self.alarms.keeps_good(0) and not self.checkpoints.good.exists():
             self._save(good=True)
 
     def _rest_of_epoch(self) -> Iterator[Batch]:
@@ -183,7 +185,7 @@ class _Run:
         if self.writes:
             align = self.journal.latest("pert_align")
             found = self.monitors.look(self.state.model)
-            self.journal.write("monitors", self._place() | {"pert_align": align} | found)
+            self.journal.write("monitors", self.state.place() | {"pert_align": align} | found)
 
     def _log(self) -> str | None:
         """Write the steps since the last line as one, let the guard see each, and return what it wants."""
@@ -195,68 +197,21 @@ class _Run:
             if not math.isfinite(row["loss"]) and self.config.on_nonfinite == "stop":
                 self._stop_nonfinite(step, row)
             state.recent.append(row["pert_align"])
-            action = self._guard(step, row["pert_align"]) or action
+            action = self.alarms.hear(step, row["pert_align"]) or action
         line = {name: mean([row.get(name, math.nan) for row in rows]) for name in rows[-1]}
         line["lr"] = rows[-1]["lr"]
         state.pending = []
         self.snapshots.logged(state)
-        self.journal.write("metrics", self._place() | line)
+        self.journal.write("metrics", state.place() | line)
         self.console.advance(state.step, line, state.images / max(state.seconds, 1e-9))
         return action
 
     def _stop_nonfinite(self, step: int, row: dict[str, float]) -> None:
-        self.journal.write("events", {"event": "nonfinite", "step": step, "epoch": self._epoch(step), **row})
+        self.journal.write("events", {"event": "nonfinite"} | self.state.place(step) | row)
         values = ", ".join(f"{name} {row[name]:.4g}" for name in ("loss", "pert_align", "step_size", "lr"))
         raise RunError(
             f"the loss is not finite at step {step} ({values}); {self.checkpoints.describe_last()}"
         )
-
-    def _guard(self, step: int, pert_align: float) -> str | None:
-        """Tell the guard, announce what it says, and return the action to take."""
-        state, action = self.state, self.config.guard
-        said = state.guard.update(pert_align)
-        if said == "ok":
-            return None
-        epoch, average = self._epoch(step), state.guard.average
-        event = {"event": said, "step": step, "epoch": epoch, "attempt": state.attempt, "average": average}
-        if said == "alarm":
-            place = {"step": step, "epoch": epoch, "attempt": state.attempt}
-            state.events.append(place | {"action": action, "recovered": None, "returned": None})
-        elif state.events:
-            state.events[-1]["recovered"] = step
-        if action == "off":
-            return None
-        self.journal.write("events", event | {"action": action})
-        text = words(said, state.guard)
-        self.console.warn(f"step {step} (epoch {epoch}): {text} (PertAlign average {average:.2f})")
-        self.snapshots.turned()
-        return action if said == "alarm" else None
-
-    def _go_back(self, action: str) -> str:
-        """Return to the last good state, the initial one if none ever was good; say which it is."""
-        state = self.state
-        kept = {name: getattr(state, name) for name in ("attempt", "events", "best", "seconds", "images")}
-        state.restore(*self.checkpoints.load(self.checkpoints.good))
-        for name, value in kept.items():
-            setattr(state, name, value)
-        self.snapshots.returned()
-        weights = "last_good" if state.step else "initial"
-        self.console.warn(f"returned to the {weights.replace('_', ' ')} weights, of step {state.step}")
-        state.events[-1]["returned"] = state.step
-        self.journal.write("events", {"event": "returned", "action": action} | self._place())
-        return weights
-
-    def _begin_again(self, weights: str) -> None:
-        """Go on from where `_go_back` led, with another data order.
-
-        Where nothing ever was good, the order is not to blame: the attack was too strong to begin with.
-        Then eps grows from 0 over the first half of the new attempt.
-        """
-        state = self.state
-        if weights == "initial":
-            state.warmup = self.config.epochs / 2
-        state.attempt += 1
-        self._save()  # a run killed from here on must not go back a second time
 
     def _epoch_ends(self) -> bool:
         return self.state.step % self.steps_per_epoch == 0
@@ -275,7 +230,7 @@ class _Run:
         """
         state, every = self.state, self.config.checkpoint_every
         epoch_ends = self._epoch_ends()
-        good = state.guard.healthy and (epoch_ends or self._keeps_good(state.step))
+        good = state.guard.healthy and (epoch_ends or self.alarms.keeps_good(state.step))
         if not (epoch_ends or good or interrupted or (every and state.step % every == 0)):
             return
         self.state.pending += self.journal.collect()
@@ -288,11 +243,6 @@ class _Run:
         self._save(best=best, good=good)
         if interrupted:
             raise Interrupted(interrupted, state.step)
-
-    def _keeps_good(self, step: int) -> bool:
-        """Whether a state to go back to is kept at this step, if it is good: about ten times an epoch."""
-        every = math.ceil(self.steps_per_epoch / 10 / self.config.log_every) * self.config.log_every
-        return self.config.guard in ("stop", "rollback") and step % every == 0
 
     def _save(self, *, best: bool = False, good: bool = False) -> None:
         if self.writes:
@@ -326,10 +276,3 @@ class _Run:
             save_model(self.folder, state.evaluated, self.spec, weights)
             write_json(self.folder / "summary.json", summary)
         return summary
-
-    def _place(self) -> dict[str, int]:
-        state = self.state
-        return {"step": state.step, "epoch": self._epoch(state.step), "attempt": state.attempt}
-
-    def _epoch(self, step: int) -> int:
-        return (step - 1) // self.steps_per_epoch + 1

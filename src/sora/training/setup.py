@@ -58,7 +58,14 @@ def prepare_state(
     )
     average = get_ema_multi_avg_fn(config.ema or 0.0)  # type: ignore[no-untyped-call]
     ema = AveragedModel(model, multi_avg_fn=average) if config.ema else None
-    return State(model, make_optimizer(config, model), method, ema, make_scaler(config.precision, device))
+    return State(
+        model,
+        make_optimizer(config, model),
+        method,
+        ema,
+        make_scaler(config.precision, device),
+        steps_per_epoch=steps_per_epoch,
+    )
 
 
 def make_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:

@@ -37,6 +37,7 @@ class State:
     ema: AveragedModel | None
     scaler: GradScaler = field(default_factory=lambda: GradScaler("cpu", enabled=False))
     guard: Guard = field(default_factory=Guard)
+    steps_per_epoch: int = 1
     step: int = 0
     attempt: int = 0
     pending: list[dict[str, float]] = field(default_factory=list)  # steps not yet in metrics.jsonl
@@ -47,6 +48,11 @@ class State:
     skipped: int = 0
     seconds: float = 0.0
     images: int = 0
+
+    def place(self, step: int | None = None) -> dict[str, int]:
+        """Where a step is in the run, for a line of a log; now, if none is given."""
+        step = self.step if step is None else step
+        return {"step": step, "epoch": (step - 1) // self.steps_per_epoch + 1, "attempt": self.attempt}
 
     @property
     def evaluated(self) -> nn.Module:
