@@ -12,8 +12,8 @@ from sora.data import disk
 from sora.data._sources import SOURCES, data_root, load
 from sora.data._store import ImageSet
 
-_TOLERANCE = 0.002
-"""For a set's own statistics, given to four digits: red and blue of CIFAR-10 differ by 0.045."""
+_TOLERANCE = 0.01
+"""For a set's own statistics: red and blue of CIFAR-10 differ by 0.045, of PathMNIST by 0.035."""
 _BORROWED = 0.06
 """For ImageNet's, which the paper also uses for its parts: TinyImageNet's std is 0.057 above."""
 
