@@ -116,7 +116,8 @@ def _draw(panel: Axes, run: Mapping[str, Any], centre: int | None) -> None:
         line = run["series"].get(name, {"steps": [], "scaled": []})
         pairs = zip(line["steps"], line["scaled"], strict=True)
         points = [(step, value) for step, value in pairs if low <= step <= high]
-        if not points:
+        constant = name in SCALED and len(set(line["scaled"])) == 1  # a fixed step size tells nothing
+        if not points or constant:
             continue
         unit = "log, scaled" if name in LOGARITHMIC else "scaled" if name in SCALED else ""
         label = f"{name} ({unit})" if unit else name
