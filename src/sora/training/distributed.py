@@ -21,7 +21,13 @@ def process_group(device: torch.device) -> Iterator[None]:
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    # torchrun may keep its store over a restart: without names of our own a rank could read the address that
+    # a dead one left there, and the group would never form.
+    store, rank, world = next(distributed.rendezvous("env://"))  # type: ignore[attr-defined]
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = distributed.PrefixStore(f"sora-{attempt}", store)  # type: ignore[attr-defined]
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=world)
     try:
         yield
     finally:
