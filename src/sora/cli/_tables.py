@@ -11,8 +11,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sora.threat import eps_text
-
 WIDE = 160
 VERDICT_STYLE = {"healthy": "green", "suspect": "yellow", "overfitted": "red"}
 
@@ -28,6 +26,8 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
         table.add_row(name, f"{100 * value:.1f} %", interval, str(found["n"]))
     console = Console()
     console.print(table)
+    from sora.threat import eps_text  # not above: `sora data --help` should not wait for torch
+
     threat, co = summary["threat"], summary["co"]
     style = VERDICT_STYLE.get(str(co["verdict"]), "")
     alarm = f"first alarm at step {co['events'][0]['step']}" if co["events"] else "no alarm"
