@@ -24,7 +24,7 @@ from sora.report.traces import traces, traces_picture
 from sora.threat import threat
 from sora.training.config import TrainConfig
 from sora.training.distributed import pick_device
-from sora.training.run import build_model, load_weights, read_config
+from sora.training.run import build_model, check_own, load_weights, read_config
 
 Kind = Literal["eps-curve", "landscape", "boundary", "curvature", "traces"]
 Probe = Callable[..., dict[str, Any]]
@@ -135,8 +135,7 @@ def _network(
     """The final network of a run; for a snapshot the one its settings describe, as the run may go on."""
     if weights is None:
         return sora.load(folder, model=flags.model)
-    if ":" in config.model and flags.model != config.model:
-        raise UserError(f"this run's network is the user's own; repeat it: --model {config.model}")
+    check_own(config.model, flags.model)
     model, _ = build_model(config, dataset)
     load_weights(model, weights)
     return models.fast_layout(model).eval()

@@ -107,6 +107,12 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
             own[name].copy_(tensor)
 
 
+def check_own(name: str, repeated: str | None) -> None:
+    """Raise unless the user repeats a network of his own: no code is imported on a file's word alone."""
+    if ":" in name and repeated != name:
+        raise UserError(f"this run's network is the user's own; repeat it: --model {name}")
+
+
 def load(run: str | Path, *, model: str | None = None, device: str = "cpu") -> nn.Module:
     """The trained model of a run, from [0, 1] images to logits, in evaluation mode.
 
@@ -123,8 +129,7 @@ def load(run: str | Path, *, model: str | None = None, device: str = "cpu") -> n
         raise UserError(f"there is no finished run in {str(run)!r}: it has no model.json") from None
     except ValueError as error:
         raise RunError(f"{folder / 'model.json'} is damaged ({error})") from None
-    if ":" in spec["name"] and model != spec["name"]:
-        raise UserError(f"this run's network is the user's own; repeat it: --model {spec['name']}")
+    check_own(spec["name"], model)
     found = create_model(spec)
     load_weights(found, folder / "model.safetensors")
     return models.fast_layout(found.to(device)).eval()
