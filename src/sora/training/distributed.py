@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from sora._ranks import summed
 from sora.errors import UserError
 
 
@@ -23,11 +24,11 @@ def process_group(device: torch.device) -> Iterator[None]:
         torch.cuda.set_device(device)
     # torchrun may keep its store over a restart: without names of our own a rank could read the address that
     # a dead one left there, and the group would never form.
-    store, rank, world = next(distributed.rendezvous("env://"))  # type: ignore[attr-defined]
+    store, number, count = next(distributed.rendezvous("env://"))  # type: ignore[attr-defined]
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = distributed.PrefixStore(f"sora-{attempt}", store)  # type: ignore[attr-defined]
     backend = "nccl" if device.type == "cuda" else "gloo"
-    distributed.init_process_group(backend, store=store, rank=rank, world_size=world)
+    distributed.init_process_group(backend, store=store, rank=number, world_size=count)
     try:
         yield
     finally:
@@ -76,8 +77,7 @@ def average_buffers(model: nn.Module) -> None:
         return
     for buffer in model.buffers():
         if buffer.is_floating_point():
-            distributed.all_reduce(buffer)
-            buffer /= world()
+            summed(buffer).div_(world())
 
 
 def mean_over_ranks(values: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ def mean_over_ranks(values: Tensor) -> Tensor:
     if world() == 1:
         return values
     terms = torch.stack((values.nan_to_num(0.0, torch.inf, -torch.inf), (~values.isnan()).to(values.dtype)))
-    distributed.all_reduce(terms)
+    terms = summed(terms)
     return terms[0] / terms[1]
 
 
@@ -93,6 +93,4 @@ def any_rank(flag: bool, device: torch.device) -> bool:
     """Whether the flag is up on at least one rank."""
     if world() == 1:
         return flag
-    raised = torch.tensor(float(flag), device=device)
-    distributed.all_reduce(raised)
-    return bool(raised)
+    return bool(summed(torch.tensor(float(flag), device=device)))
