@@ -84,11 +84,10 @@ class _Run:
         augment = data.Augment.parse(config.augment)
         rank, world = distributed.rank(), distributed.world()
         self.loader = Loader(self.splits.train, config.batch_size, augment, config.seed, device, rank, world)
-        self.steps_per_epoch = len(self.loader)
-        self.total = config.epochs * self.steps_per_epoch
+        self.total = config.epochs * len(self.loader)
         self.threat = config.threat()
         built, self.spec = prepare_model(config, dataset, device, model)
-        self.state = prepare_state(config, built, dataset, len(self.splits.train), self.steps_per_epoch)
+        self.state = prepare_state(config, built, dataset, len(self.splits.train), len(self.loader))
         trained = at_precision(self.state.model, config.precision)
         self.wrapped = distributed.wrap(trained)
         self.compiled = methods.compiled_step(self.state.method, trained) if config.compile else None
@@ -116,7 +115,7 @@ class _Run:
                 state.images += len(batch.y) * distributed.world()
                 if self.monitors.due(state.step):
                     self._look()
-                logged = state.step % self.config.log_every == 0 or self._epoch_ends()
+                logged = state.step % self.config.log_every == 0 or state.epoch_ends
                 action = self._log() if logged else None
                 if action in ("stop", "rollback"):
                     break
@@ -146,7 +145,7 @@ class _Run:
     def _rest_of_epoch(self) -> Iterator[Batch]:
         """The batches of the current epoch from the current step on."""
         state, seed = self.state, self.config.seed
-        epoch, position = divmod(state.step, self.steps_per_epoch)
+        epoch, position = divmod(state.step, state.steps_per_epoch)
         if position == 0:
             torch.manual_seed(mix(seed, state.attempt, epoch, EPOCH))
             state.method.begin_epoch(epoch + 1)
@@ -157,7 +156,7 @@ class _Run:
         state, config = self.state, self.config
         torch.manual_seed(mix(config.seed, state.attempt, state.step, distributed.rank(), STEP))
         method: Method = self.fallback if config.guard == "pgd" and state.guard.alarmed else state.method
-        factor = schedule.eps_factor(config, state.step, self.steps_per_epoch, at_least=state.warmup)
+        factor = schedule.eps_factor(config, state.step, state.steps_per_epoch, at_least=state.warmup)
         method.threat = self.threat if factor == 1 else self.threat.scaled(factor)
         updates = state.method.updates
         for replay in range(method.updates):
@@ -201,7 +200,8 @@ class _Run:
         line = {name: mean([row.get(name, math.nan) for row in rows]) for name in rows[-1]}
         line["lr"] = rows[-1]["lr"]
         state.pending = []
-        self.snapshots.logged(state)
+        if self.config.guard != "off":  # else nobody speaks whose surroundings were worth a copy
+            self.snapshots.logged(state)
         self.journal.write("metrics", state.place() | line)
         self.console.advance(state.step, line, state.images / max(state.seconds, 1e-9))
         return action
@@ -212,9 +212,6 @@ class _Run:
         raise RunError(
             f"the loss is not finite at step {step} ({values}); {self.checkpoints.describe_last()}"
         )
-
-    def _epoch_ends(self) -> bool:
-        return self.state.step % self.steps_per_epoch == 0
 
     def _interrupted(self, signals: Signals, logged: bool) -> int | None:
         """The signal to stop at; several ranks, which must agree on it, ask each other only at log steps."""
@@ -229,7 +226,7 @@ class _Run:
         States are called good at log steps only: between them the guard has not heard the latest steps.
         """
         state, every = self.state, self.config.checkpoint_every
-        epoch_ends = self._epoch_ends()
+        epoch_ends = state.epoch_ends
         good = state.guard.healthy and (epoch_ends or self.alarms.keeps_good(state.step))
         if not (epoch_ends or good or interrupted or (every and state.step % every == 0)):
             return
@@ -251,12 +248,12 @@ class _Run:
     def _evaluate(self) -> bool:
         """Judge the weights on the held-out slice; True if they are the best so far."""
         state, config = self.state, self.config
-        epoch = state.step // self.steps_per_epoch
+        place = state.place()
+        epoch = place["epoch"]
         if not len(self.splits.holdout) or not config.eval_every or epoch % config.eval_every:
             return False
         found = self._judge(self.splits.holdout)
-        place = {"step": state.step, "epoch": epoch, "attempt": state.attempt, "split": "holdout"}
-        self.journal.write("evals", place | found.record())
+        self.journal.write("evals", place | {"split": "holdout"} | found.record())
         numbers = "  ".join(f"{name} {100 * value:.1f} %" for name, value in found.accuracy.items())
         self.console.say(f"epoch {epoch}/{config.epochs}  held out (n={found.n})  {numbers}")
         score = min(found.accuracy.values())

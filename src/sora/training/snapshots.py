@@ -36,7 +36,7 @@ class Snapshots:
         if not self.active:
             return
         if self._turned and self._before is not None:
-            write_tensors(*self._before, {"format": "pt"})
+            self._write(*self._before)
         if self._turned or self._after:
             self.write(state)
         self._turned, self._after = False, self._turned
@@ -50,8 +50,11 @@ class Snapshots:
     def write(self, state: State) -> None:
         """Keep the weights of this moment."""
         if self.active:
-            write_tensors(self._path(state), plain_state(state.evaluated), {"format": "pt"})
+            self._write(self._path(state), plain_state(state.evaluated))
+
+    def _write(self, path: Path, weights: dict[str, Tensor]) -> None:
+        self.folder.mkdir(exist_ok=True)
+        write_tensors(path, weights, {"format": "pt"})
 
     def _path(self, state: State) -> Path:
-        self.folder.mkdir(exist_ok=True)
         return self.folder / f"step-{state.step:08d}-{state.attempt}.safetensors"

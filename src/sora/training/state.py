@@ -55,6 +55,11 @@ class State:
         return {"step": step, "epoch": (step - 1) // self.steps_per_epoch + 1, "attempt": self.attempt}
 
     @property
+    def epoch_ends(self) -> bool:
+        """Whether the step just taken was its epoch's last."""
+        return self.step % self.steps_per_epoch == 0
+
+    @property
     def evaluated(self) -> nn.Module:
         """The weights that are judged and handed over."""
         return self.model if self.ema is None else self.ema.module
