@@ -1,0 +1,90 @@
+"""Things found by name: methods, attacks, networks, data sets, probes and metrics share this one class.
+
+An entry comes from a file of this package, which registers itself when it is imported, or from an installed
+package that names its module in the entry-point group `sora.methods`, `sora.attacks` and so on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, Protocol, TypeVar
+
+from sora.errors import UserError, unknown
+
+
+class Entry(Protocol):
+    """What every registry entry has."""
+
+    @property
+    def name(self) -> str:
+        """The name it is found by."""
+
+    @property
+    def summary(self) -> str:
+        """What it is, in one line."""
+
+
+E = TypeVar("E", bound=Entry)
+
+
+class Registry(Generic[E]):
+    """Entries of one kind in a fixed order.
+
+    Args:
+        kind: What an entry is called in error messages, e.g. `"method"`.
+        package: The package whose public modules register themselves when imported, e.g. `"sora.methods"`.
+            It is also the entry-point group through which other packages add to it.
+        order: Module names that come first, in this order; the others follow alphabetically.
+    """
+
+    def __init__(self, kind: str, package: str, order: Sequence[str] = ()) -> None:
+        self.kind, self.package, self.order = kind, package, tuple(order)
+        self._entries: dict[str, E] = {}
+        self._discovered = False
+
+    def add(self, entry: E) -> None:
+        """Enter something under its name, which must be free."""
+        if entry.name in self._entries:
+            raise UserError(f"{self.kind} {entry.name!r} is already registered")
+        self._entries[entry.name] = entry
+
+    def names(self) -> list[str]:
+        """All names: this package's in its order, then those that installed packages offer."""
+        own = [entry.name for entry in self]
+        return own + [point.name for point in self._offered() if point.name not in own]
+
+    def info(self, name: str) -> E:
+        """The entry of that name; an unknown one is an error that suggests the nearest."""
+        self._discover()
+        if name not in self._entries:
+            for point in self._offered():
+                if point.name == name:
+                    point.load()  # importing the module registers the entry
+        if name not in self._entries:
+            raise unknown(self.kind, name, self.names())
+        return self._entries[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names()
+
+    def __iter__(self) -> Iterator[E]:
+        """The entries registered so far, without loading those of other packages."""
+        self._discover()
+        return iter(list(self._entries.values()))
+
+    def _discover(self) -> None:
+        """Import this package's own modules once."""
+        if self._discovered:
+            return
+        self._discovered = True
+        path = importlib.import_module(self.package).__path__
+        found = sorted(module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_"))
+        first = [name for name in self.order if name in found]
+        for name in [*first, *(name for name in found if name not in first)]:
+            importlib.import_module(f"{self.package}.{name}")
+
+    def _offered(self) -> list[EntryPoint]:
+        return list(entry_points(group=self.package))

@@ -1,0 +1,44 @@
+"""Logs of one JSON object per line, appended to while a run trains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sora._files import plain
+
+
+class Log:
+    """One log opened for appending; a checkpoint stores its length and a resumed run truncates to it.
+
+    Args:
+        path: The file.
+        length: Bytes to keep of an existing file.
+    """
+
+    def __init__(self, path: Path, length: int = 0) -> None:
+        self._handle = path.open("ab")
+        self._handle.truncate(length)
+        self._handle.seek(length)
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Write one line."""
+        self._handle.write((json.dumps(plain(row), allow_nan=False) + "\n").encode())
+        self._handle.flush()
+
+    def length(self) -> int:
+        """Bytes written so far."""
+        return self._handle.tell()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._handle.close()
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """All complete lines of a log, also of one that is still being written; empty if there is no file."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
