@@ -81,7 +81,7 @@ class Registry(Generic[E]):
             return
         self._discovered = True
         path = importlib.import_module(self.package).__path__
-        found = sorted(module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_"))
+        found = sorted(module.name for module in pkgutil.iter_modules(path) if module.name[0] != "_")
         first = [name for name in self.order if name in found]
         for name in [*first, *(name for name in found if name not in first)]:
             importlib.import_module(f"{self.package}.{name}")
