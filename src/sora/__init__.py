@@ -13,18 +13,19 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from sora import attacks, curvature, data, methods, models
     from sora.evaluation import evaluate
+    from sora.runs import load
     from sora.threat import L2, Linf
-    from sora.training import Guard, fit, load
+    from sora.training import Guard, fit
 
-_HOMES = {
+_MODULES = {
     "Linf": "threat",
     "L2": "threat",
     "evaluate": "evaluation",
     "fit": "training",
-    "load": "training",
-    "Guard": "training",
+    "load": "runs",
+    "Guard": "training.guard",
 }
-_ROOMS = ("attacks", "curvature", "data", "evaluation", "methods", "models", "report", "threat", "training")
+_PACKAGES = ("attacks", "curvature", "data", "evaluation", "methods", "models", "report", "threat", "training")
 
 __all__ = [
     "L2",
@@ -42,9 +43,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"sora.{_HOMES[name]}"), name)
-    if name in _ROOMS:
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"sora.{_MODULES[name]}"), name)
+    if name in _PACKAGES:
         return importlib.import_module(f"sora.{name}")
     raise AttributeError(f"module 'sora' has no attribute {name!r}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import tyro
@@ -23,14 +22,22 @@ def parse(spec: type[T], argv: list[str], prog: str, default: T | None = None) -
         raise _explained(event, flags)
 
     with tyro_errors.on_parse_error(explain):
-        return cast(T, tyro.cli(spec, args=argv, prog=f"sora {prog}", default=default))
+        config = (tyro.conf.OmitArgPrefixes,)  # groups structure the help, not the names of flags
+        return cast(T, tyro.cli(spec, args=argv, prog=f"sora {prog}", default=default, config=config))
 
 
 def _flag_names(spec: Any) -> list[str]:
     """The names flags have on the command line, which an annotation may set."""
+    names: list[str] = []
     hints = get_type_hints(spec, include_extras=True)
-    own = {name: [getattr(word, "name", None) for word in get_args(hint)[1:]] for name, hint in hints.items()}
-    return [next(filter(None, own[field.name]), field.name) for field in dataclasses.fields(spec)]
+    for field in dataclasses.fields(spec):
+        hint = hints[field.name]
+        if dataclasses.is_dataclass(hint):
+            names += _flag_names(hint)
+        else:
+            annotated = (getattr(annotation, "name", None) for annotation in get_args(hint)[1:])
+            names.append(next(filter(None, annotated), field.name))
+    return names
 
 
 def _explained(event: tyro_errors.ParseErrorEvent, flags: list[str]) -> UserError:
@@ -57,26 +64,24 @@ def _name(argument: Any) -> str:
     return str(argument.display_name())
 
 
-def option_flags(options: type[Options], base: Mapping[str, Any], without: tuple[str, ...] = ()) -> list[Any]:
-    """Fields for `dataclasses.make_dataclass`: one flag an option, its default taken from `base`.
+def option_flags(options: type[Options], without: tuple[str, ...] = ()) -> list[Any]:
+    """Fields for `dataclasses.make_dataclass`: one flag per option.
 
-    Tables and lists are written as text (`a=1`, `x,y`); the option set converts and checks them.
+    Lists are written as text (`x,y`); the option set converts and checks them.
     """
     hints = get_type_hints(options)
-    found = []
+    flags = []
     for field in dataclasses.fields(options):
         if field.name in without or field.name == "set":
             continue
-        hint = _flag_type(hints[field.name])
-        default = base.get(field.name, field.default)
+        default = field.default
         if isinstance(default, (list, tuple)):
             default = ",".join(map(str, default))
         allowed = allowed_range(field.metadata)
         text = field.metadata["help"] + (f" ({allowed})" if allowed else "")
-        found.append(
-            (field.name, Annotated[hint, tyro.conf.arg(help=text)], dataclasses.field(default=default))
-        )
-    return found
+        hint = Annotated[_flag_type(hints[field.name]), tyro.conf.arg(help=text)]
+        flags.append((field.name, hint, dataclasses.field(default=default)))
+    return flags
 
 
 def _flag_type(hint: Any) -> Any:

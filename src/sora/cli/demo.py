@@ -9,11 +9,13 @@ from typing import Annotated, Any
 
 import tyro
 
-from sora._files import read_json_lines
 from sora.cli._parse import parse
-from sora.cli.compare import show, train_and_compare
+from sora.cli.compare import report_failures, show
+from sora.experiments.compare import train_and_compare
+from sora.experiments.plan import plan
 from sora.report.curves import training_picture
-from sora.training.config import TrainConfig, defaults
+from sora.runs import RunFolder
+from sora.settings import Request
 
 METHODS = ("fgsm", "sora")
 CHANCE = 10.0  # per cent of ten classes
@@ -26,33 +28,28 @@ class Flags:
     out: Annotated[str, tyro.conf.arg(help="folder of the runs; finished ones are kept")] = "runs/demo"
     seed: Annotated[int, tyro.conf.arg(help="seed of both runs")] = 0
     epochs: Annotated[int | None, tyro.conf.arg(help="shorter or longer than the recipe")] = None
-    jobs: Annotated[int, tyro.conf.arg(help="processes at once; 0: one a core")] = 0
-    quiet: Annotated[bool, tyro.conf.arg(help="say nothing while working")] = False
+    jobs: Annotated[int, tyro.conf.arg(help="processes at once; 0: one per core")] = 0
+    quiet: Annotated[bool, tyro.conf.arg(help="print nothing while working")] = False
     json: Annotated[bool, tyro.conf.arg(help="print the comparison as JSON")] = False
 
 
 def run(argv: list[str]) -> int:
-    """Train both, print the table and the story, save the picture."""
+    """Train both, print the table and what happened, save the picture."""
     flags = parse(Flags, argv, "demo")
     folder = Path(flags.out)
-    own = {"seed": flags.seed} | ({} if flags.epochs is None else {"epochs": flags.epochs})
-    configs = [
-        TrainConfig.build(defaults("digits", name) | own | {"out": str(folder / f"{name}-s{flags.seed}")})
-        for name in METHODS
-    ]
-    comparison = train_and_compare(configs, folder, flags.jobs, flags.quiet)
-    if flags.json:
-        print(json.dumps(json.loads((folder / "comparison.json").read_text()), indent=2))
-        return 0
-    show(comparison, folder)
-    runs = {config.method: config.folder() for config in configs}
-    print()
-    for name, place in runs.items():
-        print(story(name, comparison["methods"][name], read_json_lines(place / "evals.jsonl")))
-    picture = folder / "demo.png"
-    training_picture(runs, picture, "digits, linf eps 0.15")
-    print(f"\npicture: {picture}")
-    return 0
+    given = {"dataset": "digits", "seed": flags.seed} | ({"epochs": flags.epochs} if flags.epochs else {})
+    runs = plan(Request(given), METHODS, seeds=1, folder=folder)
+    outcome = train_and_compare(runs, folder, flags.jobs, flags.quiet)
+    show(outcome, folder, as_json=flags.json)
+    if not flags.json and not outcome.failed:
+        folders = {resolved.settings.method: RunFolder(resolved.settings.folder()) for resolved in runs}
+        print()
+        for name, run_folder in folders.items():
+            print(story(name, outcome.comparison["methods"][name], run_folder.read_log("evals")))
+        picture = folder / "demo.png"
+        training_picture({name: each.path for name, each in folders.items()}, picture, "digits, linf eps 0.15")
+        print(f"\npicture: {picture}")
+    return report_failures(outcome, len(runs), folder)
 
 
 def story(name: str, entry: dict[str, Any], evals: list[dict[str, Any]]) -> str:

@@ -4,25 +4,42 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sora import methods
 from sora._files import write_json, write_text
+from sora.errors import RunError
+from sora.experiments.grid import default_jobs, run_grid
+from sora.runs.provenance import machine_line
+from sora.settings import Resolved
 from sora.threat import eps_text
 
 SEVERITY = ("overfitted", "suspect", "healthy")
 
 
-def read_summaries(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """The summaries of the runs that finished."""
-    paths = [folder / "summary.json" for folder in folders]
-    return [json.loads(path.read_text()) for path in paths if path.exists()]
+def train_and_compare(runs: Sequence[Resolved], folder: Path, jobs: int = 0, quiet: bool = False) -> Outcome:
+    """Compute the runs that are missing, then write and return the comparison of those that finished."""
+    grid = run_grid(runs, jobs or default_jobs(len(runs), runs[0].settings.device), quiet=quiet)
+    failed = {job.name: job.error for job in grid if job.error}
+    summaries = [job.folder.read_summary() for job in grid if job.folder.is_finished()]
+    if not summaries:
+        reasons = "; ".join(f"{name}: {error}" for name, error in failed.items())
+        raise RunError(f"no run finished ({reasons})")
+    comparison = compare(summaries)
+    write(comparison, folder)
+    return Outcome(comparison, failed)
+
+
+class Outcome(NamedTuple):
+    """A comparison, and the runs that failed and are not in it, with their errors."""
+
+    comparison: dict[str, Any]
+    failed: dict[str, str]
 
 
 def compare(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -35,8 +52,9 @@ def compare(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "dataset": first["dataset"],
         "model": first["model"],
         "threat": first["threat"],
-        "n_test": max(found["n"] for found in first["attacks"].values()),
+        "n_test": max(attack["n"] for attack in first["attacks"].values()),
         "versions": first["versions"],
+        "machine": first.get("machine"),
         "methods": {name: _aggregate(name, runs) for name, runs in by_method.items()},
     }
 
@@ -48,7 +66,7 @@ def _aggregate(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "seeds": [run["seed"] for run in runs],
         "epochs": runs[0]["epochs"],
         "accuracy": {key: mean_std([run["accuracy"][key] for run in runs]) for key in runs[0]["accuracy"]},
-        "verdict": min(verdicts, key=lambda word: SEVERITY.index(word) if word in SEVERITY else 99),
+        "verdict": min(verdicts, key=lambda verdict: SEVERITY.index(verdict) if verdict in SEVERITY else 99),
         "verdicts": verdicts,
         "pert_align": mean_std([run["pert_align"]["last"] for run in runs]),
         "alarms": [run["co"]["events"][0]["step"] if run["co"]["events"] else None for run in runs],
@@ -69,12 +87,12 @@ def mean_std(values: Sequence[float | None]) -> dict[str, float]:
 
 def table(comparison: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Column heads and rows, as text."""
-    found = comparison["methods"]
-    attacks = list(next(iter(found.values()))["accuracy"])
+    entries = comparison["methods"]
+    attacks = list(next(iter(entries.values()))["accuracy"])
     head = ["method", *(f"{name} %" for name in attacks), "verdict", "PertAlign", "alarm at step"]
     head += ["forwards", "train s"]
     rows = []
-    for name, entry in found.items():
+    for name, entry in entries.items():
         numbers = [plus_minus(entry["accuracy"][attack], 100, 1) for attack in attacks]
         alarms = [step for step in entry["alarms"] if step is not None]
         rows.append(
@@ -91,11 +109,12 @@ def table(comparison: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return head, rows
 
 
-def _verdicts(verdicts: Sequence[str]) -> str:
-    counts = Counter(verdicts)
-    if len(counts) == 1:
-        return verdicts[0]
-    return ", ".join(f"{counts[word]} {word}" for word in SEVERITY if counts[word])
+def _verdicts(verdicts: Sequence[str | None]) -> str:
+    """The runs' verdicts in a few words; `-` without FGSM and PGD-10, which a verdict needs."""
+    counts = Counter(verdict for verdict in verdicts if verdict is not None)
+    if len(counts) <= 1:
+        return next(iter(counts), "-")
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in SEVERITY if counts[verdict])
 
 
 def plus_minus(value: Mapping[str, float], factor: float, digits: int) -> str:
@@ -119,11 +138,14 @@ def protocol(comparison: Mapping[str, Any]) -> str:
     """What the numbers are, in one sentence."""
     entry = next(iter(comparison["methods"].values()))
     threat, seeds = comparison["threat"], len(entry["seeds"])
+    # Format 1 had the machine among the versions.
+    facts = comparison.get("machine")
+    machine = machine_line(facts) if facts else comparison["versions"].get("machine", "machine not recorded")
     return (
         f"{comparison['dataset']}, {comparison['model']}, {threat['norm']} eps {eps_text(threat['eps'])}, "
         f"n = {comparison['n_test']} test images, {seeds} seed{'s' if seeds > 1 else ''}"
         f"{' (mean ± standard deviation)' if seeds > 1 else ''}; "
-        f"torch {comparison['versions']['torch']}, {comparison['versions']['machine']}."
+        f"torch {comparison['versions']['torch']}, {machine}."
     )
 
 

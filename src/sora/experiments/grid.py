@@ -1,11 +1,11 @@
 """Many runs at once, each a process of its own that can be killed and continued.
 
-A run is `sora train --config FILE --resume auto`: finished ones are skipped, broken-off ones go on.
+A run is `sora train --config FILE --resume auto`: finished ones are skipped, interrupted ones continue.
 """
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import os
 import signal
 import subprocess
@@ -13,31 +13,31 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from sora._files import write_text
-from sora.training.config import TrainConfig
-from sora.training.run import is_finished
+from sora.runs import RunFolder
+from sora.settings import Resolved, is_custom
 
-POLL = 0.3  # seconds between looks at the processes
+POLL = 0.3  # seconds between checks of the processes
 
 
 @dataclass
 class Job:
     """One run of a grid and the process that computes it."""
 
-    config: TrainConfig
+    resolved: Resolved
     process: subprocess.Popen[str] | None = None
     error: str = ""
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> RunFolder:
         """Its run folder."""
-        return self.config.folder()
+        return RunFolder(self.resolved.settings.folder())
 
     @property
     def name(self) -> str:
@@ -46,17 +46,17 @@ class Job:
 
 
 def default_jobs(count: int, device: str) -> int:
-    """Processes at once: one a core for small CPU runs, one on a GPU."""
+    """Processes at once: one per core for small CPU runs, one on a GPU."""
     return 1 if device.startswith("cuda") else max(1, min(count, os.cpu_count() or 1))
 
 
-def run_grid(configs: Sequence[TrainConfig], jobs: int, *, quiet: bool = False) -> list[Job]:
-    """Compute all runs, `jobs` at a time; a failure is noted in its job and does not stop the others."""
+def run_grid(runs: Sequence[Resolved], jobs: int, *, quiet: bool = False) -> list[Job]:
+    """Compute all runs, `jobs` at a time; a failure is recorded in its job and does not stop the others."""
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    todo = [Job(replace(config, threads=config.threads or threads)) for config in configs]
-    waiting = [job for job in todo if not is_finished(job.folder)]
-    running: list[Job] = []
-    with _progress(waiting, quiet) as refresh, _ending(running):
+    grid = [Job(_with_threads(resolved, threads)) for resolved in runs]
+    unfinished = [job for job in grid if not job.folder.is_finished()]
+    waiting, running = list(unfinished), list[Job]()
+    with _progress(unfinished, quiet) as refresh, _ending(running):
         while waiting or running:
             while waiting and len(running) < jobs:
                 running.append(_start(waiting.pop(0)))
@@ -65,14 +65,23 @@ def run_grid(configs: Sequence[TrainConfig], jobs: int, *, quiet: bool = False) 
                 running.remove(job)
                 _finish(job)
             refresh()
-    return todo
+    return grid
+
+
+def _with_threads(resolved: Resolved, threads: int) -> Resolved:
+    settings = resolved.settings
+    settings = dataclasses.replace(settings, threads=settings.threads or threads)
+    return dataclasses.replace(resolved, settings=settings)
 
 
 def _start(job: Job) -> Job:
-    job.folder.parent.mkdir(parents=True, exist_ok=True)
-    file = job.folder.parent / f"{job.name}.yaml"
-    write_text(file, job.config.to_yaml())
+    parent = job.folder.path.parent
+    parent.mkdir(parents=True, exist_ok=True)
+    file = parent / f"{job.name}.yaml"
+    write_text(file, job.resolved.stored())
     command = [sys.executable, "-m", "sora", "train", "--config", str(file), "--resume", "auto", "--quiet"]
+    if is_custom(job.resolved.settings.model):  # a file alone may not name code to import
+        command += ["--model", job.resolved.settings.model]
     job.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     return job
 
@@ -86,12 +95,12 @@ def _finish(job: Job) -> None:
 
 @contextmanager
 def _ending(running: list[Job]) -> Iterator[None]:
-    """When the grid is broken off, let each process write its checkpoint and end."""
-    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    """If the grid is interrupted, let each process write its checkpoint and end."""
+    handler = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, handler)
         for job in running:
             if job.process and job.process.poll() is None:
                 job.process.terminate()
@@ -102,18 +111,18 @@ def _ending(running: list[Job]) -> Iterator[None]:
 
 @contextmanager
 def _progress(jobs: Sequence[Job], quiet: bool) -> Iterator[Callable[[], None]]:
-    """A bar a run, read from its log."""
+    """One bar per run, read from its log, and one line when it has ended."""
     console = Console(stderr=True, quiet=quiet)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    done: set[str] = set()
+    ended: set[str] = set()
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bars:
         tasks: dict[str, TaskID] = {job.name: bars.add_task(job.name, total=1.0) for job in jobs}
 
         def refresh() -> None:
             for job in jobs:
                 bars.update(tasks[job.name], completed=_share_done(job))
-                if job.name not in done and (job.error or is_finished(job.folder)):
-                    done.add(job.name)
+                if job.name not in ended and (job.error or job.folder.is_finished()):
+                    ended.add(job.name)
                     console.print(f"{job.name}: {job.error or 'done'}", markup=False, highlight=False)
 
         yield refresh
@@ -121,13 +130,7 @@ def _progress(jobs: Sequence[Job], quiet: bool) -> Iterator[Callable[[], None]]:
 
 def _share_done(job: Job) -> float:
     """How much of a run is done, by the last line of its log."""
-    if is_finished(job.folder):
+    if job.folder.is_finished():
         return 1.0
-    log = job.folder / "metrics.jsonl"
-    lines = log.read_bytes().splitlines() if log.exists() else []
-    if not lines:
-        return 0.0
-    try:
-        return float(json.loads(lines[-1])["epoch"] - 1) / job.config.epochs
-    except ValueError:  # a line half written
-        return 0.0
+    line = job.folder.last_line("metrics")
+    return float(line["epoch"] - 1) / job.resolved.settings.epochs if line else 0.0

@@ -1,5 +1,26 @@
-"""Run folders: names, readers, writers, and the trained models in them."""
+"""Run folders: names, readers and writers of their files, and the trained models in them."""
 
-from sora.runs.folder import FORMAT, LOGS, RunFolder
+from sora.runs.folder import FORMAT, LOGS, LogName, RunFolder
+from sora.runs.networks import (
+    build_network,
+    check_repeated,
+    describe_network,
+    load,
+    load_network,
+    load_weights,
+    plain_state,
+)
 
-__all__ = ["FORMAT", "LOGS", "RunFolder"]
+__all__ = [
+    "FORMAT",
+    "LOGS",
+    "LogName",
+    "RunFolder",
+    "build_network",
+    "check_repeated",
+    "describe_network",
+    "load",
+    "load_network",
+    "load_weights",
+    "plain_state",
+]

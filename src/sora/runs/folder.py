@@ -17,7 +17,9 @@ from torch import Tensor
 from sora._files import plain, write_json, write_tensors, write_text
 from sora.errors import RunError, UserError
 from sora.runs.checkpoints import Checkpoints
-from sora.runs.logs import Log, read_log
+from sora.runs.logs import Log, read_last_line, read_log
+from sora.settings import Settings
+from sora.settings.files import parse_config
 
 FORMAT = 2  # 1: flat config.yaml, no format number in any file
 
@@ -75,6 +77,10 @@ class RunFolder:
             raise RunError(f"{self._config} is damaged: it is not a table of settings")
         return table
 
+    def read_settings(self) -> Settings:
+        """The settings of the run."""
+        return Settings.build(parse_config(self.read_config(), str(self._config)).values)
+
     def write_config(self, text: str) -> None:
         """Store the settings, once per run."""
         self.path.mkdir(parents=True, exist_ok=True)
@@ -94,6 +100,10 @@ class RunFolder:
         """The complete lines of a log; empty if there is none."""
         return read_log(self.log_path(name))
 
+    def last_line(self, name: LogName) -> dict[str, Any] | None:
+        """The newest complete line of a log; None if there is none."""
+        return read_last_line(self.log_path(name))
+
     # The final model.
 
     @property
@@ -109,7 +119,7 @@ class RunFolder:
         """What rebuilds the network, and which weights were handed over."""
         if not self._model.exists():
             raise UserError(f"there is no finished run in {str(self.path)!r}: it has no {self._model.name}")
-        return self._read_json(self._model)
+        return dict(self._read_json(self._model))
 
     def write_model(self, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
         """Write the final weights, then the description that says they are complete."""
@@ -124,7 +134,7 @@ class RunFolder:
 
     def read_summary(self) -> dict[str, Any]:
         """The summary; empty for a run that has not finished."""
-        return self._read_json(self._summary) if self._summary.exists() else {}
+        return dict(self._read_json(self._summary)) if self._summary.exists() else {}
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary: from now on the run counts as finished."""
@@ -147,7 +157,7 @@ class RunFolder:
         records = self._read_json(self.evaluations, list)
         if not all(isinstance(record, dict) for record in records):
             raise RunError(f"{self.evaluations} is not a list of records; move it away to start a new one")
-        return records
+        return list(records)
 
     def write_evaluations(self, records: list[dict[str, Any]]) -> None:
         """Replace the evaluation records, one per line."""

@@ -42,3 +42,20 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+
+
+def read_last_line(path: Path) -> dict[str, Any] | None:
+    """The last complete line of a log, without reading the rest of it; None if there is none."""
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL))
+        lines = file.read().splitlines(keepends=True)
+    complete = [line for line in lines if line.endswith(b"}\n")]
+    try:
+        return dict(json.loads(complete[-1])) if complete else None
+    except ValueError:  # a line longer than what was read
+        return None
+
+
+_TAIL = 1 << 16  # bytes; a line has some hundred

@@ -1,9 +1,34 @@
-"""Training: settings, the loop, checkpoints, the guard."""
+"""Training: the loop, hooks around it, checkpoints, the guard.
 
-from sora.training._fit import fit
-from sora.training.config import TrainConfig
-from sora.training.guard import Guard
-from sora.training.loop import train
-from sora.training.run import load
+Names are imported when first used (PEP 562), so that `sora.Guard` in somebody else's loop needs torch alone.
+"""
 
-__all__ = ["Guard", "TrainConfig", "fit", "load", "train"]
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sora.training.fitting import fit
+    from sora.training.guard import Guard
+    from sora.training.hooks import Hook
+    from sora.training.loop import train
+    from sora.training.result import TrainResult
+    from sora.training.saving import Interrupted
+
+_MODULES = {
+    "Guard": "guard",
+    "Hook": "hooks",
+    "Interrupted": "saving",
+    "TrainResult": "result",
+    "fit": "fitting",
+    "train": "loop",
+}
+
+__all__ = ["Guard", "Hook", "Interrupted", "TrainResult", "fit", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'sora.training' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"sora.training.{_MODULES[name]}"), name)

@@ -58,7 +58,7 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(device_name(name))
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError):
-        raise UserError(f"device {name!r} is not here; allowed: cpu, cuda, cuda:N, auto") from None
+        raise UserError(f"device {name!r} is not available; allowed: cpu, cuda, cuda:N, auto") from None
     return device
 
 

@@ -1,9 +1,10 @@
-"""The alarm: catastrophic overfitting seen from PertAlign alone, which training computes anyway.
+"""The alarm: catastrophic overfitting detected from PertAlign alone, which training computes anyway.
 
-The rule. A moving average `A = 0.8 A + 0.2 PertAlign`, silent for the first 40 updates because PertAlign
-starts near 0 for every method. The alarm is raised when `A < 0.30` and taken back when `A > 0.40`. Up to
-update 100 a run that has not been above 0.40 yet may still be climbing, and is judged at 0.20 instead. A
-slower average hears a slow collapse too late, a higher line rings in trainings that end robust.
+The rule: a moving average `A = 0.8 A + 0.2 PertAlign`. No alarm is raised in the first 40 updates, because
+PertAlign starts near 0 for every method. After that an alarm is raised when `A < 0.30` and withdrawn when
+`A > 0.40`. Until update 100, a run that has not been above 0.40 yet may still be climbing, so its threshold
+is 0.20. A slower average detects a slow collapse too late; a higher threshold raises alarms in runs that end
+robust.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Verdict = Literal["ok", "alarm", "recovered"]
+Event = Literal["ok", "alarm", "recovered"]
 
 
 @dataclass
 class Guard:
-    """Takes one PertAlign value a step and says `"alarm"`, `"recovered"` or `"ok"`.
+    """Takes one PertAlign value per step and returns `"alarm"`, `"recovered"` or `"ok"`.
 
     Args:
-        start: The moving average under which the alarm is raised.
+        start: The moving average below which the alarm is raised.
         early_start: The same for a run that has never been healthy, in its first `early` updates.
-        clear: The moving average over which it is taken back.
+        clear: The moving average above which it is withdrawn.
         decay: Weight of the past in the moving average.
         silent: Updates at the start during which no alarm is raised.
         early: See `early_start`.
-        min_batches: Updates an alarm lasts at least.
+        min_batches: Updates that an alarm lasts at least.
     """
 
     start: float = 0.30
@@ -44,22 +45,22 @@ class Guard:
 
     @property
     def alarmed(self) -> bool:
-        """Whether an alarm is standing."""
+        """Whether there is an alarm now."""
         return self.alarmed_for >= 0
 
     @property
-    def line(self) -> float:
-        """The average under which the next value would raise the alarm."""
+    def threshold(self) -> float:
+        """The average below which the next value would raise the alarm."""
         climbing = self.seen <= self.early and not self.was_healthy
         return min(self.start, self.early_start) if climbing else self.start
 
     @property
     def healthy(self) -> bool:
-        """Whether weights of this moment may be called good: past the silence, well above the alarm."""
+        """Whether the current weights may be called good: no alarm, and the average well above its threshold."""
         return not self.alarmed and self.seen >= self.silent and self.average > self.clear
 
-    def update(self, pert_align: float) -> Verdict:
-        """Take the PertAlign of one update; a NaN, which says nothing, is passed over."""
+    def update(self, pert_align: float) -> Event:
+        """Take the PertAlign of one update; NaN, which carries no information, is ignored."""
         if not math.isfinite(pert_align):
             return "ok"
         first = math.isnan(self.average)
@@ -74,7 +75,7 @@ class Guard:
             if self.alarmed_for >= self.min_batches and self.average > self.clear:
                 self.alarmed_for = -1
                 return "recovered"
-        elif self.average < self.line:
+        elif self.average < self.threshold:
             self.alarmed_for = 0
             return "alarm"
         return "ok"
@@ -87,12 +88,3 @@ class Guard:
         """The inverse of `state_dict`."""
         for name, value in state.items():
             setattr(self, name, value)
-
-
-def words(verdict: Verdict, guard: Guard) -> str:
-    """What the guard has just said, for people."""
-    if verdict == "recovered":
-        return "PertAlign has recovered"
-    if guard.was_healthy:
-        return "catastrophic overfitting: robust accuracy is collapsing while FGSM accuracy looks fine"
-    return "never robust so far: overfitted to its attack from the start; growing eps (--eps-warmup) may help"

@@ -1,142 +1,169 @@
-"""A run folder: opening it for a new or continued run, its final model, and loading that again."""
+"""The parts of one run, built once: data, network, method, optimiser, folder, logs."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
-import yaml
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
-from sora import models
-from sora._files import write_json, write_tensors
-from sora.data import Dataset
-from sora.errors import RunError, UserError
-from sora.training.config import RESUMABLE, TrainConfig
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """The settings of an existing run."""
-    path = folder / "config.yaml"
-    if not path.exists():
-        raise UserError(f"there is no run in {folder}: it has no config.yaml")
-    return dict(yaml.safe_load(path.read_text()))
-
-
-def is_finished(folder: Path) -> bool:
-    """Whether a run has handed over its model and its numbers."""
-    return (folder / "summary.json").exists()
+from sora import data, methods
+from sora._seeds import EPOCH, mix
+from sora.data import Batch, Dataset, Loader
+from sora.errors import RunError
+from sora.methods import Method
+from sora.runs import RunFolder, plain_state
+from sora.runs.provenance import settings_hash
+from sora.settings import Resolved, Settings
+from sora.training import distributed
+from sora.training.console import Console
+from sora.training.hooks import Hook, Hooks
+from sora.training.journal import Journal
+from sora.training.meter import Meter
+from sora.training.precision import at_precision
+from sora.training.setup import prepare_model, prepare_state
 
 
-def differences(stored: dict[str, Any], config: TrainConfig) -> list[str]:
-    """What a continued run may not change but does, in words."""
-    wanted = yaml.safe_load(config.to_yaml())
-    keys = [key for key in wanted if key not in RESUMABLE]
-    return [f"{key} {stored.get(key)!r} -> {wanted[key]!r}" for key in keys if stored.get(key) != wanted[key]]
-
-
-def fingerprint(config: TrainConfig) -> str:
-    """A short name for all settings that decide the numbers."""
-    table = yaml.safe_load(config.to_yaml())
-    kept = {key: value for key, value in table.items() if key not in RESUMABLE}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def build_model(config: TrainConfig, dataset: Dataset) -> tuple[nn.Module, dict[str, Any]]:
-    """The network of a run, and the table from which `load` rebuilds it."""
-    spec = {
-        "name": config.model,
-        "num_classes": dataset.num_classes,
-        "in_channels": dataset.in_channels,
-        "image_size": dataset.image_size[0],
-        "width": config.width,
-        "mean": list(config.mean) if config.mean else None,
-        "std": list(config.std) if config.std else None,
-        "options": config.model_options(),
-    }
-    return create_model(spec), spec
-
-
-def create_model(spec: dict[str, Any]) -> nn.Module:
-    """A network from its table."""
-    known = {key: spec[key] for key in ("num_classes", "in_channels", "image_size", "width", "mean", "std")}
-    return models.create(spec["name"], **known, **spec["options"])
-
-
-def plain_state(model: nn.Module) -> dict[str, Tensor]:
-    """Weights under plain names, without the prefixes of wrappers."""
-    names = ("module.", "_orig_mod.")
-    found = {}
-    for name, tensor in model.state_dict().items():
-        for prefix in names:
-            name = name.replace(prefix, "")
-        found[name] = tensor
-    return found
-
-
-def save_model(folder: Path, model: nn.Module, spec: dict[str, Any], weights: str) -> None:
-    """Write `model.safetensors` and `model.json`."""
-    write_tensors(folder / "model.safetensors", plain_state(model), {"format": "pt"})
-    write_json(folder / "model.json", {**spec, "weights": weights})
-
-
-def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Fill a model from a safetensors file, or say which key or shape does not fit."""
-    try:
-        tensors = load_file(path)
-    except FileNotFoundError:
-        raise UserError(f"weights file {str(path)!r} does not exist") from None
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{str(path)!r} is not a safetensors file ({error})") from None
-    own = plain_state(model)
-    for name in own.keys() ^ tensors.keys():
-        where = "the model, but not in the file" if name in own else "the file, but not in the model"
-        raise UserError(f"weights in {str(path)!r} do not fit the model: {name!r} is in {where}")
-    for name, tensor in tensors.items():
-        if tensor.shape != own[name].shape:
-            shapes = f"{tuple(tensor.shape)} in the file, {tuple(own[name].shape)} in the model"
-            raise UserError(f"weights in {str(path)!r} do not fit the model: {name!r} is {shapes}")
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            own[name].copy_(tensor)
-
-
-def check_own(name: str, repeated: str | None) -> None:
-    """Raise unless the user repeats a network of his own: no code is imported on a file's word alone."""
-    if ":" in name and repeated != name:
-        raise UserError(f"this run's network is the user's own; repeat it: --model {name}")
-
-
-def load(run: str | Path, *, model: str | None = None, device: str = "cpu") -> nn.Module:
-    """The trained model of a run, from [0, 1] images to logits, in evaluation mode.
+class Run:
+    """One run while it trains; hooks get it with every event.
 
     Args:
-        run: The run folder.
-        model: Must repeat the run's `package.module:function` if it was trained with the user's own
-            network: code named in a file is never imported on the file's word alone.
-        device: Where the model should be.
+        resolved: All settings and where they come from.
+        device: Where to compute.
+        model: Train this module instead of building the one the settings name.
+        dataset: Train on this instead of loading the one the settings name.
+        quiet: Print nothing.
     """
-    folder = Path(run)
-    try:
-        spec = json.loads((folder / "model.json").read_text())
-    except FileNotFoundError:
-        raise UserError(f"there is no finished run in {str(run)!r}: it has no model.json") from None
-    except ValueError as error:
-        raise RunError(f"{folder / 'model.json'} is damaged ({error})") from None
-    check_own(spec["name"], model)
-    found = create_model(spec)
-    load_weights(found, folder / "model.safetensors")
-    return models.fast_layout(found.to(device)).eval()
+
+    def __init__(
+        self,
+        resolved: Resolved,
+        device: torch.device,
+        model: nn.Module | None = None,
+        dataset: Dataset | None = None,
+        quiet: bool = False,
+    ) -> None:
+        self.resolved = _complete(resolved, device)
+        self.settings = settings = self.resolved.settings
+        self.device, self.folder = device, RunFolder(settings.folder())
+        self.writes = distributed.rank() == 0
+        """Whether this process writes files; the others only compute."""
+        self.dataset = dataset or data.load(settings.dataset, settings.data_dir)
+        self.splits = data.split(
+            self.dataset,
+            holdout=settings.holdout,
+            limit_train=settings.limit_train,
+            limit_test=settings.limit_test,
+        )
+        augment = data.Augment.parse(settings.augment)
+        rank, world = distributed.rank(), distributed.world()
+        self.loader = Loader(
+            self.splits.train, settings.batch_size, augment, settings.seed, device, rank, world
+        )
+        self.total_steps = settings.epochs * len(self.loader)
+        self.threat = settings.threat()
+        network, self.network_description = prepare_model(settings, self.dataset, device, model)
+        self.state = prepare_state(
+            settings, network, self.dataset, len(self.splits.train), len(self.loader)
+        )
+        forward = at_precision(self.state.model, settings.precision)
+        self.model = distributed.wrap(forward)
+        """The network as the weight update calls it: in its precision, its gradients averaged over ranks."""
+        self.compiled_step = methods.compiled_step(self.state.method, forward) if settings.compile else None
+        self.method: Method = self.state.method
+        """The method of the next step; the guard may put PGD in its place."""
+        self.weights = "last"
+        """Which weights are handed over: last, last_good or initial."""
+        self.ended_early = False
+        self.is_good = self.is_best = False
+        """What the guard and the evaluation say about the state of this step."""
+        title = f"{settings.method} on {settings.dataset}, seed {settings.seed}"
+        self.console = Console(title, self.total_steps, settings.epochs, quiet or not self.writes)
+        self.fingerprint = settings_hash(settings)
+        self._buffers_averaged_at = (-1, -1)
+
+    def open(self, stack: ExitStack, hooks: Sequence[Hook]) -> None:
+        """Create the folder or continue from its newest readable checkpoint; open the logs."""
+        if self.writes:
+            self.folder.checkpoints.remove_leftovers()
+        logs = self._restore_newest()
+        if self.writes and not self.folder.exists():
+            self.folder.write_config(self.resolved.stored())
+        self.journal = stack.enter_context(Journal(self.folder, logs, self.device, self.writes))
+        self.meter = Meter(self.device, self.state.seconds, self.state.peak_mb)
+        stack.enter_context(self.console)
+        self.hooks = Hooks(list(hooks))
+        self.state.model.train()
+
+    def _restore_newest(self) -> dict[str, int]:
+        for path, content in self.folder.checkpoints.readable(self.fingerprint):
+            if isinstance(content, RunError):
+                self.console.warn(f"{content}; falling back to an older one")
+                continue
+            tensors, header = content
+            self.state.restore(tensors, header)
+            self.console.say(f"resuming from step {self.state.step} ({path.name})")
+            return dict(header["logs"])
+        return {}
+
+    def batches(self) -> Iterator[Batch]:
+        """Batches from the current step to the end; follows the state when the guard moves it back."""
+        state, seed = self.state, self.settings.seed
+        while state.step < self.total_steps and not self.ended_early:
+            epoch, position = divmod(state.step, state.steps_per_epoch)
+            if position == 0:
+                torch.manual_seed(mix(seed, state.attempt, epoch, EPOCH))
+                state.method.begin_epoch(epoch + 1)
+            attempt = state.attempt
+            for batch in self.loader.epoch(epoch, attempt, position):
+                yield batch
+                if self.ended_early or state.attempt != attempt:
+                    break
+
+    def average_buffers(self) -> None:
+        """Bring BatchNorm's statistics of all ranks together, once per step at most."""
+        place = (self.state.attempt, self.state.step)
+        if place != self._buffers_averaged_at:
+            self._buffers_averaged_at = place
+            distributed.average_buffers(self.state.model)
+            if self.state.ema is not None:
+                distributed.average_buffers(self.state.ema)
+
+    def save(self, *, best: bool = False, good: bool = False) -> None:
+        """Write a checkpoint of this step; all ranks must call it together."""
+        state = self.state
+        state.pending += self.journal.collect()
+        with self.meter.paused():
+            state.seconds, state.peak_mb = self.meter.seconds, self.meter.peak_mb
+            self.average_buffers()
+            if not self.writes:
+                return
+            if not state.is_finite():
+                where = self.folder.checkpoints.describe_newest()
+                raise RunError(f"weights are not finite at step {state.step}; {where}")
+            header = {"fingerprint": self.fingerprint, "logs": self.journal.lengths(), **state.header()}
+            self.folder.checkpoints.write(
+                state.step, state.attempt, state.tensors(), header, best=best, good=good
+            )
+
+    def write_snapshot(self, step: int, weights: dict[str, torch.Tensor] | None = None) -> None:
+        """Keep weights for probes, the current ones by default."""
+        tensors = plain_state(self.state.evaluated) if weights is None else weights
+        self.folder.write_snapshot(step, self.state.attempt, tensors)
+
+    def write_event(self, event: str, **facts: Any) -> None:
+        """Append a line to events.jsonl."""
+        self.journal.write("events", {"event": event, **facts})
 
 
-def resolved(config: TrainConfig, device: torch.device) -> TrainConfig:
+def _complete(resolved: Resolved, device: torch.device) -> Resolved:
     """The settings with nothing left open."""
-    threads = config.threads or torch.get_num_threads()
-    chosen = device.type if config.device == "auto" else config.device  # no index: each rank has its own
-    return dataclasses.replace(config, device=chosen, threads=threads, out=str(config.folder()))
+    settings: Settings = resolved.settings
+    threads = settings.threads or torch.get_num_threads()
+    # Without an index: each rank has its own device.
+    chosen = device.type if settings.device == "auto" else settings.device
+    settings = dataclasses.replace(settings, device=chosen, threads=threads, out=str(settings.folder()))
+    return dataclasses.replace(resolved, settings=settings)

@@ -6,28 +6,28 @@ import math
 
 from torch.optim import Optimizer
 
-from sora.training.config import TrainConfig
+from sora.settings.fields import OptimisationSettings, ThreatSettings
 
 
-def learning_rate(config: TrainConfig, update: int, total: int) -> float:
+def learning_rate(settings: OptimisationSettings, update: int, total: int) -> float:
     """The rate of update `update` (from 0) of `total`.
 
     Cyclic: linear from `lr_min` up to `lr` over the first half, linear down over the rest. Cosine: from
     `lr` to `lr_min`. Multistep: a tenth at each milestone.
     """
-    high, low = config.lr, config.lr_min
-    if config.schedule == "cosine":
+    high, low = settings.lr, settings.lr_min
+    if settings.schedule == "cosine":
         return low + (high - low) * 0.5 * (1 + math.cos(math.pi * update / total))
-    if config.schedule == "multistep":
-        return high * 0.1 ** sum(update >= milestone * total for milestone in config.milestones)
+    if settings.schedule == "multistep":
+        return high * 0.1 ** sum(update >= milestone * total for milestone in settings.milestones)
     return low + (high - low) * _triangle(update, total)
 
 
-def momentum(config: TrainConfig, update: int, total: int) -> float:
+def momentum(settings: OptimisationSettings, update: int, total: int) -> float:
     """Constant, or with `cycle_momentum` 0.1 lower at the peak of the cyclic rate."""
-    if config.cycle_momentum and config.schedule == "cyclic":
-        return config.momentum - 0.1 * _triangle(update, total)
-    return config.momentum
+    if settings.cycle_momentum and settings.schedule == "cyclic":
+        return settings.momentum - 0.1 * _triangle(update, total)
+    return settings.momentum
 
 
 def _triangle(update: int, total: int) -> float:
@@ -35,17 +35,20 @@ def _triangle(update: int, total: int) -> float:
     return update / peak if update < peak else (total - update) / max(total - peak, 1)
 
 
-def eps_factor(config: TrainConfig, step: int, steps_per_epoch: int, at_least: float = 0.0) -> float:
-    """Share of eps in use at a step: linear from 0 over `eps_warmup` epochs (`at_least` so many), then 1."""
-    warmup = max(config.eps_warmup, at_least) * steps_per_epoch
+def eps_factor(settings: ThreatSettings, step: int, steps_per_epoch: int, at_least: float = 0.0) -> float:
+    """The share of eps in use at a step: linear from 0 over `eps_warmup` epochs, then 1.
+
+    `at_least` is the shortest warm-up in epochs, whatever the settings say.
+    """
+    warmup = max(settings.eps_warmup, at_least) * steps_per_epoch
     return min(1.0, (step + 1) / warmup) if warmup >= 1 else 1.0
 
 
-def apply(optimizer: Optimizer, config: TrainConfig, update: int, total: int) -> float:
+def apply(optimizer: Optimizer, settings: OptimisationSettings, update: int, total: int) -> float:
     """Set the optimiser to this update's values and return the learning rate."""
-    rate = learning_rate(config, update, total)
+    rate = learning_rate(settings, update, total)
     for group in optimizer.param_groups:
         group["lr"] = rate
         if "momentum" in group:
-            group["momentum"] = momentum(config, update, total)
+            group["momentum"] = momentum(settings, update, total)
     return rate

@@ -1,29 +1,22 @@
-"""All that changes while a run trains, and its way into one safetensors file and back."""
+"""All that changes while a run trains, as tensors and plain numbers that a checkpoint can hold."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
-import sora
-from sora._files import write_tensors
-from sora.errors import RunError
 from sora.methods import Method
 from sora.training.guard import Guard
 
-FORMAT = "sora-checkpoint-1"
 RECENT = 50  # steps whose mean PertAlign the summary calls `last`
 
 
@@ -48,9 +41,10 @@ class State:
     skipped: int = 0
     seconds: float = 0.0
     images: int = 0
+    peak_mb: float = 0.0
 
     def place(self, step: int | None = None) -> dict[str, int]:
-        """Where a step is in the run, for a line of a log; now, if none is given."""
+        """Where a step is in the run, for a log line; the current step by default."""
         step = self.step if step is None else step
         return {"step": step, "epoch": (step - 1) // self.steps_per_epoch + 1, "attempt": self.attempt}
 
@@ -61,17 +55,17 @@ class State:
 
     @property
     def evaluated(self) -> nn.Module:
-        """The weights that are judged and handed over."""
+        """The weights that are evaluated and handed over."""
         return self.model if self.ema is None else self.ema.module
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of the run under one flat name."""
-        found = _prefixed("model", self.model.state_dict()) | _prefixed("method", self.method.state_dict())
+        tensors = _prefixed("model", self.model.state_dict()) | _prefixed("method", self.method.state_dict())
         if self.ema is not None:
-            found |= _prefixed("ema", self.ema.state_dict())
+            tensors |= _prefixed("ema", self.ema.state_dict())
         for index, slots in self.optimizer.state_dict()["state"].items():
-            found |= _prefixed(f"optimizer.{index}", {k: v for k, v in slots.items() if v is not None})
-        return found
+            tensors |= _prefixed(f"optimizer.{index}", {k: v for k, v in slots.items() if v is not None})
+        return tensors
 
     def header(self) -> dict[str, Any]:
         """Everything else, as plain numbers."""
@@ -94,7 +88,8 @@ class State:
             self.scaler.load_state_dict(header["scaler"])
         self.recent = deque(header["recent"], maxlen=RECENT)
         for name in _PLAIN:
-            setattr(self, name, header[name])
+            if name in header:  # an older version wrote fewer
+                setattr(self, name, header[name])
 
     def _restore_optimizer(self, tensors: dict[str, Tensor]) -> None:
         self.optimizer.state.clear()
@@ -106,12 +101,12 @@ class State:
             like = parameter if tensor.shape == parameter.shape else tensor
             self.optimizer.state[parameter][slot] = torch.empty_like(like).copy_(tensor)
 
-    def finite(self) -> bool:
+    def is_finite(self) -> bool:
         """Whether all weights are numbers."""
         return all(bool(p.isfinite().all()) for p in self.model.parameters())
 
 
-_PLAIN = ("step", "attempt", "pending", "events", "best", "warmup", "skipped", "seconds", "images")
+_PLAIN = ("step", "attempt", "pending", "events", "best", "warmup", "skipped", "seconds", "images", "peak_mb")
 
 
 def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -122,92 +117,7 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {n.removeprefix(f"{prefix}."): t for n, t in tensors.items() if n.startswith(f"{prefix}.")}
 
 
-class Checkpoints:
-    """The checkpoint files of a run: the newest two, the best one, the last good one."""
-
-    def __init__(self, folder: Path, fingerprint: str, writes: bool = True) -> None:
-        self.folder = folder
-        self.fingerprint = fingerprint  # of the settings, so that another run's file is not taken for ours
-        folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob(".*.tmp") if writes else ():  # from a kill in the middle of a write
-            leftover.unlink()
-
-    @property
-    def best(self) -> Path:
-        """The checkpoint with the highest robust accuracy on the held-out slice."""
-        return self.folder / "best.safetensors"
-
-    @property
-    def good(self) -> Path:
-        """The last checkpoint of a time when the guard saw nothing wrong; before that, the initial state."""
-        return self.folder / "last_good.safetensors"
-
-    def newest_first(self) -> list[Path]:
-        """The numbered checkpoints, newest first."""
-        return sorted(self.folder.glob("step-*.safetensors"), reverse=True)
-
-    def save(self, state: State, logs: dict[str, int], *, best: bool = False, good: bool = False) -> Path:
-        """Write the state; mark it as the best or as good; keep only the newest two numbered files."""
-        if not state.finite():
-            raise RunError(f"weights are not finite at step {state.step}; {self.describe_last()}")
-        versions = {"sora": sora.__version__, "torch": torch.__version__}
-        header: dict[str, Any] = {"format": FORMAT, "fingerprint": self.fingerprint, "logs": logs}
-        header |= versions | state.header()
-        path = self.folder / f"step-{state.attempt}-{state.step:08d}.safetensors"
-        write_tensors(path, state.tensors(), {"sora": json.dumps(header)})
-        if best:
-            _link(path, self.best)
-        if good:
-            _link(path, self.good)
-        for old in self.newest_first()[2:]:
-            old.unlink()
-        return path
-
-    def load(self, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors and the header of a checkpoint of this run.
-
-        Raises:
-            RunError: The file is cut short, is no checkpoint, or belongs to another run.
-        """
-        try:
-            with safe_open(path, framework="pt") as file:
-                header = json.loads((file.metadata() or {}).get("sora", "{}"))
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, ValueError) as error:
-            raise RunError(f"checkpoint {path.name} cannot be read ({error})") from None
-        if header.get("format") != FORMAT:
-            raise RunError(f"checkpoint {path.name} was not written by this version of sora")
-        if header["fingerprint"] != self.fingerprint:
-            raise RunError(f"checkpoint {path.name} belongs to another run")
-        return tensors, header
-
-    def restore_newest(self, state: State, warn: Callable[[str], None]) -> dict[str, int]:
-        """Put the newest checkpoint that can be read into `state`; return how long its logs were."""
-        for path in self.newest_first():
-            try:
-                tensors, header = self.load(path)
-            except RunError as error:
-                warn(f"{error}; falling back to an older one")
-                continue
-            state.restore(tensors, header)
-            return dict(header["logs"])
-        return {}
-
-    def describe_last(self) -> str:
-        """Which checkpoint one can go back to, in words."""
-        found = self.newest_first()
-        return f"last good checkpoint: {found[0]}" if found else "no checkpoint had been written yet"
-
-
-def _link(source: Path, target: Path) -> None:
-    """Make `target` another name of `source`, in one step."""
-    temporary = target.with_name(f".{target.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    temporary.hardlink_to(source)
-    temporary.replace(target)
-
-
-def mean(values: list[float]) -> float:
+def mean(values: Iterable[float]) -> float:
     """Mean of the numbers that exist, NaN when none does."""
     real = [value for value in values if not math.isnan(value)]
     return sum(real) / len(real) if real else math.nan

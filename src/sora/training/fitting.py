@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from sora import data as sources
+from sora import data as datasets
 from sora.data import Dataset, ImageSet
 from sora.errors import UserError
 from sora.models import own_layout
-from sora.training.config import TrainConfig, defaults
+from sora.runs import RunFolder
+from sora.settings import GIVEN, Request
+from sora.training.hooks import Hook
 from sora.training.loop import train
+from sora.training.result import TrainResult
 
 TensorPair = tuple[Tensor, Tensor]
 
@@ -25,10 +31,12 @@ def fit(
     eps: str | float = "8/255",
     *,
     out: str | Path | None = None,
+    resume: bool = False,
+    hooks: Sequence[Hook] = (),
     quiet: bool = False,
     **settings: Any,
-) -> dict[str, Any]:
-    """Train `model` in place and return what `summary.json` would hold.
+) -> TrainResult:
+    """Train `model` in place and return its evaluation on the test images.
 
     The module comes back on the training's device, its tensors laid out in memory as they were before.
 
@@ -39,16 +47,30 @@ def fit(
         method: Name of the training method.
         eps: Radius in pixel units.
         out: A run folder to keep; without one nothing is left on disk.
-        quiet: Say nothing while working.
+        resume: Continue the unfinished run in `out`; otherwise `out` must not hold a run.
+        hooks: Called around every step, see `sora.training.Hook`.
+        quiet: Print nothing while working.
         **settings: Any other setting of `sora train`, e.g. `epochs=10`.
     """
-    name = data if isinstance(data, str) else "digits"
-    dataset = sources.load(data) if isinstance(data, str) else as_dataset(data)
-    base = defaults(name, method) if isinstance(data, str) else {"dataset": name, "method": method}
+    if isinstance(data, str):
+        name, dataset = data, datasets.load(data, settings.get("data_dir"))
+    else:
+        dataset = as_dataset(data)
+        name = dataset.name if dataset.name.startswith(GIVEN) else f"{GIVEN}{dataset.name}"
+    if out is not None and RunFolder(out).exists() and not resume:
+        raise UserError(f"{out} already holds a run; choose another folder or pass resume=True")
     with tempfile.TemporaryDirectory() as scratch, own_layout(model):
-        table = {**base, **settings, "eps": str(eps), "out": str(out or Path(scratch) / "run")}
-        table["set"] = {key: v for key, v in table.get("set", {}).items() if not key.startswith("model.")}
-        return train(TrainConfig.build(table), model=model, dataset=dataset, quiet=quiet)
+        given = {
+            **settings,
+            "dataset": name,
+            "model": f"{GIVEN}{type(model).__name__}",
+            "method": method,
+            "eps": str(eps),
+            "out": str(out or Path(scratch) / "run"),
+        }
+        resolved = Request(given, source="argument").resolve()
+        result = train(resolved, model=model, dataset=dataset, hooks=hooks, quiet=quiet)
+    return result if out is not None else dataclasses.replace(result, folder=None)
 
 
 def as_dataset(data: Dataset | tuple[TensorPair, TensorPair]) -> Dataset:
@@ -57,8 +79,8 @@ def as_dataset(data: Dataset | tuple[TensorPair, TensorPair]) -> Dataset:
         return data
     sets = []
     for images, labels in data:
-        if images.dim() != 4 or str(images.dtype) != "torch.uint8":
+        if images.dim() != 4 or images.dtype != torch.uint8:
             raise UserError(f"images are {images.dtype} {tuple(images.shape)}; expected uint8 (N, C, H, W)")
         sets.append(ImageSet(images.permute(0, 2, 3, 1).contiguous(), labels.long()))
     count = int(max(part.labels.max() for part in sets)) + 1
-    return Dataset("given", sets[0], sets[1], None, tuple(str(k) for k in range(count)))
+    return Dataset(f"{GIVEN}tensors", sets[0], sets[1], None, tuple(str(k) for k in range(count)))

@@ -1,0 +1,98 @@
+"""The flags that are settings of a run: one group in the help per group of settings, and which were given."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from sora.cli._parse import option_flags, parse, parse_set
+from sora.settings import GROUPS, Request
+
+Extra = dict[str, tuple[Any, Any, str]]  # further flags of a verb: type, default, help
+
+_SET = Annotated[
+    tyro.conf.UseAppendAction[tuple[str, ...]],
+    tyro.conf.arg(help="a hyper-parameter, e.g. sora.alpha0=0.02 or model.stages=2; may be repeated"),
+]
+_COMMON: Extra = {
+    "config": (str | None, None, "YAML file with settings, grouped or flat; flags win over it"),
+    "recipe": (str | None, None, "recipe to start from; default: the data set's and the network's own"),
+    "resume": (
+        Literal["yes", "auto"] | None,
+        None,
+        "alone: continue an unfinished run; --resume auto: continue it or start a new one",
+    ),
+    "dry_run": (bool, False, "print every setting with its origin and stop"),
+    "quiet": (bool, False, "print nothing while working"),
+    "json": (bool, False, "print the result as JSON"),
+    "debug": (bool, False, "show where an error happened"),
+}
+_INTRO = (
+    "A setting that is not given comes from --config, else from the recipe, else it has the default shown here; "
+    "--dry-run prints every value with its origin."
+)
+
+
+@dataclass(frozen=True)
+class RunFlags:
+    """A verb's parsed command line: the settings that were given, and its other flags."""
+
+    given: dict[str, Any]
+    verb: Any
+    resume: Literal["yes", "auto"] | None
+
+    def request(self, **changes: Any) -> Request:
+        """What the user asks for; `changes` count as given too."""
+        return Request({**self.given, **changes}, config=self.verb.config, recipe=self.verb.recipe)
+
+
+def parse_run_flags(
+    argv: Sequence[str], verb: str, about: str, extra: Extra | None = None, without: tuple[str, ...] = ()
+) -> RunFlags:
+    """Parse all settings and the verb's own flags."""
+    fields: list[Any] = [
+        (name, Annotated[t, tyro.conf.arg(help=help)], default)
+        for name, (t, default, help) in ({**(extra or {})} | _COMMON).items()
+    ]
+    for group, cls in GROUPS.items():
+        flags = option_flags(cls, without)
+        if group == "threat":
+            flags.append(("set", _SET, dataclasses.field(default=())))
+        part: Any = dataclasses.make_dataclass(group, flags, frozen=True)
+        part.__doc__ = cls.__doc__
+        fields.append((group, part, dataclasses.field(default_factory=part)))
+    spec: Any = dataclasses.make_dataclass("Flags", fields, frozen=True)
+    spec.__doc__ = f"{about} {_INTRO}"
+    flags = parse(spec, _with_resume_value(argv), verb)
+    given = _given(argv)
+    values = {
+        field.name: getattr(getattr(flags, group), field.name)
+        for group in GROUPS
+        for field in dataclasses.fields(getattr(flags, group))
+        if field.name in given
+    }
+    if "set" in values:
+        values["set"] = parse_set(values["set"])
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0  # torchrun started us again
+    return RunFlags(values, flags, flags.resume or ("auto" if restarted else None))
+
+
+def _given(argv: Sequence[str]) -> set[str]:
+    """The settings named on the command line: an explicit value counts also where it equals the default."""
+    names = {token[2:].partition("=")[0].replace("-", "_") for token in argv if token.startswith("--")}
+    return names | {name.removeprefix("no_") for name in names}
+
+
+def _with_resume_value(argv: Sequence[str]) -> list[str]:
+    """`--resume` alone means `--resume yes`."""
+    tokens: list[str] = []
+    for position, token in enumerate(argv):
+        tokens.append(token)
+        if token == "--resume" and list(argv[position + 1 : position + 2]) not in (["auto"], ["yes"]):
+            tokens.append("yes")
+    return tokens

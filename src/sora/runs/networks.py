@@ -1,0 +1,112 @@
+"""The network of a run: how it is described in `model.json`, built, saved and loaded again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from sora import models
+from sora.data import Dataset
+from sora.errors import UserError
+from sora.runs.folder import RunFolder
+from sora.settings import GIVEN, Settings, is_custom, is_given
+
+_COMPILED = "_orig_mod"  # where torch.compile keeps the module it wraps
+
+
+def describe_network(settings: Settings, dataset: Dataset) -> dict[str, Any]:
+    """What rebuilds the network, and what a user of the weights must know about their input."""
+    return {
+        "name": settings.model,
+        "num_classes": dataset.num_classes,
+        "in_channels": dataset.in_channels,
+        "image_size": dataset.image_size[0],
+        "width": settings.width,
+        "mean": list(settings.mean) if settings.mean else None,
+        "std": list(settings.std) if settings.std else None,
+        "options": settings.model_options(),
+        "classes": list(dataset.classes),
+    }
+
+
+def build_network(description: Mapping[str, Any]) -> nn.Module:
+    """A network from its description, with fresh weights."""
+    name = description["name"]
+    if is_given(name):
+        raise UserError(
+            f"this run trained a module given in Python ({name.removeprefix(GIVEN)}), which only Python can"
+            " build again: sora.load(run, model=your_module)"
+        )
+    sizes = ("num_classes", "in_channels", "image_size", "width", "mean", "std")
+    return models.create(name, **{key: description[key] for key in sizes}, **description["options"])
+
+
+def plain_state(model: nn.Module) -> dict[str, Tensor]:
+    """Weights under the names the bare network gives them, without those of wrappers around it."""
+    while isinstance(model, (DataParallel, DistributedDataParallel)):
+        model = model.module
+    state = model.state_dict()
+    return {".".join(part for part in name.split(".") if part != _COMPILED): t for name, t in state.items()}
+
+
+def load_weights(model: nn.Module, path: str | Path) -> None:
+    """Fill a model from a safetensors file, or say which name or shape does not fit."""
+    try:
+        tensors = load_file(path)
+    except FileNotFoundError:
+        raise UserError(f"weights file {str(path)!r} does not exist") from None
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{str(path)!r} is not a safetensors file ({error})") from None
+    own = plain_state(model)
+    for name in own.keys() ^ tensors.keys():
+        where = "the model, but not in the file" if name in own else "the file, but not in the model"
+        raise UserError(f"weights in {str(path)!r} do not fit the model: {name!r} is in {where}")
+    for name, tensor in tensors.items():
+        if tensor.shape != own[name].shape:
+            shapes = f"{tuple(tensor.shape)} in the file, {tuple(own[name].shape)} in the model"
+            raise UserError(f"weights in {str(path)!r} do not fit the model: {name!r} is {shapes}")
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            own[name].copy_(tensor)
+
+
+def load(run: str | Path | RunFolder, *, model: str | nn.Module | None = None, device: str = "cpu") -> nn.Module:
+    """The trained model of a run, from [0, 1] images to logits, in evaluation mode.
+
+    Args:
+        run: The run folder.
+        model: For a run that trained a network of your own: your module, which is filled with the weights, or
+            the `package.module:function` that builds it. Code named in a file is never imported on the file's
+            word alone.
+        device: Where the model should be.
+    """
+    folder = run if isinstance(run, RunFolder) else RunFolder(run)
+    return load_network(folder.read_model(), folder.weights, model, device)
+
+
+def load_network(
+    description: Mapping[str, Any], weights: Path, model: str | nn.Module | None, device: str = "cpu"
+) -> nn.Module:
+    """A described network with the weights of a file, e.g. of a snapshot."""
+    if isinstance(model, nn.Module):
+        network = model
+    else:
+        check_repeated(description["name"], model)
+        network = build_network(description)
+    load_weights(network, weights)
+    return models.fast_layout(network.to(device)).eval()
+
+
+def check_repeated(name: str, repeated: str | None) -> None:
+    """Raise unless the user specifies the custom network again: no code runs because a file names it."""
+    if is_custom(name) and not is_given(name) and repeated != name:
+        raise UserError(
+            f"this run's network is custom code; specify it again: --model {name} (in Python, model={name!r})"
+        )

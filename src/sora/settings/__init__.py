@@ -1,0 +1,17 @@
+"""Settings of a run: typed and grouped, from recipes, files and flags, each value with its origin."""
+
+from sora.settings.fields import GROUPS, MAY_CHANGE, Settings
+from sora.settings.names import GIVEN, is_custom, is_given
+from sora.settings.resolve import Request, Resolved, differences
+
+__all__ = [
+    "GIVEN",
+    "GROUPS",
+    "MAY_CHANGE",
+    "Request",
+    "Resolved",
+    "Settings",
+    "differences",
+    "is_custom",
+    "is_given",
+]

@@ -1,0 +1,212 @@
+"""Every setting of a training run: typed, checked, and grouped for readers of the help and of `config.yaml`.
+
+Each group is a dataclass of its own, so that a function can ask for the part it needs; `Settings` is all of
+them together. Names are unique over all groups, which is why flags need no prefix.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from sora import attacks, data, methods
+from sora._typed import Options, option
+from sora.errors import UserError
+from sora.metrics import check_metrics
+from sora.settings.names import check_dataset, check_model, is_custom
+from sora.threat import Threat, parse_eps, threat
+
+MAY_CHANGE = ("out", "device", "threads", "monitor", "monitor_every")  # when a run is resumed
+
+
+@dataclass(frozen=True)
+class DataSettings(Options):
+    """What is trained on and tested on."""
+
+    dataset: str = option("digits", "data set: a name from `sora list data`, folder:PATH or npz:PATH")
+    data_dir: str | None = option(None, "folder of the data sets; default: $SORA_DATA or the user's cache")
+    augment: tuple[str, ...] = option((), "augmentation in order, e.g. crop:4,flip or flip,rotate:10")
+    limit_train: int | None = option(None, "train on this many images, class-balanced", low=1)
+    limit_test: int | None = option(None, "test on this many images, class-balanced", low=1)
+    holdout: int | None = option(
+        None,
+        "training images held out; 0: none, as in the paper; default: 10 %, at most 1,000",
+        low=0,
+    )
+
+
+@dataclass(frozen=True)
+class NetworkSettings(Options):
+    """What is trained."""
+
+    model: str = option("preactresnet18", "network: from `sora list models`, or package.module:function")
+    width: int | None = option(None, "channels of the first stage; none: the paper's", low=1)
+    mean: tuple[float, ...] | None = option(None, "channel means for layer 0 of the network")
+    std: tuple[float, ...] | None = option(None, "channel deviations for layer 0 of the network", above=0)
+    init: str | None = option(None, "weights to start from, a safetensors file")
+
+
+@dataclass(frozen=True)
+class ThreatSettings(Options):
+    """What is trained against."""
+
+    method: str = option("sora", "training method: a name from `sora list methods`")
+    norm: Literal["linf", "l2"] = option("linf", "norm of the perturbation")
+    eps: str = option("8/255", "radius in pixel units, a number or a fraction")
+    eps_warmup: float = option(0.0, "epochs over which eps grows linearly from 0", low=0)
+    set: dict[str, Any] = dataclasses.field(
+        default_factory=dict, metadata={"help": "hyper-parameters, e.g. sora.alpha0=0.02 or model.stages=2"}
+    )
+
+
+@dataclass(frozen=True)
+class OptimisationSettings(Options):
+    """How the weights move."""
+
+    epochs: int = option(30, "passes over the training set", low=1)
+    batch_size: int = option(128, "images per step", low=1)
+    seed: int = option(0, "seed of initial weights, data order and noise", low=0)
+    optimizer: Literal["sgd", "adamw"] = option("sgd", "optimiser")
+    lr: float = option(0.2, "highest learning rate", above=0)
+    lr_min: float = option(0.01, "learning rate at the ends (cyclic) or at the end (cosine)", low=0)
+    schedule: Literal["cyclic", "cosine", "multistep"] = option("cyclic", "learning rate schedule")
+    milestones: tuple[float, ...] = option((0.5, 0.75), "multistep: fractions of the run", low=0, high=1)
+    momentum: float = option(0.9, "momentum of SGD", low=0, high=1)
+    cycle_momentum: bool = option(False, "cyclic: momentum falls by 0.1 towards the peak and rises again")
+    weight_decay: float = option(5e-4, "weight decay, on all parameters", low=0)
+    ema: float | None = option(None, "decay of averaged weights, which replace the last", low=0, high=1)
+    accumulate: int = option(1, "parts a batch is split into, to save memory", low=1)
+    on_nonfinite: Literal["stop", "skip"] = option("stop", "when the loss is NaN or infinite")
+
+
+@dataclass(frozen=True)
+class WatchingSettings(Options):
+    """What is evaluated, logged and kept, and what happens on an alarm."""
+
+    eval_every: int = option(1, "epochs between evaluations while training; 0: never", low=0)
+    attacks: tuple[str, ...] = option(("clean", "fgsm", "pgd10"), "attacks of all evaluations")
+    guard: Literal["off", "warn", "stop", "rollback", "pgd"] = option("warn", "what an alarm does")
+    log_every: int = option(10, "steps per line of metrics.jsonl", low=1)
+    checkpoint_every: int = option(0, "steps between checkpoints; 0: one per epoch", low=0)
+    snapshots: bool = option(True, "keep the weights of every epoch and around an alarm, for probes")
+    monitor: tuple[str, ...] = option((), "metrics to follow while training, e.g. gradalign,aae,kl,elle,pgd")
+    monitor_every: int = option(50, "steps between two measurements of the monitors", low=1)
+
+
+@dataclass(frozen=True)
+class MachineSettings(Options):
+    """Where and how it is computed."""
+
+    device: str = option("auto", "cpu, cuda, cuda:1 ...; auto: a GPU if there is one")
+    threads: int = option(0, "CPU threads; 0: torch's choice", low=0)
+    precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "number format of the network's passes")
+    compile: bool = option(False, "compile both passes into one graph; minutes first, faster steps after")
+    sync_bn: bool = option(False, "BatchNorm statistics over the batch of all processes")
+    out: str | None = option(None, "run folder; none: runs/DATASET-METHOD-sSEED")
+
+
+GROUPS: dict[str, type[Options]] = {
+    "data": DataSettings,
+    "network": NetworkSettings,
+    "threat": ThreatSettings,
+    "optimisation": OptimisationSettings,
+    "watching": WatchingSettings,
+    "machine": MachineSettings,
+}
+
+
+@dataclass(frozen=True)
+class Settings(
+    MachineSettings, WatchingSettings, OptimisationSettings, ThreatSettings, NetworkSettings, DataSettings
+):
+    """One training run. `config.yaml` in a run folder is this, fully resolved."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_dataset(self.dataset)
+        check_model(self.model)
+        data.Augment.parse(self.augment)
+        for name in self.attacks:
+            attacks.create(name)
+        check_metrics(self.monitor)
+        self._check_combinations()
+        object.__setattr__(self, "set", self._complete_set())
+
+    def _check_combinations(self) -> None:
+        method = methods.info(self.method)
+        if parse_eps(self.eps) <= 0:
+            raise UserError(f"eps is {self.eps!r}; training needs more than 0")
+        if self.ema == 1:
+            raise UserError("ema is 1.0, which never moves; allowed: 0 to 0.99999")
+        if is_custom(self.model) and (self.mean or self.std):
+            raise UserError("mean and std are for the built-in networks; normalise inside your own model")
+        if self.compile and not method.compilable:
+            able = ", ".join(name for name in methods.names() if methods.info(name).compilable)
+            raise UserError(f"compile does not work with {self.method}; allowed: {able}")
+        if self.guard not in ("off", "warn") and not method.has_pert_align:
+            raise UserError(
+                f"guard {self.guard} needs PertAlign, which {self.method} does not have; allowed: off, warn"
+            )
+        for key in self.set:
+            if key.split(".")[0] not in (method.family, "model"):
+                raise UserError(f"{key!r} belongs to another method than {self.method!r}")
+
+    def _complete_set(self) -> dict[str, Any]:
+        """`set` with every hyper-parameter of the method, also those that kept their default."""
+        family, hyper = methods.info(self.method).family, self.hyper()
+        names = [field.name for field in dataclasses.fields(hyper)]
+        return self.set | {f"{family}.{name}": getattr(hyper, name) for name in names}
+
+    def hyper(self) -> methods.Hyper:
+        """The method's hyper-parameters: its preset, and what `set` says."""
+        method = methods.info(self.method)
+        return method.cls.hyper_class.build({**method.preset, **self.method_options()})
+
+    def method_options(self) -> dict[str, Any]:
+        """What `set` says about the method."""
+        return self._options_of(methods.info(self.method).family)
+
+    def model_options(self) -> dict[str, Any]:
+        """What `set` says about the network."""
+        return self._options_of("model")
+
+    def _options_of(self, prefix: str) -> dict[str, Any]:
+        return {key.split(".", 1)[1]: v for key, v in self.set.items() if key.startswith(f"{prefix}.")}
+
+    def threat(self) -> Threat:
+        """The norm ball that `norm` and `eps` describe, around images in [0, 1]."""
+        return threat(self.norm, self.eps)
+
+    def folder(self) -> Path:
+        """The run folder."""
+        return run_path(vars(self))
+
+    def flat(self) -> dict[str, Any]:
+        """All values under their names, lists in place of tuples, in the order of the groups."""
+        return {name: _listed(getattr(self, name)) for name in field_names()}
+
+
+def field_names() -> list[str]:
+    """The name of every setting, in the order of the groups."""
+    return [field.name for group in GROUPS.values() for field in dataclasses.fields(group)]
+
+
+def run_path(values: Mapping[str, Any]) -> Path:
+    """The run folder that settings name, also before they are complete."""
+    if values.get("out"):
+        return Path(values["out"])
+    dataset, method, seed = (values.get(key, default) for key, default in _NAMING.items())
+    safe = "".join(c if c.isalnum() else "-" for c in str(dataset)).strip("-")
+    return Path(f"runs/{safe}-{method}-s{seed}")
+
+
+_NAMING = {"dataset": "digits", "method": "sora", "seed": 0}
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _listed(item) for key, item in value.items()}
+    return list(value) if isinstance(value, tuple) else value

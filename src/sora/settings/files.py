@@ -1,0 +1,97 @@
+"""Settings as YAML: the user's config files and a run's `config.yaml`, grouped or flat."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sora.errors import UserError, unknown
+from sora.settings.fields import GROUPS, Settings, field_names
+
+ABOUT = ("format", "recipe", "origins", "methods")  # keys of a file that are no settings
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """What a file sets for every method, what for single ones, and the recipe it starts from."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    recipe: str | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Where values came from, in a file that sora wrote."""
+
+
+def read_config_file(path: str) -> ConfigFile:
+    """A user's YAML file; `recipe: NAME` in it replaces the data set's own recipe."""
+    try:
+        content = yaml.safe_load(Path(path).read_text())
+    except FileNotFoundError:
+        raise UserError(f"config file {path!r} does not exist") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"config file {path!r} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"config file {path!r} is not a table of settings")
+    return parse_config(content, path)
+
+
+def parse_config(content: Mapping[str, Any], where: str) -> ConfigFile:
+    """The parts of a file's content; an unknown key is an error that suggests the nearest."""
+    methods = content.get("methods") or {}
+    if not isinstance(methods, dict) or not all(isinstance(value, dict) for value in methods.values()):
+        raise UserError(f"methods in {where} is not a table of settings per method")
+    per_method = {str(name): flatten(values, where) for name, values in methods.items()}
+    recipe, origins = content.get("recipe"), content.get("origins")
+    return ConfigFile(
+        flatten(content, where),
+        per_method,
+        None if recipe is None else str(recipe),
+        {str(name): str(origin) for name, origin in origins.items()} if isinstance(origins, dict) else {},
+    )
+
+
+def flatten(content: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Settings under their own names, from a grouped or a flat table."""
+    values: dict[str, Any] = {}
+    for key, value in content.items():
+        if key in GROUPS and isinstance(value, Mapping):
+            allowed = [f.name for f in dataclasses.fields(GROUPS[key])]
+            for name in value:
+                if name not in allowed:
+                    raise unknown(f"key under {key} in {where}", str(name), allowed)
+            values |= value
+        elif key in field_names():
+            values[key] = value
+        elif key not in ABOUT:
+            raise unknown(f"key in {where}", str(key), [*field_names(), *GROUPS, "recipe", "methods"])
+    return values
+
+
+def to_yaml(settings: Settings, comments: Mapping[str, str] | None = None) -> str:
+    """All settings by group; a comment behind each value that has one."""
+    flat, comments = settings.flat(), comments or {}
+    lines: list[str] = []
+    for group, cls in GROUPS.items():
+        lines.append(f"{group}:")
+        for name in (f.name for f in dataclasses.fields(cls)):
+            value = flat[name]
+            if isinstance(value, dict) and value:
+                lines.append(f"  {name}:")
+                for key, item in value.items():
+                    lines.append(_line(4, key, item, comments.get(f"{name}.{key}", "")))
+            else:
+                lines.append(_line(2, name, value, comments.get(name, "")))
+    return "\n".join(lines) + "\n"
+
+
+def _line(indent: int, key: str, value: Any, comment: str) -> str:
+    text = yaml.safe_dump({key: value}, default_flow_style=None, width=10_000, allow_unicode=True).strip()
+    if text.startswith("{"):  # a list inside makes the dumper choose braces for the outer table too
+        text = text[1:-1]
+    line = " " * indent + text
+    return f"{line:<44}  # {comment}" if comment else line

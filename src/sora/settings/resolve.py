@@ -1,0 +1,203 @@
+"""From recipe, file, stored run and explicit values to the settings of one run, with each value's origin.
+
+`sora train`, `compare`, `demo` and `sora.fit` all come through here. Later layers win: defaults, the recipe,
+what the recipe says about the method, the config file, what it says about the method, explicit flags or
+arguments. A resumed run starts from its stored settings in place of the recipe.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from sora import methods
+from sora.errors import UserError, unknown
+from sora.settings import recipes
+from sora.settings.fields import MAY_CHANGE, Settings, run_path
+from sora.settings.files import ConfigFile, parse_config, read_config_file, to_yaml
+from sora.settings.names import is_custom, is_given
+from sora.settings.recipes import Recipe
+
+DEFAULT = "default"
+
+
+class Layer(NamedTuple):
+    """Values and where they come from."""
+
+    origin: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Settings with nothing left open, and the origin of each value."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+    """By name; hyper-parameters as `set.sora.alpha0`. What is missing kept its default."""
+    recipes: tuple[str, ...] = ()
+
+    def described(self) -> str:
+        """All settings as YAML with each value's origin behind it."""
+        names = list(self.settings.flat()) + [f"set.{key}" for key in self.settings.set]
+        return to_yaml(self.settings, {name: self.origins.get(name, DEFAULT) for name in names})
+
+    def stored(self) -> str:
+        """What `config.yaml` holds: enough to run again, and where each value came from."""
+        about = {"format": CONFIG_FORMAT, "recipe": "+".join(self.recipes) or None}
+        origins = yaml.safe_dump({"origins": dict(self.origins)}, sort_keys=False)
+        return yaml.safe_dump(about, sort_keys=False) + to_yaml(self.settings) + origins
+
+
+CONFIG_FORMAT = 2
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks for, before recipe and stored run are added.
+
+    Args:
+        given: Values named explicitly; they always win, also where they equal a default.
+        source: What to call their origin, `flag` or `argument`.
+        config: A YAML file, or its content.
+        recipe: Name of the recipe; default: the config file's, else the one for what is trained.
+    """
+
+    given: Mapping[str, Any] = field(default_factory=dict)
+    source: str = "flag"
+    config: str | ConfigFile | None = None
+    recipe: str | None = None
+
+    def resolve(self, stored: Mapping[str, Any] | None = None) -> Resolved:
+        """The settings of a new run, or with `stored` of one that is resumed."""
+        method = self.wanted(stored).get("method", "sora")
+        chosen = [] if stored is not None else self._recipes()
+        base = [Layer("stored run", parse_config(stored, "config.yaml").values)] if stored is not None else []
+        layers = [*base, *self._recipe_layers(chosen, method), *self._own_layers(method)]
+        values, origins = _merge(layers, method)
+        settings = Settings.build(values)
+        _refuse_code_from_files(settings, origins, self.source)
+        _refuse_radius_of_another_norm(settings, origins)
+        if self._file.origins:  # written by sora itself, e.g. for a run of a grid
+            origins = {name: self._file.origins.get(name, origin) for name, origin in origins.items()}
+        return Resolved(settings, origins, tuple(recipe.name for recipe in chosen))
+
+    def path(self) -> Path:
+        """The run folder this request names, before anything else is known to be right."""
+        return run_path(self.wanted())
+
+    def wanted(self, stored: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What is asked for explicitly or in the file, over a stored run; recipes depend on it."""
+        base = parse_config(stored, "config.yaml").values if stored is not None else {}
+        return {**base, **self._file.values, **self.given}
+
+    @property
+    def _file(self) -> ConfigFile:
+        if isinstance(self.config, ConfigFile):
+            return self.config
+        return read_config_file(self.config) if self.config else ConfigFile()
+
+    def _recipes(self) -> list[Recipe]:
+        wanted, name = self.wanted(), self.recipe or self._file.recipe
+        dataset = wanted.get("dataset", "digits")
+        if name is None:
+            return recipes.choose(dataset, wanted)
+        parts = [recipe for part in name.split("+") for recipe in recipes.chain(part, dataset)]
+        return list({recipe.name: recipe for recipe in parts}.values())
+
+    def _recipe_layers(self, chosen: list[Recipe], method: str) -> list[Layer]:
+        networks = list(accumulate((r.values.get("model") for r in chosen), lambda old, new: new or old))
+        trained = self.wanted().get("model") or (networks[-1] if networks else None)
+        general = [
+            Layer(f"recipe {recipe.name}", _for_network(recipe.values, trained, network))
+            for recipe, network in zip(chosen, networks, strict=True)
+        ]
+        special = [
+            Layer(f"recipe {recipe.name}, {method}", recipe.methods.get(method, {})) for recipe in chosen
+        ]
+        return general + special
+
+    def _own_layers(self, method: str) -> list[Layer]:
+        name = self.config if isinstance(self.config, str) else "config file"
+        file, given = self._file, Layer(self.source, self.given)
+        return [Layer(name, file.values), Layer(f"{name}, {method}", file.methods.get(method, {})), given]
+
+
+def _for_network(values: Mapping[str, Any], trained: str | None, network: str | None) -> dict[str, Any]:
+    """A recipe's values without what it says about its own network, if another one is trained."""
+    if trained == network:
+        return dict(values)
+    about = ("model", "width", "mean", "std") if is_custom(trained or "") else ("model", "width")
+    kept = {key: value for key, value in values.items() if key not in about}
+    kept["set"] = {key: v for key, v in values.get("set", {}).items() if not key.startswith("model.")}
+    return kept
+
+
+def _merge(layers: list[Layer], method: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """All layers as one table, and which layer each value came from; `set` is merged key by key."""
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    options: dict[str, Any] = {}
+    for origin, layer in layers:
+        for key, value in layer.items():
+            if key != "set":
+                values[key], origins[key] = value, origin
+                continue
+            check_options(value or {})
+            own = _options_for(value or {}, method, explicit=layer is layers[-1].values)
+            options |= own
+            origins |= {f"set.{name}": origin for name in own}
+    return {**values, "set": options}, origins
+
+
+def _options_for(options: Mapping[str, Any], method: str, explicit: bool) -> dict[str, Any]:
+    """The options of this method and of the network; explicit ones of others stay, to be refused."""
+    family = methods.info(method).family
+    return {key: v for key, v in options.items() if explicit or key.split(".")[0] in (family, "model")}
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise for a `set` key that no method has; the network checks its own when it is built."""
+    if not isinstance(options, Mapping):
+        raise UserError(f"set is {options!r}; expected a table of names and values")
+    allowed = {
+        f"{methods.info(name).family}.{option.name}"
+        for name in methods.names()
+        for option in dataclasses.fields(methods.info(name).cls.hyper_class)
+    }
+    for key in options:
+        if key not in allowed and not str(key).startswith("model."):
+            raise unknown("--set key", str(key), allowed)
+
+
+def _refuse_code_from_files(settings: Settings, origins: Mapping[str, str], source: str) -> None:
+    """Code is imported only when the user names it in this very call, never because a file does."""
+    model = settings.model
+    if is_custom(model) and not is_given(model) and origins["model"] != source:
+        raise UserError(
+            f"{origins['model']} names the network {model!r}, which runs code of yours; to allow it, "
+            f"repeat it explicitly: --model {model}"
+        )
+
+
+def _refuse_radius_of_another_norm(settings: Settings, origins: Mapping[str, str]) -> None:
+    """A radius in a recipe belongs to the recipe's norm."""
+    norm, eps = origins.get("norm", DEFAULT), origins.get("eps", DEFAULT)
+    from_recipe = eps.startswith("recipe") or eps == DEFAULT
+    if from_recipe and norm != eps and settings.norm != "linf":
+        raise UserError(
+            f"eps {settings.eps} ({eps}) is not meant for {settings.norm}; give --eps, e.g. 0.5 for l2"
+        )
+
+
+def differences(stored: Mapping[str, Any], settings: Settings) -> list[str]:
+    """What a resumed run may not change but does, in words."""
+    old, new = parse_config(stored, "config.yaml").values, settings.flat()
+    changed = [key for key in new if key not in MAY_CHANGE and key in old and old[key] != new[key]]
+    return [f"{key} {old[key]!r} -> {new[key]!r}" for key in changed]

@@ -1,0 +1,113 @@
+"""Actions on guard alarms: warn, stop, roll back to the last good state, or train on PGD until it is over."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sora import methods
+from sora.data import Batch
+from sora.methods import Method
+from sora.training.guard import Guard
+from sora.training.hooks import Hook
+from sora.training.run import Run
+
+MAX_ROLLBACKS = 3
+_NOT_UNDONE = ("attempt", "events", "best", "images")  # a return to an earlier state keeps these
+
+
+class GuardActions(Hook):
+    """Passes every step's PertAlign to the guard and acts on its alarms as `--guard` says."""
+
+    def __init__(self) -> None:
+        self.alarm = False
+        """Whether an alarm was raised since the last log line."""
+        self.fallback: Method | None = None
+
+    def start(self, run: Run) -> None:
+        """Keep the initial state to go back to; build the attack that `--guard pgd` falls back to."""
+        if run.settings.guard == "pgd":
+            self.fallback = methods.create("pgd-10", run.threat, align="final").to(run.device)
+        if _keeps_good_at(run, 0) and run.state.step == 0 and run.state.attempt == 0:
+            run.save(good=True)
+
+    def before_step(self, run: Run, batch: Batch) -> None:
+        """Train on PGD while an alarm stands, if that is the action."""
+        if self.fallback is not None:
+            run.method = self.fallback if run.state.guard.alarmed else run.state.method
+
+    def on_numbers(self, run: Run, step: int, numbers: dict[str, float]) -> None:
+        """Update the guard; record and announce an alarm or its end."""
+        state, action = run.state, run.settings.guard
+        event = state.guard.update(numbers["pert_align"])
+        if event == "ok":
+            return
+        place, average = state.place(step), state.guard.average
+        if event == "alarm":
+            state.events.append(place | {"action": action, "recovered": None, "returned": None})
+        elif state.events:
+            state.events[-1]["recovered"] = step
+        if action == "off":
+            return
+        self.alarm |= event == "alarm"
+        run.write_event(event, **place, average=average, action=action)
+        text = message(event, state.guard)
+        run.console.warn(f"step {step} (epoch {place['epoch']}): {text} (PertAlign average {average:.2f})")
+
+    def on_log(self, run: Run, line: dict[str, Any]) -> None:
+        """Return to the last good state where an alarm asks for it, and end there or try again."""
+        alarm, self.alarm = self.alarm, False
+        action = run.settings.guard
+        if not alarm or action not in ("stop", "rollback"):
+            return
+        weights = go_back(run)
+        if run.state.attempt == MAX_ROLLBACKS or (action == "stop" and weights == "last_good"):
+            run.weights, run.ended_early = weights, True
+        else:
+            try_again(run, weights)
+
+    def on_save_point(self, run: Run) -> None:
+        """Mark the state as good where the guard has seen all its steps, which is so at log steps."""
+        state = run.state
+        run.is_good = state.guard.healthy and (state.epoch_ends or _keeps_good_at(run, state.step))
+
+
+def go_back(run: Run) -> str:
+    """Return to the last good state, the initial one if none ever was; say which of the two it is."""
+    state, checkpoints = run.state, run.folder.checkpoints
+    kept = {name: getattr(state, name) for name in _NOT_UNDONE}
+    state.restore(*checkpoints.read(checkpoints.good, run.fingerprint))
+    for name, value in kept.items():
+        setattr(state, name, value)
+    weights = "last_good" if state.step else "initial"
+    run.console.warn(f"returned to the {weights.replace('_', ' ')} weights, of step {state.step}")
+    state.events[-1]["returned"] = state.step
+    run.write_event("returned", **state.place(), action=run.settings.guard)
+    return weights
+
+
+def try_again(run: Run, weights: str) -> None:
+    """Continue from where `go_back` led, with another data order.
+
+    Where nothing ever was good, the order is not to blame: the attack was too strong from the beginning. Then
+    eps grows from 0 over the first half of the new attempt.
+    """
+    if weights == "initial":
+        run.state.warmup = run.settings.epochs / 2
+    run.state.attempt += 1
+    run.save()  # a run killed from here on must not go back a second time
+
+
+def _keeps_good_at(run: Run, step: int) -> bool:
+    """Whether a good state is kept at this step: about ten times per epoch, where an action needs one."""
+    every = math.ceil(run.state.steps_per_epoch / 10 / run.settings.log_every) * run.settings.log_every
+    return run.settings.guard in ("stop", "rollback") and step % every == 0
+
+
+def message(event: str, guard: Guard) -> str:
+    """An alarm or its end in one sentence."""
+    if event == "recovered":
+        return "PertAlign has recovered"
+    if guard.was_healthy:
+        return "catastrophic overfitting: robust accuracy is collapsing while FGSM accuracy looks fine"
+    return "never robust so far: overfitted to its attack from the start; growing eps (--eps-warmup) may help"

@@ -1,0 +1,110 @@
+"""What is measured or kept now and then while a run trains: monitors, evaluations, snapshots of the weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from sora.data import stratified
+from sora.evaluation import evaluate
+from sora.methods import StepOutput
+from sora.metrics import measure
+from sora.runs import plain_state
+from sora.training.hooks import Hook
+from sora.training.run import Run
+
+MONITORED = 256  # images per measurement: enough for a curve, cheap enough for every step
+
+
+class Monitors(Hook):
+    """Metrics of the watched images every so many steps: always the same images and the same noise."""
+
+    def start(self, run: Run) -> None:
+        """Choose the images."""
+        images = run.splits.watched
+        if run.settings.monitor:
+            chosen = stratified(images.labels, min(MONITORED, len(images)), seed=0)
+            self.x, self.y = next(images.subset(chosen).batches(MONITORED, run.device))
+
+    def after_step(self, run: Run, out: StepOutput) -> None:
+        """Write the metrics beside the PertAlign of this very step."""
+        settings = run.settings
+        if not settings.monitor or run.state.step % settings.monitor_every or not run.writes:
+            return
+        with run.meter.paused():
+            metrics = measure(run.state.model, self.x, self.y, run.threat, settings.monitor)
+        line = run.state.place() | {"pert_align": float(out.pert_align)} | metrics
+        run.journal.write("monitors", line | {"n": len(self.y), "split": run.splits.watched_name})
+
+
+class Evaluations(Hook):
+    """Accuracy of the watched images at the end of an epoch."""
+
+    def after_epoch(self, run: Run) -> None:
+        """Evaluate the weights, and note whether they are the best so far on held-out images."""
+        state, settings, place = run.state, run.settings, run.state.place()
+        run.is_best = False
+        if not settings.eval_every or place["epoch"] % settings.eval_every:
+            return
+        with run.meter.paused():
+            run.average_buffers()
+            evaluation = evaluate(
+                state.evaluated, run.splits.watched, run.threat, settings.attacks, device=run.device
+            )
+        split = run.splits.watched_name
+        run.journal.write("evals", place | {"split": split} | evaluation.record())
+        numbers = "  ".join(f"{name} {100 * share:.1f} %" for name, share in evaluation.accuracy.items())
+        which = "held out" if split == "holdout" else "training images"
+        run.console.say(f"epoch {place['epoch']}/{settings.epochs}  {which} (n={evaluation.n})  {numbers}")
+        if split == "holdout":  # images that are trained on cannot choose among weights
+            score = min(evaluation.accuracy.values())
+            run.is_best = score > state.best
+            state.best = max(score, state.best)
+        run.hooks.notify("on_evaluation", run, evaluation)
+
+
+class Snapshots(Hook):
+    """Weights kept for probes: of every epoch, and of the log steps before, at and after a guard event.
+
+    What came before an alarm is known only afterwards, so the weights of the last log step stay in memory.
+    """
+
+    def __init__(self) -> None:
+        self._previous: tuple[int, int, dict[str, Tensor]] | None = None  # attempt, step, weights
+        self._events = 0
+        self._after = False  # whether the last log line had an event
+
+    def start(self, run: Run) -> None:
+        """Events of an earlier part of the run have had their snapshots."""
+        self._events = _guard_events(run)
+
+    def on_log(self, run: Run, line: dict[str, Any]) -> None:
+        """Write the snapshots around an event; remember these weights for the next one."""
+        # Without a guard there is no alarm to take snapshots around.
+        if not run.settings.snapshots or run.settings.guard == "off" or not run.writes:
+            return
+        state, events = run.state, _guard_events(run)
+        happened, self._events = events > self._events, events
+        if self._previous is not None and self._previous[0] != state.attempt:
+            self._previous, self._after = None, False  # the run went back: these weights do not lead here
+        with run.meter.paused():
+            if happened and self._previous is not None:
+                run.write_snapshot(*self._previous[1:])
+            if happened or self._after:
+                run.write_snapshot(state.step)
+            self._after = happened
+            weights = {name: tensor.clone() for name, tensor in plain_state(state.evaluated).items()}
+            self._previous = state.attempt, state.step, weights
+
+    def after_epoch(self, run: Run) -> None:
+        """Keep the weights of the epoch."""
+        run.average_buffers()
+        if run.settings.snapshots and run.writes:
+            with run.meter.paused():
+                run.write_snapshot(run.state.step)
+
+
+def _guard_events(run: Run) -> int:
+    """How many alarms and recoveries there have been."""
+    return sum(1 + (event["recovered"] is not None) for event in run.state.events)

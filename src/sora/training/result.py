@@ -1,0 +1,63 @@
+"""The end of a run: evaluate the weights on the test set, write the model and the summary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from sora.evaluation import Evaluation, evaluate
+from sora.runs import RunFolder, plain_state
+from sora.runs.provenance import describe_data, machine, versions
+from sora.training.run import Run
+from sora.training.state import mean
+
+
+@dataclass(frozen=True, repr=False)
+class TrainResult(Evaluation):
+    """What training returns: the evaluation on the test set, and the run it belongs to."""
+
+    summary: dict[str, Any] = field(default_factory=dict)
+    """What `summary.json` holds."""
+    folder: RunFolder | None = None
+    """The run folder; None if none was kept."""
+
+
+def hand_over(run: Run) -> TrainResult:
+    """Evaluate the final weights on the test set, for the first and only time, and write the result."""
+    run.average_buffers()
+    evaluation = evaluate(
+        run.state.evaluated, run.splits.test, run.threat, run.settings.attacks, device=run.device
+    )
+    summary = summarize(run, evaluation)
+    if run.writes:
+        about = {"weights": run.weights, "data": describe_data(run.dataset), "versions": versions()}
+        run.folder.write_model(plain_state(run.state.evaluated), run.network_description | about)
+        run.folder.write_summary(summary)
+    run.hooks.notify("end", run, summary)
+    shared = {each.name: getattr(evaluation, each.name) for each in fields(Evaluation)}
+    return TrainResult(**shared, summary=summary, folder=run.folder)
+
+
+def summarize(run: Run, evaluation: Evaluation) -> dict[str, Any]:
+    """The summary of a finished run; accuracies are fractions of the test set."""
+    settings, state, seconds = run.settings, run.state, run.meter.seconds
+    return {
+        "method": settings.method,
+        "dataset": settings.dataset,
+        "model": settings.model,
+        "seed": settings.seed,
+        "epochs": settings.epochs,
+        "n_train": len(run.splits.train),
+        "versions": versions(),
+        "machine": machine(run.device),
+        "settings_hash": run.fingerprint,
+        "data": describe_data(run.dataset),
+        "train_seconds": round(seconds, 3),
+        "images_per_second": round(state.images / max(seconds, 1e-9), 1),
+        "peak_memory_mb": round(run.meter.peak_mb, 1),
+        "weights": run.weights,
+        **evaluation.record(),
+        "pert_align": {"last": mean(state.recent), "min": state.guard.lowest},
+        "co": {"detected": bool(state.events), "verdict": evaluation.verdict, "events": state.events},
+        "skipped_updates": state.skipped,
+    }
