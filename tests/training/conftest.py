@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from sora.training.config import TrainConfig, defaults
+from sora.settings import Request, Settings
 
 SMALL = {
+    "dataset": "digits",
     "epochs": 3,
     "batch_size": 32,
     "width": 4,
@@ -22,7 +23,7 @@ SMALL = {
     "threads": 1,
 }
 
-Settings = Callable[..., TrainConfig]
+BuildSettings = Callable[..., Settings]
 
 
 @pytest.fixture(autouse=True)
@@ -31,12 +32,13 @@ def one_thread() -> None:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def settings(tmp_path: Path) -> BuildSettings:
     """`settings("fgsm", out="a", epochs=2)` is a small run in this test's own folder."""
 
-    def build(method: str = "sora", out: str = "run", **changes: Any) -> TrainConfig:
-        table = defaults("digits", method) | SMALL | {"out": str(tmp_path / out)}
-        table["set"] = table["set"] | {"model.stages": 1} | changes.pop("set", {})
-        return TrainConfig.build(table | changes)
+    def build(method: str = "sora", out: str = "run", **changes: Any) -> Settings:
+        options = {} if "model" in changes else {"model.stages": 1}
+        given = {**SMALL, "method": method, "out": str(tmp_path / out)} | changes
+        given["set"] = options | changes.get("set", {})
+        return Request(given).resolve().settings
 
     return build

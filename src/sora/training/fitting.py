@@ -56,7 +56,7 @@ def fit(
         name, dataset = data, datasets.load(data, settings.get("data_dir"))
     else:
         dataset = as_dataset(data)
-        name = dataset.name if dataset.name.startswith(GIVEN) else f"{GIVEN}{dataset.name}"
+        name = f"{GIVEN}{dataset.name.removeprefix(GIVEN)}"
     if out is not None and RunFolder(out).exists() and not resume:
         raise UserError(f"{out} already holds a run; choose another folder or pass resume=True")
     with tempfile.TemporaryDirectory() as scratch, own_layout(model):

@@ -17,7 +17,7 @@ from sora.errors import RunError
 from sora.methods import Method
 from sora.runs import RunFolder, plain_state
 from sora.runs.provenance import settings_hash
-from sora.settings import Resolved, Settings
+from sora.settings import GIVEN, Resolved
 from sora.training import distributed
 from sora.training.console import Console
 from sora.training.hooks import Hook, Hooks
@@ -46,7 +46,7 @@ class Run:
         dataset: Dataset | None = None,
         quiet: bool = False,
     ) -> None:
-        self.resolved = _complete(resolved, device)
+        self.resolved = _complete(resolved, device, model, dataset)
         self.settings = settings = self.resolved.settings
         self.device, self.folder = device, RunFolder(settings.folder())
         self.writes = distributed.rank() == 0
@@ -159,11 +159,21 @@ class Run:
         self.journal.write("events", {"event": event, **facts})
 
 
-def _complete(resolved: Resolved, device: torch.device) -> Resolved:
-    """The settings with nothing left open."""
-    settings: Settings = resolved.settings
-    threads = settings.threads or torch.get_num_threads()
-    # Without an index: each rank has its own device.
-    chosen = device.type if settings.device == "auto" else settings.device
-    settings = dataclasses.replace(settings, device=chosen, threads=threads, out=str(settings.folder()))
-    return dataclasses.replace(resolved, settings=settings)
+def _complete(
+    resolved: Resolved, device: torch.device, model: nn.Module | None, dataset: Dataset | None
+) -> Resolved:
+    """The settings with nothing left open, and with the names of what is really trained."""
+    settings = resolved.settings
+    changes: dict[str, Any] = {
+        "threads": settings.threads or torch.get_num_threads(),
+        # Without an index: each rank has its own device.
+        "device": device.type if settings.device == "auto" else settings.device,
+        "out": str(settings.folder()),
+    }
+    if model is not None:
+        options = {key: value for key, value in settings.set.items() if not key.startswith("model.")}
+        changes |= {"model": f"{GIVEN}{type(model).__name__}", "set": options}
+        changes |= dict.fromkeys(("width", "mean", "std"))
+    if dataset is not None and settings.dataset != dataset.name:
+        changes["dataset"] = f"{GIVEN}{dataset.name.removeprefix(GIVEN)}"
+    return dataclasses.replace(resolved, settings=dataclasses.replace(settings, **changes))

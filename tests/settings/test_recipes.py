@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from sora import data, methods, models
+from sora.settings import Request, Settings, recipes
 from sora.training import schedule
-from sora.training.config import TrainConfig, defaults, read_recipe, recipe_names
 from sora.training.setup import make_optimizer
+
+NAMES = recipes.names()
 
 SHAPES = {  # data set: stored size, size seen by the model, channels, classes
     "digits": (16, 16, 1, 10),
@@ -21,11 +23,15 @@ SHAPES = {  # data set: stored size, size seen by the model, channels, classes
 }
 
 
-def config(recipe: str, method: str) -> TrainConfig:
-    return TrainConfig(**defaults(recipe.split("-")[0], method, {"recipe": recipe}))
+def dataset_of(recipe: str) -> str:
+    return "cifar10" if recipe == "vit-adamw" else recipe.split("-")[0]
 
 
-@pytest.mark.parametrize("recipe", recipe_names())
+def config(recipe: str, method: str) -> Settings:
+    return Request({"dataset": dataset_of(recipe), "method": method}, recipe=recipe).resolve().settings
+
+
+@pytest.mark.parametrize("recipe", NAMES)
 @pytest.mark.parametrize("method", ["free", "sora"])
 def test_two_steps_of_every_recipe(recipe: str, method: str) -> None:
     settings = config(recipe, method)
@@ -45,10 +51,10 @@ def test_two_steps_of_every_recipe(recipe: str, method: str) -> None:
     threat = settings.threat()
     step = methods.create(method, threat, **vars(settings.hyper()))
     shape = (channels, seen, seen)
-    step.bind(n_train=6, shape=shape, batch_size=3, epochs=settings.epochs, steps_per_epoch=2)
+    step.setup(n_train=6, shape=shape, batch_size=3, epochs=settings.epochs, steps_per_epoch=2)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     optimizer = make_optimizer(settings, model)
-    assert isinstance(optimizer, torch.optim.AdamW if recipe.endswith("-vit") else torch.optim.SGD)
+    assert isinstance(optimizer, torch.optim.AdamW if recipe == "vit-adamw" else torch.optim.SGD)
     total = 2 * settings.epochs * step.updates
     middle, rates = total // 2, []  # where the cyclic rates of the recipes are highest
     for update, batch in enumerate(loader.epoch(0), middle):
@@ -80,17 +86,24 @@ def test_two_steps_of_every_recipe(recipe: str, method: str) -> None:
         ("cifar100-l2", "norm", "l2"),
         ("pathmnist-vit", "model", "vit-small"),
         ("pathmnist-vit", "augment", ["flip", "rotate:10"]),
+        ("pathmnist-vit", "optimizer", "sgd"),
+        ("cifar10-vit", "lr", 0.2),
     ],
 )
 def test_recipes_say_what_the_paper_says(recipe: str, key: str, value: object) -> None:
-    assert read_recipe(recipe)[key] == value
+    assert recipes.flattened(recipe)[key] == value
 
 
-@pytest.mark.parametrize("recipe", [name for name in recipe_names() if not name.startswith("digits")])
+@pytest.mark.parametrize("recipe", [name for name in NAMES if not name.startswith("digits")])
 def test_settings_that_depend_on_the_data_set(recipe: str) -> None:
-    few = recipe.startswith(("cifar10-", "pathmnist", "tissuemnist")) or recipe == "cifar10"
-    ten = recipe == "cifar10" or recipe.startswith("cifar10-")
+    few = dataset_of(recipe) in ("cifar10", "pathmnist", "tissuemnist")
+    ten = dataset_of(recipe) == "cifar10"
     assert config(recipe, "nuat").set["nuat.lam"] == (4.0 if few else 1.0)
     assert config(recipe, "zerograd").set["zerograd.q"] == (0.35 if ten else 0.45)
     assert config(recipe, "free").epochs == 10
     assert config(recipe, "sora").epochs == 30
+
+
+@pytest.mark.parametrize("recipe", [name for name in NAMES if name not in ("digits", "vit-adamw")])
+def test_a_recipe_of_the_paper_says_that_the_paper_held_out_nothing(recipe: str) -> None:
+    assert "--holdout 0" in recipes.flattened(recipe)["note"]

@@ -1,0 +1,220 @@
+"""The run folder, key by key."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+import sora
+from sora.errors import RunError, UserError
+from sora.runs import FORMAT, RunFolder
+from sora.settings import Request, Settings
+from sora.training import train
+
+METRICS = {"step", "epoch", "attempt", "loss", "accuracy", "pert_align", "linearity", "step_size", "lr"}
+SUMMARY = {
+    "method", "dataset", "model", "seed", "versions", "train_seconds", "images_per_second", "peak_memory_mb",
+    "weights", "threat", "accuracy", "attacks", "pert_align", "co", "machine", "settings_hash", "data", "format",
+}  # fmt: skip
+
+
+@pytest.fixture
+def finished(settings) -> Settings:
+    config = settings()
+    train(config, quiet=True)
+    return config
+
+
+def read(folder: Path, name: str) -> list[dict]:
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def test_logs_have_the_promised_keys(finished) -> None:
+    rows = read(finished.folder(), "metrics.jsonl")
+    assert all(set(row) >= METRICS for row in rows)
+    assert [row["step"] for row in rows] == [2, 3, 4, 6, 8, 9]  # every second step and every epoch's last
+    assert [row["epoch"] for row in rows] == [1, 1, 2, 2, 3, 3]
+    evals = read(finished.folder(), "evals.jsonl")
+    assert [row["epoch"] for row in evals] == [1, 2, 3]
+    assert all(row["attacks"]["pgd10"]["n"] == 20 for row in evals)
+
+
+def test_summary_has_the_promised_keys(finished) -> None:
+    summary = json.loads((finished.folder() / "summary.json").read_text())
+    assert set(summary) >= SUMMARY
+    assert summary["threat"] == {"norm": "linf", "eps": 0.15}
+    assert set(summary["attacks"]["pgd10"]) >= {
+        "norm",
+        "eps",
+        "steps",
+        "step_size",
+        "restarts",
+        "n",
+        "low",
+        "high",
+    }
+    assert summary["attacks"]["pgd10"]["n"] == 40
+    assert set(summary["co"]) == {"detected", "verdict", "events"}
+    assert set(summary["pert_align"]) == {"last", "min"}
+    assert all(0 <= value <= 1 for value in summary["accuracy"].values())
+
+
+def test_numbers_that_do_not_exist_are_null(settings) -> None:
+    config = settings("benign")
+    summary = train(config, quiet=True).summary
+    assert math.isnan(summary["pert_align"]["last"])
+    assert all(row["pert_align"] is None for row in read(config.folder(), "metrics.jsonl"))
+    assert json.loads((config.folder() / "summary.json").read_text())["pert_align"]["last"] is None
+
+
+def test_config_yaml_is_enough_to_run_again(finished, tmp_path) -> None:
+    again = Request({"out": str(tmp_path / "again")}, config=str(finished.folder() / "config.yaml")).resolve()
+    train(again, quiet=True)
+    for name in ("model.safetensors", "metrics.jsonl", "evals.jsonl"):
+        assert (tmp_path / "again" / name).read_bytes() == (finished.folder() / name).read_bytes()
+
+
+def test_config_yaml_is_grouped_and_knows_where_values_come_from(settings) -> None:
+    resolved = Request({"epochs": 1, "limit_train": 64, "out": str(settings().folder())}).resolve()
+    train(resolved, quiet=True)
+    stored = RunFolder(settings().folder()).read_config()
+    assert stored["format"] == FORMAT
+    assert (stored["optimisation"]["epochs"], stored["threat"]["eps"]) == (1, "0.15")
+    assert (stored["origins"]["epochs"], stored["origins"]["eps"]) == ("flag", "recipe digits")
+    assert stored["recipe"] == "digits"
+
+
+def test_a_folder_tells_what_it_was_made_with(finished) -> None:
+    folder = RunFolder(finished.folder())
+    summary, description = folder.read_summary(), folder.read_model()
+    assert summary["format"] == description["format"] == FORMAT
+    assert summary["versions"]["torch"] == torch.__version__
+    assert summary["machine"]["threads"] == 1
+    assert summary["machine"]["cpu"]
+    assert description["data"] == summary["data"]
+    assert summary["data"]["name"] == "digits"
+    assert summary["data"]["image_size"] == [16, 16]
+    assert description["classes"] == [str(digit) for digit in range(10)]
+    assert (description["mean"], description["std"]) == ([0.0], [1.0])
+    assert len(summary["settings_hash"]) == 16
+
+
+def test_folders_of_the_first_format_are_read(finished, tmp_path) -> None:
+    """Version 0.1.0 wrote a flat config.yaml and no format numbers."""
+    folder = RunFolder(finished.folder())
+    old = folder.read_settings().flat()
+    (folder.path / "config.yaml").write_text(yaml.safe_dump(old, sort_keys=False))
+    description = {k: v for k, v in folder.read_model().items() if k not in ("format", "classes", "data", "versions")}
+    (folder.path / "model.json").write_text(json.dumps(description))
+    assert folder.read_settings().flat() == old
+    assert sora.load(folder.path)(torch.rand(2, 1, 16, 16)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("name", ["model.json", "summary.json", "evaluation.json", "config.yaml"])
+def test_a_damaged_file_is_one_line_that_names_it(name, finished) -> None:
+    folder = RunFolder(finished.folder())
+    (folder.path / name).write_text("{ this is [ broken")
+    readers = {
+        "model.json": folder.read_model,
+        "summary.json": folder.read_summary,
+        "evaluation.json": folder.read_evaluations,
+        "config.yaml": folder.read_config,
+    }
+    with pytest.raises(RunError, match=name) as caught:
+        readers[name]()
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_folder_has_nothing(tmp_path) -> None:
+    folder = RunFolder(tmp_path)
+    assert not folder.exists()
+    assert not folder.is_finished()
+    assert folder.read_log("metrics") == []
+    assert folder.last_line("metrics") is None
+    assert folder.read_summary() == {}
+    assert folder.read_evaluations() == []
+    assert folder.snapshots() == {}
+    with pytest.raises(UserError, match="no run in"):
+        folder.read_config()
+    with pytest.raises(UserError, match="no finished run"):
+        folder.read_model()
+    with pytest.raises(UserError, match="no snapshot of step 3; it has: none"):
+        folder.snapshot(3)
+
+
+def test_a_line_that_is_being_written_is_not_read(tmp_path) -> None:
+    log = RunFolder(tmp_path).open_log("metrics")
+    log.append({"step": 1, "loss": math.nan})
+    log.close()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "lo')
+    folder = RunFolder(tmp_path)
+    assert folder.read_log("metrics") == [{"step": 1, "loss": None}]
+    assert folder.last_line("metrics") == {"step": 1, "loss": None}
+
+
+def test_load_gives_the_model_back(finished) -> None:
+    model = sora.load(finished.folder())
+    assert not model.training
+    weights = load_file(finished.folder() / "model.safetensors")
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    assert model(torch.rand(2, 1, 16, 16)).shape == (2, 10)
+
+
+def test_only_the_newest_two_checkpoints_are_kept(finished) -> None:
+    names = sorted(path.name for path in (finished.folder() / "checkpoints").glob("step-*"))
+    assert names == ["step-0-00000008.safetensors", "step-0-00000009.safetensors"]
+
+
+def test_a_custom_network_is_imported_only_when_specified_again(settings, tmp_path, monkeypatch) -> None:
+    source = "import torch\ndef build(num_classes):\n"
+    source += "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, num_classes))\n"
+    (tmp_path / "ownnet.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = settings(model="ownnet:build", width=None)
+    train(config, quiet=True)
+    with pytest.raises(UserError, match="specify it again: --model ownnet:build"):
+        sora.load(config.folder())
+    assert sora.load(config.folder(), model="ownnet:build")(torch.rand(1, 1, 16, 16)).shape == (1, 10)
+
+
+def test_names_inside_a_users_network_stay_as_they_are(settings) -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.submodule = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 10))
+            self.module = torch.nn.Linear(10, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.module(self.submodule(x))
+
+    config = settings()
+    train(config, model=Net(), quiet=True)
+    names = set(load_file(RunFolder(config.folder()).weights))
+    assert names == {"submodule.1.weight", "submodule.1.bias", "module.weight", "module.bias"}
+    assert sora.load(config.folder(), model=Net())(torch.rand(1, 1, 16, 16)).shape == (1, 10)
+
+
+def test_weights_to_start_from(finished, settings) -> None:
+    first = settings(out="next", init=str(finished.folder() / "model.safetensors"), lr=1e-9, lr_min=0.0)
+    train(first, quiet=True)
+    started = load_file(finished.folder() / "model.safetensors")
+    ended = load_file(first.folder() / "model.safetensors")
+    for name, value in started.items():
+        if "running" not in name and "num_batches" not in name:
+            assert torch.allclose(value, ended[name], atol=1e-6), name
+
+
+@pytest.mark.parametrize(
+    "content", [b"not tensors", b"\x80\x04\x95\x05\x00\x00\x00\x00\x00\x00\x00\x8c\x01x\x94."]
+)
+def test_weights_that_are_no_safetensors_are_refused(content, settings, tmp_path) -> None:
+    file = tmp_path / "weights.safetensors"
+    file.write_bytes(content)
+    with pytest.raises(UserError, match="not a safetensors file"):
+        train(settings(init=str(file)), quiet=True)
+    assert not settings().folder().exists()

@@ -1,0 +1,29 @@
+"""What is recorded beside every number."""
+
+import dataclasses
+
+import torch
+
+from sora.runs.provenance import machine, machine_line, settings_hash, versions
+
+
+def test_the_hash_follows_what_decides_the_numbers(settings) -> None:
+    one = settings()
+    assert settings_hash(one) == settings_hash(dataclasses.replace(one, out="elsewhere", threads=7))
+    assert settings_hash(one) != settings_hash(dataclasses.replace(one, seed=1))
+    assert settings_hash(one) != settings_hash(settings(set={"sora.beta": 0.1}))
+
+
+def test_versions_name_the_code(settings) -> None:
+    found = versions()
+    assert found["torch"] == torch.__version__
+    assert set(found) >= {"sora", "commit", "python", "numpy"}
+    assert found["commit"] is None or len(found["commit"].removesuffix("-dirty")) >= 7
+
+
+def test_the_machine_in_one_line() -> None:
+    torch.set_num_threads(1)
+    facts = machine("cpu")
+    assert facts["gpu"] is None
+    assert machine_line(facts) == f"{facts['cpu']}, 1 thread"
+    assert machine_line(facts | {"gpu": "a GPU", "threads": 4}) == "a GPU, 4 threads"

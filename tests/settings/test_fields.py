@@ -1,0 +1,80 @@
+"""Settings: where they come from, and what is refused."""
+
+import dataclasses
+import math
+
+import pytest
+import yaml
+
+from sora.errors import UserError
+from sora.settings import GROUPS, Settings
+from sora.settings.fields import field_names
+
+
+@pytest.mark.parametrize("eps", ["-1", "0", "nan", "8/0", "text", "inf", ""])
+def test_eps_that_cannot_train(eps) -> None:
+    with pytest.raises(UserError, match="eps"):
+        Settings(eps=eps)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": 0}, "epochs is 0; allowed: 1 or more"),
+        ({"epochs": 2.5}, "epochs is 2.5; expected a whole number"),
+        ({"batch_size": 0}, "batch_size is 0; allowed: 1 or more"),
+        ({"lr": "fast"}, "lr is 'fast'; expected a number"),
+        ({"lr": math.nan}, "lr is nan; expected a number"),
+        ({"momentum": 1.5}, "momentum is 1.5; allowed: 0 to 1"),
+        ({"guard": "shout"}, "guard is 'shout'; allowed: off, warn, stop, rollback, pgd"),
+        ({"method": "sroa"}, "did you mean 'sora'"),
+        ({"dataset": "cifar11"}, "unknown data set 'cifar11'"),
+        ({"model": "resnet19"}, "did you mean 'resnet18'"),
+        ({"attacks": ("clean", "pdg10")}, "pdg10"),
+        ({"augment": ("crop:4", "flop")}, "flop"),
+        ({"set": {"fgsm.alpha": 1}}, "'fgsm.alpha' belongs to another method"),
+        ({"set": {"sora.alpha0": -1}}, "sora.alpha0 is -1.0; allowed: more than 0"),
+        ({"ema": 1}, "never moves"),
+    ],
+)
+def test_bad_settings_get_one_line(changes, message) -> None:
+    with pytest.raises(UserError) as caught:
+        Settings.build(changes)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_key_names_the_nearest() -> None:
+    with pytest.raises(UserError, match="did you mean 'batch_size'"):
+        Settings.build({"bach_size": 3})
+
+
+def test_every_setting_is_in_exactly_one_group() -> None:
+    names = field_names()
+    assert len(names) == len(set(names))
+    assert set(names) == {field.name for field in dataclasses.fields(Settings)}
+    assert list(GROUPS) == ["data", "network", "threat", "optimisation", "watching", "machine"]
+
+
+def test_presets_set_their_familys_options() -> None:
+    settings = Settings.build({"method": "pgd-2"})
+    assert (settings.set["pgd.steps"], settings.set["pgd.alpha"]) == (2, 0.5)
+    assert Settings.build({"method": "pgd-10", "set": {"pgd.steps": 7}}).hyper().steps == 7
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name"),
+    [("digits", "digits-sora-s3"), ("folder:/a b/c", "folder--a-b-c-sora-s3"), ("npz:x.npz", "npz-x-npz-sora-s3")],
+)
+def test_default_folders_have_letters_digits_and_dashes(dataset: str, name: str) -> None:
+    assert Settings.build({"dataset": dataset, "seed": 3}).folder().name == name
+
+
+def test_a_custom_network_normalises_itself() -> None:
+    with pytest.raises(UserError, match="mean and std are for the built-in networks"):
+        Settings.build({"model": "torch.nn:Identity", "mean": [0.5]})
+
+
+def test_flat_values_survive_yaml() -> None:
+    settings = Settings.build({"augment": "crop:4,flip", "lr": 1e-3})
+    assert Settings.build(yaml.safe_load(yaml.safe_dump(settings.flat()))) == settings

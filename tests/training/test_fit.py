@@ -1,0 +1,100 @@
+"""`sora.fit`: the user's own module and data, and a run folder that records exactly that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import sora
+from sora import data
+from sora.cli import main
+from sora.errors import UserError
+from sora.evaluation import Evaluation
+from sora.runs import RunFolder
+
+FAST: dict[str, Any] = {"epochs": 1, "batch_size": 16, "holdout": 6, "attacks": ("clean", "fgsm", "pgd10")}
+
+
+def tensors(count: int = 60, classes: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8, generator=generator)
+    return images, torch.arange(count) % classes
+
+
+def network(classes: int = 3) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, classes))
+
+
+def test_it_returns_an_evaluation_like_evaluate_does() -> None:
+    images, labels = tensors()
+    model = network()
+    result = sora.fit(model, ((images, labels), (images[:30], labels[:30])), quiet=True, **FAST)
+    assert isinstance(result, Evaluation)
+    again = sora.evaluate(model, (images[:30] / 255, labels[:30]), sora.Linf("8/255"))
+    assert result.accuracy == again.accuracy
+    assert result.verdict == again.verdict
+    assert result.summary["accuracy"] == result.accuracy
+    assert result.folder is None
+
+
+def test_the_folder_records_the_module_and_the_tensors(tmp_path: Path) -> None:
+    (images, labels), model = tensors(), network()
+    pair = ((images, labels), (images[:30], labels[:30]))
+    result = sora.fit(model, pair, out=tmp_path / "a", quiet=True, **FAST)
+    folder = RunFolder(tmp_path / "a")
+    summary, description = folder.read_summary(), folder.read_model()
+    assert (summary["dataset"], summary["model"]) == ("given:tensors", "given:Sequential")
+    assert (description["name"], description["num_classes"]) == ("given:Sequential", 3)
+    assert description["classes"] == ["0", "1", "2"]
+    assert (description["mean"], description["width"], description["options"]) == (None, None, {})
+    assert summary["data"]["fingerprint"] == description["data"]["fingerprint"]
+    other = sora.fit(network(), ((images.flip(0), labels), pair[1]), out=tmp_path / "b", quiet=True, **FAST)
+    assert other.summary["data"]["fingerprint"] != summary["data"]["fingerprint"]
+    loaded = sora.load(tmp_path / "a", model=network())
+    x = images[:5] / 255
+    assert torch.equal(loaded(x), model.eval()(x))
+    assert result.folder is not None
+    assert result.folder.path == tmp_path / "a"
+
+
+def test_a_folder_of_a_given_module_is_explained_not_broken(tmp_path: Path, capsys: Any) -> None:
+    images, labels = tensors()
+    sora.fit(network(), ((images, labels), (images, labels)), out=tmp_path / "a", quiet=True, **FAST)
+    with pytest.raises(UserError, match=r"module given in Python \(Sequential\).*model=your_module"):
+        sora.load(tmp_path / "a")
+    assert main(["evaluate", str(tmp_path / "a")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_used_folder_is_refused_unless_resumed(tmp_path: Path) -> None:
+    pair = (tensors(), tensors(30))
+    sora.fit(network(), pair, out=tmp_path / "a", quiet=True, **FAST)
+    before = RunFolder(tmp_path / "a").weights.read_bytes()
+    with pytest.raises(UserError, match="already holds a run; choose another folder or pass resume=True"):
+        sora.fit(network(), pair, out=tmp_path / "a", quiet=True, **FAST)
+    assert RunFolder(tmp_path / "a").weights.read_bytes() == before
+
+
+def test_a_named_data_set_brings_its_recipe_but_not_its_network() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(256, 10))
+    result = sora.fit(model, "digits", eps="0.1", quiet=True, **FAST | {"limit_train": 64})
+    assert result.summary["dataset"] == "digits"
+    assert result.summary["threat"]["eps"] == pytest.approx(0.1)
+
+
+def test_a_data_set_object_keeps_its_name() -> None:
+    digits = data.load("digits")
+    model = nn.Sequential(nn.Flatten(), nn.Linear(256, 10))
+    result = sora.fit(model, digits, quiet=True, **FAST | {"limit_train": 64})
+    assert result.summary["dataset"] == "given:digits"
+
+
+def test_float_images_are_refused() -> None:
+    images, labels = tensors()
+    with pytest.raises(UserError, match="expected uint8"):
+        sora.fit(network(), ((images / 255, labels), (images / 255, labels)), quiet=True, **FAST)

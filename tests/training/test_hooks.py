@@ -1,0 +1,71 @@
+"""Hooks see every event of a run, in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+import sora
+from sora.training import Hook, train
+
+
+class Everything(Hook):
+    """Writes down every event with the number of steps done."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, int]] = []
+
+    def start(self, run: Any) -> None:
+        self.events.append(("start", run.state.step))
+
+    def before_step(self, run: Any, batch: Any) -> None:
+        self.events.append(("before_step", run.state.step))
+        assert batch.x.shape[0] == batch.y.shape[0]
+
+    def after_step(self, run: Any, out: Any) -> None:
+        self.events.append(("after_step", run.state.step))
+        assert out.loss.dim() == 0
+
+    def on_numbers(self, run: Any, step: int, numbers: dict[str, float]) -> None:
+        self.events.append(("on_numbers", step))
+        assert {"loss", "pert_align", "lr"} <= numbers.keys()
+
+    def on_log(self, run: Any, line: dict[str, Any]) -> None:
+        self.events.append(("on_log", line["step"]))
+
+    def after_epoch(self, run: Any) -> None:
+        self.events.append(("after_epoch", run.state.step))
+
+    def on_evaluation(self, run: Any, evaluation: Any) -> None:
+        self.events.append(("on_evaluation", evaluation.n))
+
+    def on_save_point(self, run: Any) -> None:
+        self.events.append(("on_save_point", run.state.step))
+
+    def end(self, run: Any, summary: dict[str, Any]) -> None:
+        self.events.append(("end", run.state.step))
+
+
+def test_events_come_in_order(settings) -> None:
+    hook = Everything()
+    train(settings(epochs=1), hooks=[hook], quiet=True)  # three steps, a log line every two and at the end
+    one = [("before_step", 0), ("after_step", 1), ("on_save_point", 1)]
+    two = [("before_step", 1), ("after_step", 2)]
+    two += [("on_numbers", 1), ("on_numbers", 2), ("on_log", 2), ("on_save_point", 2)]
+    three = [("before_step", 2), ("after_step", 3), ("on_numbers", 3), ("on_log", 3)]
+    three += [("on_evaluation", 20), ("after_epoch", 3), ("on_save_point", 3)]
+    assert hook.events == [("start", 0), *one, *two, *three, ("end", 3)]
+
+
+def test_hooks_of_fit_are_called() -> None:
+    torch.manual_seed(0)
+    images, labels = torch.randint(0, 256, (40, 1, 4, 4), dtype=torch.uint8), torch.arange(40) % 4
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
+    hook = Everything()
+    settings = {"epochs": 1, "batch_size": 12, "holdout": 4, "attacks": ("clean",)}
+    result = sora.fit(model, ((images, labels), (images[:8], labels[:8])), hooks=[hook], quiet=True, **settings)
+    assert hook.events[0] == ("start", 0)
+    assert hook.events[-1][0] == "end"
+    assert result.n == 8

@@ -1,0 +1,54 @@
+"""Seconds and memory count training only."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+
+from sora.training import train
+from sora.training.meter import Meter, process_peak_mb
+
+CPU = torch.device("cpu")
+
+
+def test_pauses_do_not_count() -> None:
+    meter = Meter(CPU)
+    meter.start()
+    with meter.paused():
+        before = meter.seconds
+        time.sleep(0.2)
+        assert meter.seconds == before
+    meter.stop()
+    assert meter.seconds < 0.2 + before
+    assert meter.seconds > 0
+
+
+def test_a_resumed_run_adds_to_what_it_had() -> None:
+    meter = Meter(CPU, seconds=100.0, peak_mb=7.0)
+    meter.start()
+    meter.stop()
+    assert 100 < meter.seconds < 101
+    assert meter.peak_mb >= 7.0
+
+
+def test_memory_of_a_pause_is_not_trainings() -> None:
+    meter = Meter(CPU)
+    meter.start()
+    meter.stop()
+    training = meter.peak_mb
+    assert training == process_peak_mb() or math.isnan(training)
+    meter.start()
+    with meter.paused():
+        large = torch.ones(1 << 26)  # 256 MB that training never used
+        del large
+    meter.stop()
+    assert meter.peak_mb == training or math.isnan(training)
+
+
+def test_the_summary_has_both(settings) -> None:
+    summary = train(settings(epochs=1), quiet=True).summary
+    assert summary["train_seconds"] > 0
+    assert summary["images_per_second"] > 0
+    assert summary["peak_memory_mb"] > 0 or math.isnan(summary["peak_memory_mb"])

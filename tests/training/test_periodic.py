@@ -1,0 +1,133 @@
+"""Monitors, evaluations and snapshots measure a training without changing it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from sora import metrics
+from sora.errors import UserError
+from sora.runs import RunFolder
+from sora.settings import Settings
+from sora.training import Hook, train
+from tests.training.test_guard_actions import Scripted, collapse_from, scripted_run
+
+BuildSettings = Callable[..., Settings]
+
+
+def test_weights_are_byte_identical_with_and_without_monitors(settings: BuildSettings) -> None:
+    plain = settings(out="plain")
+    watched = settings(out="watched", monitor=tuple(metrics.names()), monitor_every=1)
+    train(plain, quiet=True)
+    train(watched, quiet=True)
+    one, other = (RunFolder(each.folder()) for each in (plain, watched))
+    assert one.weights.read_bytes() == other.weights.read_bytes()
+    assert [line["step"] for line in other.read_log("monitors")] == list(range(1, 10))
+    assert one.read_log("monitors") == []
+
+
+def test_lines_are_written_at_the_steps_asked_for(settings: BuildSettings) -> None:
+    config = settings(monitor="kl,pgd", monitor_every=4)
+    train(config, quiet=True)
+    lines = RunFolder(config.folder()).read_log("monitors")
+    assert [line["step"] for line in lines] == [4, 8]
+    keys = {"step", "epoch", "attempt", "pert_align", "kl", "pgd", "n", "split"}
+    assert all(line.keys() == keys for line in lines)
+    assert all(0 <= line["pgd"] <= 1 and line["kl"] >= 0 and line["n"] == 20 for line in lines)
+    assert {line["split"] for line in lines} == {"holdout"}
+
+
+def test_training_makes_only_the_methods_own_passes_when_off(settings: BuildSettings) -> None:
+    modes: dict[str, list[bool]] = {"off": [], "on": []}
+    for name, monitor in (("off", ()), ("on", ("kl",))):
+        model = nn.Sequential(nn.Flatten(), nn.Linear(256, 10))
+        model.register_forward_hook(lambda module, *_, seen=modes[name]: seen.append(module.training))
+        watching = {"eval_every": 0, "attacks": ("clean",), "monitor": monitor, "monitor_every": 3}
+        train(settings("fgsm", out=name, **watching), model=model, quiet=True)
+    steps = 9
+    assert modes["off"].count(True) == modes["on"].count(True) == 2 * steps
+    assert False not in modes["off"][: 2 * steps]  # what follows is the test set
+    assert modes["on"].count(False) == modes["off"].count(False) + 2 * (steps // 3)
+
+
+def test_an_unknown_monitor_is_refused(settings: BuildSettings) -> None:
+    with pytest.raises(UserError, match="'gradalig'; did you mean 'gradalign'"):
+        settings(monitor="gradalig")
+
+
+def test_without_held_out_images_a_slice_of_the_training_images_is_watched(settings: BuildSettings) -> None:
+    alone, watched = (
+        settings(out=name, holdout=0, eval_every=every, monitor=monitor, monitor_every=3)
+        for name, every, monitor in (("alone", 0, ()), ("watched", 1, ("pgd",)))
+    )
+    train(alone, quiet=True)
+    result = train(watched, quiet=True)
+    one, other = (RunFolder(each.folder()) for each in (alone, watched))
+    assert one.weights.read_bytes() == other.weights.read_bytes()
+    lines = other.read_log("evals") + other.read_log("monitors")
+    assert {line["split"] for line in lines} == {"training"}
+    assert [line["step"] for line in other.read_log("evals")] == [3, 6, 9]
+    assert result.summary["n_train"] == 96
+    assert not other.checkpoints.best.exists()  # images that are trained on choose no weights
+
+
+def test_evaluations_reach_hooks_of_the_user(settings: BuildSettings) -> None:
+    class Accuracies(Hook):
+        def __init__(self) -> None:
+            self.clean: list[float] = []
+
+        def on_evaluation(self, run: Any, evaluation: Any) -> None:
+            self.clean.append(evaluation.accuracy["clean"])
+
+    hook, config = Accuracies(), settings()
+    train(config, hooks=[hook], quiet=True)
+    lines = RunFolder(config.folder()).read_log("evals")
+    assert hook.clean == [line["accuracy"]["clean"] for line in lines]
+
+
+class TestSnapshots:
+    LONG = {"epochs": 8, "batch_size": 8, "log_every": 4, "eval_every": 0, "attacks": ("clean",)}
+
+    @pytest.fixture(autouse=True)
+    def _calm_afterwards(self) -> Any:
+        yield
+        Scripted.script = staticmethod(lambda attempt, step: 0.8)
+
+    def run(self, settings: BuildSettings, **changes: Any) -> tuple[RunFolder, dict[int, Any]]:
+        config = settings("scripted", **self.LONG | changes)
+        weights: dict[int, Any] = {}
+
+        class Keep(Hook):
+            def after_step(self, run: Any, out: Any) -> None:
+                weights[run.state.step] = run.state.model.state_dict()["network.stem.weight"].clone()
+
+        scripted_run(config, Keep())
+        return RunFolder(config.folder()), weights
+
+    def test_every_epoch_and_around_an_alarm(self, settings: BuildSettings) -> None:
+        Scripted.script = staticmethod(collapse_from(60))
+        folder, weights = self.run(settings)
+        epochs, around = set(range(12, 97, 12)), {60, 64, 68}  # the alarm comes at step 64
+        assert set(folder.snapshots()) == epochs | around
+        for step, path in folder.snapshots().items():
+            assert torch.equal(load_file(path)["network.stem.weight"], weights[step])
+
+    def test_a_calm_run_keeps_its_epochs_only(self, settings: BuildSettings) -> None:
+        folder, _ = self.run(settings)
+        assert list(folder.snapshots()) == list(range(12, 97, 12))
+
+    def test_nothing_after_a_return_belongs_to_the_alarm_before_it(self, settings: BuildSettings) -> None:
+        Scripted.script = staticmethod(collapse_from(60, attempts=1))
+        folder, _ = self.run(settings, guard="rollback")
+        assert set(folder.snapshots()) == set(range(12, 97, 12)) | {60, 64}
+
+    def test_none_are_kept_when_off(self, settings: BuildSettings) -> None:
+        Scripted.script = staticmethod(collapse_from(60))
+        folder, _ = self.run(settings, snapshots=False)
+        assert folder.snapshots() == {}
+        assert not (folder.path / "snapshots").exists()

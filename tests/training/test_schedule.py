@@ -1,0 +1,44 @@
+"""Learning rate, momentum and eps over a run."""
+
+import pytest
+
+from sora.settings import Settings
+from sora.training import schedule
+
+
+class TestSchedule:
+    config = Settings(lr=0.2, lr_min=0.01, schedule="cyclic")
+
+    def test_cyclic_rises_to_the_middle_and_falls(self) -> None:
+        rates = [schedule.learning_rate(self.config, update, 10) for update in range(11)]
+        assert rates[0] == pytest.approx(0.01)
+        assert rates[5] == pytest.approx(0.2)
+        assert rates[10] == pytest.approx(0.01)
+        assert rates[:6] == sorted(rates[:6])
+        assert rates[5:] == sorted(rates[5:], reverse=True)
+
+    def test_odd_totals_rise_over_the_smaller_half(self) -> None:
+        rates = [schedule.learning_rate(self.config, update, 5) for update in range(6)]
+        assert max(range(6), key=rates.__getitem__) == 2
+
+    def test_cosine(self) -> None:
+        config = Settings(lr=0.05, lr_min=0.001, schedule="cosine")
+        assert schedule.learning_rate(config, 0, 100) == pytest.approx(0.05)
+        assert schedule.learning_rate(config, 50, 100) == pytest.approx(0.0255)
+        assert schedule.learning_rate(config, 100, 100) == pytest.approx(0.001)
+
+    def test_multistep(self) -> None:
+        config = Settings(lr=0.1, schedule="multistep", milestones=(0.5, 0.75))
+        rates = [schedule.learning_rate(config, update, 8) for update in range(8)]
+        assert rates == pytest.approx([0.1] * 4 + [0.01] * 2 + [0.001] * 2)
+
+    def test_momentum_is_constant_unless_asked(self) -> None:
+        assert {schedule.momentum(self.config, update, 10) for update in range(10)} == {0.9}
+        cycled = Settings(cycle_momentum=True)
+        assert schedule.momentum(cycled, 5, 10) == pytest.approx(0.8)
+        assert schedule.momentum(cycled, 0, 10) == pytest.approx(0.9)
+
+    def test_eps_warmup(self) -> None:
+        config = Settings(eps_warmup=2)
+        assert [schedule.eps_factor(config, step, 2) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+        assert schedule.eps_factor(Settings(), 0, 10) == 1.0
