@@ -58,28 +58,31 @@ def _methods() -> list[Row]:
 def _models() -> list[Row]:
     from sora import models
 
-    entries = [models.entry(name) for name in models.names()]
+    entries = [models.info(name) for name in models.names()]
     return [{"model": entry.name, "what it is": entry.summary, "paper": entry.paper} for entry in entries]
 
 
 def _data() -> list[Row]:
     from sora import data
 
-    return [{"data set": name} for name in data.names()]
+    return [{"data set": name, "what it is": data.info(name).summary} for name in data.names()]
 
 
 def _attacks() -> list[Row]:
     from sora import attacks
 
-    return [{"attack": name} for name in attacks.NAMES]
+    return [{"attack": name, "what it does": attacks.info(name).summary} for name in attacks.names()]
 
 
 def _recipes() -> list[Row]:
-    from sora.training.config import read_recipe, recipe_names
+    from sora.settings import recipes
 
-    tables = [(name, read_recipe(name)) for name in recipe_names()]
-    keys = ("model", "norm", "eps", "epochs", "batch_size", "schedule")
-    return [{"recipe": name} | {key: table.get(key, "-") for key in keys} for name, table in tables]
+    keys = ("model", "norm", "eps", "epochs", "batch_size", "optimizer", "schedule")
+    contents = [(name, recipes.flattened(name)) for name in recipes.names()]
+    return [
+        {"recipe": name} | {key.replace("_", " "): values.get(key, "-") for key in keys}
+        for name, values in contents
+    ]
 
 
 def _costs(raw: bool) -> list[Row]:
@@ -95,7 +98,7 @@ def _costs(raw: bool) -> list[Row]:
             "F": f"{row['forwards']:g}",
             "B": f"{row['backwards']:g}",
             "peak MB": f"{row['peak_bytes'] / 2**20:.1f}",
-            "ms a batch": f"{1000 * row['seconds']:.0f}",
+            "ms per batch": f"{1000 * row['seconds']:.0f}",
             "time / FGSM": f"{row['relative_time']:.2f}",
         }
         for row in rows

@@ -26,35 +26,42 @@ class Flags:
 def run(argv: list[str]) -> int:
     """Find out what the name is and print it."""
     from sora import data, methods, models
-    from sora.training.config import read_recipe, recipe_names
+    from sora.settings import recipes
 
     flags = parse(Flags, argv, "show")
-    words = list(flags.name)
-    if words[:1] == ["recipe"]:
-        _print(read_recipe(words[1] if len(words) > 1 else ""), flags.json)
-        return 0
-    name = " ".join(words)
-    if name in methods.names():
+    name = " ".join(flags.name)
+    if flags.name[:1] == ("recipe",):
+        _print(recipes.flattened(flags.name[1] if len(flags.name) > 1 else ""), flags.json)
+    elif name in methods.names():
         _show_method(name, flags.json)
     elif name in models.names():
-        entry = models.entry(name)
-        table = {"name": name, "summary": entry.summary, "paper": entry.paper, "options": entry.options}
-        _print(table, flags.json)
+        entry = models.info(name)
+        facts = {"name": name, "summary": entry.summary, "paper": entry.paper, "options": entry.options}
+        _print(facts, flags.json)
     elif name in data.names() and ":" not in name:
-        [found] = (entry for entry in data.inventory() if entry.name == name)
-        where = found.where if found.images else f"damaged: {found.damaged}" if found.damaged else "not here"
-        recipe = {key: read_recipe(name)[key] for key in ("mean", "std")}
-        _print(data.about(name) | {"where": where, "recipe": recipe}, flags.json)
+        _print(_about_data(name), flags.json)
     else:
-        recipes = [f"recipe {recipe}" for recipe in recipe_names()]
+        others = [f"recipe {recipe}" for recipe in recipes.names()]
         sets = [entry for entry in data.names() if ":" not in entry]
-        raise unknown("name", name, [*methods.names(), *models.names(), *sets, *recipes])
+        raise unknown("name", name, [*methods.names(), *models.names(), *sets, *others])
     return 0
 
 
-def _print(table: dict[str, Any], as_json: bool) -> None:
-    text = yaml.safe_dump(table, sort_keys=False, width=200, allow_unicode=True)
-    print(json.dumps(table, indent=2) if as_json else text, end="\n" if as_json else "")
+def _about_data(name: str) -> dict[str, Any]:
+    """What is known about a data set, where it is, and what its recipe normalises with."""
+    from sora import data
+    from sora.settings import recipes
+
+    [entry] = (entry for entry in data.inventory() if entry.name == name)
+    where = entry.where if entry.images else f"damaged: {entry.damaged}" if entry.damaged else "not here"
+    recipe = recipes.own_recipe(name)
+    normalisation = {key: recipes.flattened(recipe)[key] for key in ("mean", "std")} if recipe else {}
+    return data.about(name) | {"where": where, "recipe": normalisation}
+
+
+def _print(facts: dict[str, Any], as_json: bool) -> None:
+    text = yaml.safe_dump(facts, sort_keys=False, width=200, allow_unicode=True)
+    print(json.dumps(facts, indent=2) if as_json else text, end="\n" if as_json else "")
 
 
 def _show_method(name: str, as_json: bool) -> None:
@@ -76,5 +83,5 @@ def _show_method(name: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps(facts | {"hyper": rows}, indent=2, default=str))
         return
-    print(methods.page(name) if hasattr(methods, "page") else f"{name}: {entry.summary}")
+    print(methods.page(name))
     plain_table("", list(rows[0]), [[str(value) for value in row.values()] for row in rows])
