@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from sora import methods, models
 from sora.threat import Linf
 from sora.training.allocator import keep_freed_memory
-from sora.training.config import TrainConfig
+from sora.settings import Settings
 from sora.training.setup import make_optimizer
 
 Call = Callable[[], object]
@@ -67,7 +67,7 @@ class Trainer:
         model: nn.Module = models.create("preactresnet18", 10, width=width, mean=MEAN, std=STD)
         models.fast_layout(model)
         x = torch.rand(batch, 3, size, size).contiguous(memory_format=torch.channels_last)
-        optimizer = make_optimizer(TrainConfig(lr=0.01), model)
+        optimizer = make_optimizer(Settings(lr=0.01), model)
         return cls(model, optimizer, x, torch.randint(0, 10, (batch,)))
 
     def method(self, name: str, *, observing: bool = True, **hyper: Any) -> methods.Method:

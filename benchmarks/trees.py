@@ -1,0 +1,59 @@
+"""Whether a change made a step slower: the same benchmark on two checkouts, alternately, in one run.
+
+    python benchmarks/trees.py OLD NEW [--pairs 8] [--width 16]
+
+OLD and NEW are checkouts. Each pair times SORA's step (`textbook.py --only sora`) and the steps of the main methods
+(`step.py`) in a fresh process per checkout; a ratio is NEW over OLD inside a pair, given by its quartiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy
+
+
+def call(tree: Path, script: str, *flags: str) -> str:
+    """Run a benchmark of a checkout with that checkout's own package."""
+    env = os.environ | {"PYTHONPATH": str(tree / "src")}
+    command = [sys.executable, str(tree / "benchmarks" / script), *flags]
+    return subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
+
+
+def measure(tree: Path, width: int) -> dict[str, float]:
+    """Median seconds per step: SORA alone in a process, and the main methods beside each other."""
+    seconds = {"textbook.py, sora": float(call(tree, "textbook.py", "--only=sora", f"--width={width}"))}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "step.json"
+        call(tree, "step.py", f"--width={width}", "--rounds=5", f"--out={file}")
+        rows = json.loads(file.read_text())["relative to fgsm-rs"]
+    return seconds | {f"step.py, {row['name']}": row["ms"] / 1e3 for row in rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old", type=Path)
+    parser.add_argument("new", type=Path)
+    parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--width", type=int, default=16)
+    flags = parser.parse_args()
+    pairs = []
+    for number in range(flags.pairs):
+        order = (flags.old, flags.new) if number % 2 == 0 else (flags.new, flags.old)
+        times = {tree: measure(tree, flags.width) for tree in order}
+        pairs.append((times[flags.old], times[flags.new]))
+        print(f"pair {number + 1} of {flags.pairs}", file=sys.stderr)
+    print(f"NEW / OLD, {flags.pairs} pairs, width {flags.width}: quartiles")
+    for name in pairs[0][0]:
+        low, middle, high = numpy.quantile([new[name] / old[name] for old, new in pairs], (0.25, 0.5, 0.75))
+        print(f"{name:<36} {low:.3f}  {middle:.3f}  {high:.3f}")
+
+
+if __name__ == "__main__":
+    main()
