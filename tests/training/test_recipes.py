@@ -45,7 +45,7 @@ def test_two_steps_of_every_recipe(recipe: str, method: str) -> None:
     threat = settings.threat()
     step = methods.create(method, threat, **vars(settings.hyper()))
     shape = (channels, seen, seen)
-    step.bind(n_train=6, shape=shape, batch_size=3, epochs=settings.epochs, steps_per_epoch=2)
+    step.setup(n_train=6, shape=shape, batch_size=3, epochs=settings.epochs, steps_per_epoch=2)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     optimizer = make_optimizer(settings, model)
     assert isinstance(optimizer, torch.optim.AdamW if recipe.endswith("-vit") else torch.optim.SGD)

@@ -71,7 +71,7 @@ def _data() -> list[Row]:
 def _attacks() -> list[Row]:
     from sora import attacks
 
-    return [{"attack": name} for name in attacks.NAMES]
+    return [{"attack": name, "what it does": attacks.info(name).summary} for name in attacks.names()]
 
 
 def _recipes() -> list[Row]:

@@ -42,13 +42,13 @@ def prepare_state(
     method = methods.create(config.method, config.threat(), **config.hyper_table()).to(device)
     if config.accumulate > 1 and method.updates > 1:
         raise UserError(f"accumulate must be 1 with {config.method}, which replays whole batches")
-    if method.one_process and distributed.world() > 1:
+    if method.info.single_process and distributed.world() > 1:
         raise UserError(
             f"{config.method} remembers the batches that one process saw; train it in one process"
         )
     size = dataset.image_size
     canvas = data.Augment.parse(config.augment).draw(1, size, torch.Generator()).canvas_size(*size)
-    method.bind(
+    method.setup(
         n_train=n_train,
         shape=(dataset.in_channels, *size),
         canvas=(dataset.in_channels, *canvas),
