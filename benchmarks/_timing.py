@@ -71,10 +71,10 @@ class Trainer:
         return cls(model, optimizer, x, torch.randint(0, 10, (batch,)))
 
     def method(self, name: str, *, observing: bool = True, **hyper: Any) -> methods.Method:
-        """A method told what a training loop tells one."""
+        """A method set up as a training loop would."""
         method = methods.create(name, Linf(EPS), **hyper)
         batch, shape = len(self.x), tuple(self.x.shape[1:])
-        method.bind(n_train=batch, shape=shape, batch_size=batch, epochs=30, steps_per_epoch=1)
+        method.setup(n_train=batch, shape=shape, batch_size=batch, epochs=30, steps_per_epoch=1)
         method.begin_epoch(1)
         method.observing = observing
         return method

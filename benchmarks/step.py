@@ -17,7 +17,7 @@ FEW = ("benign", "fgsm", "n-fgsm", "pgd-10")
 def phases(trainer: Trainer, rounds: int, clock: str) -> list[dict[str, Any]]:
     """Median milliseconds of the parts of SORA's step, and their share of it."""
     method, now = trainer.method("sora"), CLOCKS[clock]
-    spent: dict[str, list[float]] = {name: [] for name in ("draw", "craft", "learn", "observe", "update")}
+    spent: dict[str, list[float]] = {name: [] for name in ("draw", "craft", "learn", "finish", "update")}
 
     def timed(name: str, call: Any) -> Any:
         def wrapped(*args: Any, **known: Any) -> Any:
@@ -31,7 +31,7 @@ def phases(trainer: Trainer, rounds: int, clock: str) -> list[dict[str, Any]]:
     method.draw = timed("draw", method.draw)  # type: ignore[method-assign]
     method.craft = timed("craft", method.craft)  # type: ignore[method-assign]
     method.learn = timed("learn", method.learn)  # type: ignore[method-assign]
-    method._output = timed("observe", method._output)  # type: ignore[method-assign]
+    method.finish = timed("finish", method.finish)  # type: ignore[method-assign]
     trainer.update = timed("update", trainer.update)  # type: ignore[method-assign]
     step = trainer.step_of(method)
     for _ in range(rounds + 1):

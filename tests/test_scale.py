@@ -94,7 +94,7 @@ def bound(size: int, augment: tuple[str, ...], **hyper: Any) -> Method:
     canvas = data.Augment.parse(augment).draw(1, (size, size), torch.Generator()).canvas_size(size, size)
     method = methods.create("atas", Linf(8 / 255), **hyper)
     sizes = {"batch_size": 2, "epochs": 1, "steps_per_epoch": 1}
-    method.bind(n_train=2, shape=(3, size, size), canvas=(3, *canvas), **sizes)
+    method.setup(n_train=2, shape=(3, size, size), canvas=(3, *canvas), **sizes)
     return method
 
 

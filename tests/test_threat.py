@@ -69,7 +69,7 @@ def test_a_step_up_ends_in_ball_and_box_and_leaves_the_gradient_alone(
 ) -> None:
     ball, before = norm(eps), z.clone()
     x = torch.rand(z.shape, generator=torch.Generator().manual_seed(0))
-    moved = ball.ascend(x, ball.inside(x, -z), z, 3 * eps)
+    moved = ball.projected_step(x, ball.inside(x, -z) - x, z, 3 * eps)
     assert torch.equal(moved, ball.inside(x, 3 * eps * ball.direction(z) + (ball.inside(x, -z) - x)))
     assert torch.equal(z, before)
 

@@ -1,4 +1,7 @@
-"""What a method or an attack can be given, checked once where a batch enters; these wait for the device."""
+"""Checks of the inputs of methods and attacks.
+
+They read tensor values on the host, so a training step runs them only for the first batch of each shape.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from torch import Tensor
 from sora.errors import UserError
 from sora.threat import Threat
 
-TOLERANCE = 1e-4  # how far rounding may carry a pixel out of its box
+TOLERANCE = 1e-4  # how far rounding may move a pixel outside the box
 
 
 def check_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
-    """Raise where a batch is not what a method can be given."""
+    """Raise if a batch is not valid input for a method or an attack."""
     if not x.is_floating_point():
         raise UserError(f"inputs are {x.dtype}; expected floats: divide uint8 images by 255")
     if y.shape != x.shape[:1] or y.is_floating_point():
@@ -32,7 +35,7 @@ def check_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
 
 
 def check_logits(logits: Tensor, y: Tensor) -> None:
-    """Raise where a model's output and the labels do not fit; warn where it looks like probabilities."""
+    """Raise if a model's output does not match the labels; warn if it looks like probabilities."""
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         raise UserError("the model must return logits of shape (batch, classes)")
     low, high = int(y.min()), int(y.max())

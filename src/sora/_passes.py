@@ -1,8 +1,12 @@
-"""Passes through a model that both training methods and attacks make, and the loss they share."""
+"""Passes through a model that training methods, attacks and probes share.
+
+Modes during an attack, input gradients, the loss, and projected gradient ascent, each written once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -10,13 +14,47 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from sora.curvature import precise
+from sora.threat import Threat
 
 Scale = float | Tensor | None
+Loss = Callable[[Tensor], Tensor]  # from logits to a scalar
 
 
 def bare(model: nn.Module) -> nn.Module:
     """The module inside a DDP wrapper: attack gradients must not be reduced over ranks."""
     return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+@contextmanager
+def evaluating(model: nn.Module, active: bool = True) -> Iterator[None]:
+    """Evaluation mode inside the block; every module's own mode is restored, also after an exception.
+
+    Args:
+        model: The model; its sub-modules may be in different modes.
+        active: `False` leaves the model unchanged, so that a setting can be passed straight in.
+    """
+    modes = [(module, module.training) for module in model.modules()] if active else []
+    try:
+        if active:
+            model.eval()
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode and no parameter gradients inside the block; all flags are restored afterwards."""
+    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        with evaluating(model):
+            for parameter, _ in flags:
+                parameter.requires_grad_(False)
+            yield
+    finally:
+        for parameter, requires_grad in flags:
+            parameter.requires_grad_(requires_grad)
 
 
 def cross_entropy(logits: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
@@ -30,7 +68,7 @@ def scaled(loss: Tensor, loss_scale: Scale) -> Tensor:
 
 
 def unscaled(gradient: Tensor, loss_scale: Scale) -> Tensor:
-    """A gradient of a scaled loss in its true size, in at least float32."""
+    """The gradient of a scaled loss, divided by the scale in at least float32."""
     return gradient if loss_scale is None else precise(gradient) / loss_scale
 
 
@@ -40,20 +78,49 @@ def input_gradient(model: nn.Module, z: Tensor, y: Tensor, loss_scale: Scale = N
 
 
 def gradient_of(
-    loss: Callable[[Tensor], Tensor],
-    model: nn.Module,
-    z: Tensor,
-    loss_scale: Scale = None,
-    *,
-    create_graph: bool = False,
+    loss: Loss, model: nn.Module, z: Tensor, loss_scale: Scale = None, *, create_graph: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Gradient of a loss of the logits with respect to the input at `z`, and the logits there, detached.
 
     `z` becomes a leaf after all clamping, so no pixel's gradient is hidden. Autograd is asked for this one
-    tensor: the parameters' gradients are neither computed nor filled.
+    tensor: parameter gradients are neither computed nor accumulated.
     """
     leaf = z.detach().requires_grad_()
     with torch.enable_grad():
         logits = model(leaf)
         (gradient,) = torch.autograd.grad(scaled(loss(logits), loss_scale), leaf, create_graph=create_graph)
         return unscaled(gradient, loss_scale), logits.detach()
+
+
+def ascend(
+    loss: Loss,
+    model: nn.Module,
+    x: Tensor,
+    start: Tensor,
+    threat: Threat,
+    steps: int,
+    length: float,
+    *,
+    loss_scale: Scale = None,
+    keep: int = 0,
+) -> tuple[Tensor, list[Tensor]]:
+    """Projected gradient ascent on a loss of the logits: the last iterate, and the first `keep` gradients.
+
+    Args:
+        loss: From logits to the scalar to increase.
+        model: The model, already in the mode it should be attacked in.
+        x: Centre of the ball, shape (B, ...).
+        start: The first iterate, shaped like `x`.
+        threat: The norm ball and the box.
+        steps: Number of ascent steps.
+        length: Length of each step, in the units of the input.
+        loss_scale: Factor on the loss, for float16; gradients are divided by it again.
+        keep: How many gradients to return; keeping all would only hold memory.
+    """
+    at, gradients = start, list[Tensor]()
+    for step in range(steps):
+        gradient, _ = gradient_of(loss, model, at, loss_scale)
+        if step < keep:
+            gradients.append(gradient)
+        at = threat.projected_step(x, at - x, gradient, length)
+    return at, gradients

@@ -1,4 +1,4 @@
-"""Sums over the processes that train together."""
+"""Sums over the processes of a distributed training run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor, distributed
 
 
 def summed(terms: Tensor) -> Tensor:
-    """The sum over all processes, in place; the terms themselves where there is one."""
+    """The sum over all processes, computed in place; with a single process, `terms` unchanged."""
     if distributed.is_available() and distributed.is_initialized():
         distributed.all_reduce(terms)
     return terms

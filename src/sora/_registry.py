@@ -46,10 +46,14 @@ class Registry(Generic[E]):
         self._discovered = False
 
     def add(self, entry: E) -> None:
-        """Enter something under its name, which must be free."""
+        """Add an entry; its name must not be taken."""
         if entry.name in self._entries:
             raise UserError(f"{self.kind} {entry.name!r} is already registered")
         self._entries[entry.name] = entry
+
+    def remove(self, name: str) -> None:
+        """Remove an entry, so that its name can be registered again."""
+        del self._entries[name]
 
     def names(self) -> list[str]:
         """All names: this package's in its order, then those that installed packages offer."""
@@ -58,7 +62,7 @@ class Registry(Generic[E]):
 
     def info(self, name: str) -> E:
         """The entry of that name; an unknown one is an error that suggests the nearest."""
-        self._discover()
+        self.discover()
         if name not in self._entries:
             for point in self._offered():
                 if point.name == name:
@@ -72,18 +76,22 @@ class Registry(Generic[E]):
 
     def __iter__(self) -> Iterator[E]:
         """The entries registered so far, without loading those of other packages."""
-        self._discover()
+        self.discover()
         return iter(list(self._entries.values()))
 
-    def _discover(self) -> None:
-        """Import this package's own modules once."""
+    def discover(self) -> None:
+        """Import this package's own modules, once.
+
+        The first use of the registry does so. A package whose modules can also be imported on their own calls
+        it at the end of its `__init__.py`: then the order of entries does not depend on who imports what.
+        """
         if self._discovered:
             return
         self._discovered = True
         path = importlib.import_module(self.package).__path__
-        found = sorted(module.name for module in pkgutil.iter_modules(path) if module.name[0] != "_")
-        first = [name for name in self.order if name in found]
-        for name in [*first, *(name for name in found if name not in first)]:
+        modules = sorted(module.name for module in pkgutil.iter_modules(path) if module.name[0] != "_")
+        first = [name for name in self.order if name in modules]
+        for name in [*first, *(name for name in modules if name not in first)]:
             importlib.import_module(f"{self.package}.{name}")
 
     def _offered(self) -> list[EntryPoint]:

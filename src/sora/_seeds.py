@@ -1,4 +1,4 @@
-"""Independent random streams, named by integers instead of kept as generator state."""
+"""Independent random streams, identified by integers, so that no generator state has to be stored."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 
 
 def mix(*numbers: int) -> int:
-    """A 63-bit seed from any integers, e.g. `mix(seed, attempt, epoch)`; others give unrelated seeds."""
+    """A 63-bit seed from any integers, e.g. `mix(seed, attempt, epoch)`; other integers, unrelated seeds."""
     text = ",".join(str(int(n)) for n in numbers)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 

@@ -1,12 +1,12 @@
-"""What two input gradients reveal about the loss between them: the paper's theory as pure functions.
+"""What two input gradients say about the loss between them: the paper's theory as pure functions.
 
 `g` is the input gradient at the point where an attack starts, `g_adv` the one at the adversarial input.
 The second is free: the weight update's backward pass goes through the input anyway. Everything is computed
 per example over the flattened input and averaged over the batch; no function synchronises with the host.
 
-Edge cases, everywhere the same: an example whose `g` is all zero is left out; if none is left, or if a
-gradient is not finite, the result is NaN. Vectors are divided by their largest entry before they are
-squared, because the gradients of a mean loss underflow.
+All functions treat edge cases the same way: an example whose `g` is all zero is left out; if no example
+remains, or if a gradient is not finite, the result is NaN. Vectors are divided by their largest entry before
+they are squared, because the gradients of a mean loss underflow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def precise(z: Tensor) -> Tensor:
-    """At least float32, where sums and squares are safe."""
+    """Convert to at least float32, where sums and squares are safe."""
     return z if z.dtype == torch.float64 else z.float()
 
 
@@ -28,14 +28,14 @@ def _scaled(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _mean_over(values: Tensor, keep: Tensor) -> Tensor:
-    """Mean of the kept values, NaN when none is kept."""
+    """Mean of the values to keep, NaN if there are none."""
     return torch.where(keep, values, 0.0).sum() / keep.sum()
 
 
 def cosine(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Cosine of each pair of examples (B,) and which of them are defined (B,), both vectors non-zero.
 
-    It can be differentiated also where it is not defined: the gradient there is zero.
+    It is differentiable also where it is undefined: the gradient there is zero.
     """
     (a, a_max), (b, b_max) = _scaled(a), _scaled(b)
     defined = ((a_max != 0) & (b_max != 0)).squeeze(1)
@@ -67,7 +67,7 @@ def linearity_terms(g: Tensor, g_adv: Tensor, norm: str = "linf", *, ratio_of_su
     """
     rows, largest = _scaled(g)
     scale = torch.where(largest > 0, largest, 1.0)
-    # Both gradients in units of max|g|: the ratio stays, and the squares no longer underflow.
+    # Both gradients in units of max|g|: the ratio is unchanged, and the squares no longer underflow.
     adv = g_adv.flatten(1).to(rows.dtype) / scale
     along = rows if norm == "l2" else rows.sign()
     top, bottom = (along * adv).sum(1), (along * rows).sum(1)
@@ -80,7 +80,7 @@ def linearity_terms(g: Tensor, g_adv: Tensor, norm: str = "linf", *, ratio_of_su
 
 
 def linearity(g: Tensor, g_adv: Tensor, norm: str = "linf", *, ratio_of_sums: bool = False) -> Tensor:
-    """How linear the loss is along the attack: 1 when straight, less when it bends down, NaN if undefined.
+    """How linear the loss is along the attack: 1 if linear, below 1 if it curves down, NaN if undefined.
 
     The mean of the per-example ratios; with `ratio_of_sums`, the ratio of the batch sums instead.
     """

@@ -1,7 +1,7 @@
 """The norm balls an attacker may move in: random start, ascent direction, projection, pixel box.
 
 Every method and every attack gets its geometry here. All functions work on tensors of any shape with a
-leading batch dimension and never look at a value on the host.
+leading batch dimension and never read a tensor value on the host.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def parse_eps(value: float | str) -> float:
 
 
 def eps_text(eps: float) -> str:
-    """A radius as people write it: `8/255` for a small whole number of pixel values, else four digits."""
+    """A radius for display: `8/255` for a small whole number of pixel levels, otherwise four digits."""
     levels = eps * 255
     whole = abs(levels - round(levels)) < 1e-6 and 0 < round(levels) <= 32
     return f"{round(levels)}/255" if whole else f"{eps:.4g}"
@@ -63,7 +63,7 @@ def unit(z: Tensor) -> Tensor:
 
 
 class Threat(ABC):
-    """What an attacker may do to an input: move it by at most `eps` in a norm and keep it in the box.
+    """What an attacker may do to an input: move it by at most `eps` in a norm and stay inside the box.
 
     Args:
         eps: The radius in the units of the input, as a number or as text such as `"8/255"`.
@@ -90,12 +90,42 @@ class Threat(ABC):
         return z if self.box is None else z.clamp(*self.box)
 
     def inside(self, x: Tensor, delta: Tensor) -> Tensor:
-        """`x + delta` brought into the ball, then into the box."""
+        """`x + delta` projected onto the ball around `x`, then clamped to the box."""
         return self.clamp(x + self.project(delta))
 
-    def ascend(self, x: Tensor, at: Tensor, gradient: Tensor, step: float | Tensor) -> Tensor:
-        """One step of that length from `at` up the gradient, brought into the ball around `x` and the box."""
-        return self.inside(x, (self.direction(gradient) * step).add_(at - x))
+    def step(self, at: Tensor, gradient: Tensor, length: float | Tensor, *, normalise: bool = True) -> Tensor:
+        """One ascent step from `at`, clamped to the box but not projected onto a ball.
+
+        Args:
+            at: Where the step starts.
+            gradient: The gradient there.
+            length: Length of the step, broadcastable to `at`; a negative one steps against the gradient.
+            normalise: Step along `direction(gradient)`; `False` multiplies the gradient itself.
+        """
+        return self.clamp(at + self._along(gradient, normalise) * length)
+
+    def projected_step(
+        self,
+        x: Tensor,
+        delta: Tensor | float,
+        gradient: Tensor,
+        length: float | Tensor,
+        *,
+        normalise: bool = True,
+    ) -> Tensor:
+        """One ascent step from `x + delta`, projected onto the ball around `x`, then clamped to the box.
+
+        Args:
+            x: The centre of the ball.
+            delta: The perturbation before the step.
+            gradient: The gradient at `x + delta`.
+            length: Length of the step, broadcastable to `x`.
+            normalise: As in `step`.
+        """
+        return self.inside(x, self._along(gradient, normalise) * length + delta)
+
+    def _along(self, gradient: Tensor, normalise: bool) -> Tensor:
+        return self.direction(gradient) if normalise else gradient
 
     @abstractmethod
     def random_start(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -103,7 +133,7 @@ class Threat(ABC):
 
     @abstractmethod
     def direction(self, gradient: Tensor) -> Tensor:
-        """The direction of steepest ascent, of length one in this norm; zero where the gradient is."""
+        """The direction of steepest ascent, of length one in this norm; zero where the gradient is zero."""
 
     @abstractmethod
     def project(self, delta: Tensor) -> Tensor:
@@ -168,7 +198,7 @@ class L2(Threat):
         return unit(gradient)
 
     def project(self, delta: Tensor) -> Tensor:
-        """Shorten to length eps whatever is longer."""
+        """Shorten every perturbation longer than eps to length eps."""
         norm = flat_norm(delta)
         return delta * torch.where(norm > self.eps, self.eps / norm, 1.0)
 
@@ -181,7 +211,7 @@ NORMS: dict[str, type[Threat]] = {"linf": Linf, "l2": L2}
 
 
 def threat(norm: str, eps: float | str, box: Sequence[float] | None = (0.0, 1.0)) -> Threat:
-    """The threat model of a norm's name, as flags and files write it."""
+    """The threat model for a norm given by name, as in flags and files."""
     if norm not in NORMS:
         raise unknown("norm", norm, NORMS)
     return NORMS[norm](eps, None if box is None else (float(box[0]), float(box[1])))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sora.attacks import auto, autoattack, parse
-from sora.attacks.auto import PARTS, AutoPart, build
+from sora.attacks import autoattack, create
+from sora.attacks.autoattack import PARTS, AutoPart, build
 from sora.errors import UserError
 from sora.threat import L2, Linf, Threat
 
@@ -38,7 +40,7 @@ def short_square(monkeypatch: pytest.MonkeyPatch) -> None:
             attack.n_queries = 50
         return attack
 
-    monkeypatch.setattr(auto, "build", short)
+    monkeypatch.setattr(importlib.import_module("sora.attacks.autoattack"), "build", short)
 
 
 @pytest.mark.usefixtures("short_square")
@@ -57,7 +59,7 @@ def test_any_number_of_classes_runs(classes: int, threat: Threat) -> None:
     assert model.training
     assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
 
-    fitted = parse("aa").for_classes(classes)
+    fitted = create("aa").for_classes(classes)
     targets = {"apgd-t": min(9, classes - 1), "fab-t": min(9, classes - 1)}
     if classes < 4:
         assert fitted.name == "aa-reduced"
@@ -101,7 +103,7 @@ def test_parts_stay_inside_ball_and_box(seed: int, name: str, threat: Threat) ->
     model = net(seed, 5)
     x, y = batch(model, seed, 4)
     x.view(-1)[::3] = x.view(-1)[::3].round()
-    found = parse(name)(model, x.to(memory_format=torch.channels_last), y, threat, seed)
+    found = create(name)(model, x.to(memory_format=torch.channels_last), y, threat, seed)
     assert (threat.size(found - x) <= threat.eps + 1e-6).all()
     assert found.min() >= 0
     assert found.max() <= 1
@@ -113,7 +115,7 @@ def test_the_targeted_part_alone_needs_four_classes() -> None:
     model = net(0, 3)
     x, y = batch(model, 0, 2)
     with pytest.raises(UserError, match="apgd-t needs 4 classes or more, the model has 3"):
-        parse("apgd-t")(model, x, y, Linf(0.1))
+        create("apgd-t")(model, x, y, Linf(0.1))
 
 
 @pytest.mark.parametrize(
@@ -123,4 +125,4 @@ def test_the_targeted_part_alone_needs_four_classes() -> None:
 )
 def test_data_it_cannot_attack_is_named(shape: tuple[int, ...], threat: Threat) -> None:
     with pytest.raises(UserError, match=r"square (works on|needs) images"):
-        parse("square")(nn.Flatten(), torch.rand(shape), torch.zeros(2, dtype=torch.long), threat)
+        create("square")(nn.Flatten(), torch.rand(shape), torch.zeros(2, dtype=torch.long), threat)

@@ -7,8 +7,8 @@ import pytest
 from torch import nn
 
 from sora import methods
-from sora.methods import _registry
-from sora.methods._base import Crafted, Inputs, Method
+from sora.methods import Crafted, Inputs, Method
+from sora.methods._registry import METHODS
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def half_noise() -> Iterator[str]:
             return Crafted(self.threat.clamp(batch.x + batch.noise[0]))
 
     yield "half-noise"
-    del _registry._REGISTRY["half-noise"]
+    METHODS.remove("half-noise")
 
 
 def test_it_trains_through_the_command_line(half_noise, sora, tiny, tmp_path) -> None:
@@ -42,8 +42,7 @@ def test_it_is_listed_shown_and_suggested(half_noise, sora) -> None:
 
 def test_entry_points_are_found_by_name(sora, tiny, tmp_path, monkeypatch) -> None:
     (tmp_path / "outside.py").write_text(
-        "from sora.methods import register\n"
-        "from sora.methods._base import Crafted, Method\n"
+        "from sora.methods import Crafted, Method, register\n"
         "@register('outside', 'ordinary training under another name')\n"
         "class Outside(Method):\n"
         "    def craft(self, model, batch):\n"
@@ -58,4 +57,4 @@ def test_entry_points_are_found_by_name(sora, tiny, tmp_path, monkeypatch) -> No
         done = sora("train", *tiny, "--method", "outside", "--out", tmp_path / "a", "--quiet")
         assert done.code == 0, done.err
     finally:
-        _registry._REGISTRY.pop("outside", None)
+        METHODS.remove("outside")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from sora.attacks import parse
+from sora.attacks import create
 from sora.evaluation import Evaluation
 from sora.evaluation.card import Subject, write_card
 from sora.threat import Linf
@@ -25,7 +25,7 @@ def judged(**wrong: int) -> Evaluation:
         predictions[name] = labels.clone()
         predictions[name][:count] = (labels[:count] + 1) % 10
     threat = Linf("8/255")
-    settings = {name: parse(name).for_classes(10).settings(threat) for name in wrong}
+    settings = {name: create(name).for_classes(10).settings(threat) for name in wrong}
     return Evaluation(threat, labels, 10, predictions, settings)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sora.attacks import parse_all
+from sora.attacks import create_all
 from sora.errors import RunError
 from sora.evaluation import _units, evaluate
 from sora.evaluation.files import evaluate_into, read_records
@@ -48,10 +48,10 @@ def test_five_more_attacks_are_five_more(
     tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor], units: list[str]
 ) -> None:
     three = "clean,fgsm,pgd2"
-    evaluate_into(tmp_path, model, pair, [Linf(0.05)], parse_all(three), about={"dataset": "toy"})
+    evaluate_into(tmp_path, model, pair, [Linf(0.05)], create_all(three), about={"dataset": "toy"})
     units.clear()
     eight = f"{three},pgd3,pgd4,pgd5,pgd6,apgd-ce"
-    (found,) = evaluate_into(tmp_path, model, pair, [Linf(0.05)], parse_all(eight))
+    (found,) = evaluate_into(tmp_path, model, pair, [Linf(0.05)], create_all(eight))
     assert {key.split(".")[0] for key in units} == {"pgd3", "pgd4", "pgd5", "pgd6", "apgd-ce", "clean"}
     (record,) = read_records(tmp_path / "evaluation.json")
     assert list(record["accuracy"]) == list(record["attacks"]) == eight.split(",")
@@ -76,10 +76,10 @@ def test_what_is_known_is_not_done_again(
     tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor], units: list[str]
 ) -> None:
     threats = [Linf(0.05), L2(0.2), Linf(0)]
-    first = evaluate_into(tmp_path, model, pair, threats, parse_all("clean,fgsm"))
+    first = evaluate_into(tmp_path, model, pair, threats, create_all("clean,fgsm"))
     text = (tmp_path / "evaluation.json").read_bytes()
     units.clear()
-    again = evaluate_into(tmp_path, model, pair, threats, parse_all("fgsm,clean"))
+    again = evaluate_into(tmp_path, model, pair, threats, create_all("fgsm,clean"))
     assert units == []
     assert (tmp_path / "evaluation.json").read_bytes() == text
     assert [one.record() for one in first] == [other.record() for other in again]
@@ -89,7 +89,7 @@ def test_what_is_known_is_not_done_again(
 def test_other_weights_data_or_seeds_are_other_records(
     tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]
 ) -> None:
-    attacks, threats = parse_all("clean,pgd1"), [Linf(0.05)]
+    attacks, threats = create_all("clean,pgd1"), [Linf(0.05)]
     evaluate_into(tmp_path, model, pair, threats, attacks)
     evaluate_into(tmp_path, model, pair, threats, attacks, seed=1)
     evaluate_into(tmp_path, model, (pair[0][:20], pair[1][:20]), threats, attacks)
@@ -104,9 +104,9 @@ def test_other_weights_data_or_seeds_are_other_records(
 def test_few_classes_are_not_attacked_again(tmp_path: Path, units: list[str]) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(75, 2))
     pair = torch.rand(4, 3, 5, 5), torch.tensor([0, 1, 0, 1])
-    evaluate_into(tmp_path, model, pair, [Linf(1.0)], parse_all("aa"))
+    evaluate_into(tmp_path, model, pair, [Linf(1.0)], create_all("aa"))
     units.clear()
-    (found,) = evaluate_into(tmp_path, model, pair, [Linf(1.0)], parse_all("aa"))
+    (found,) = evaluate_into(tmp_path, model, pair, [Linf(1.0)], create_all("aa"))
     assert (units, list(found.accuracy)) == ([], ["aa-reduced"])
 
 
@@ -117,13 +117,13 @@ def test_a_damaged_file_is_kept_and_named(
     path = tmp_path / "evaluation.json"
     path.write_text(text)
     with pytest.raises(RunError, match="move it away"):
-        evaluate_into(tmp_path, model, pair, [Linf(0.05)], parse_all("clean"))
+        evaluate_into(tmp_path, model, pair, [Linf(0.05)], create_all("clean"))
     assert path.read_text() == text
 
 
 def test_the_file_is_plain_json(tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]) -> None:
     x, y = pair
-    evaluate_into(tmp_path, model, (x[y != 0], y[y != 0]), [Linf(0.05)], parse_all("clean"))
+    evaluate_into(tmp_path, model, (x[y != 0], y[y != 0]), [Linf(0.05)], create_all("clean"))
 
     def refuse(constant: str) -> Any:
         raise AssertionError(constant)

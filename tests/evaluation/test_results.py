@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sora.attacks import parse
+from sora.attacks import create
 from sora.errors import UserError
 from sora.evaluation import Evaluation, doubts, verdict, wilson
 from sora.threat import Linf
@@ -26,7 +26,7 @@ def result(zero_gradients: float = 0.0, repeat: int = 1, **wrong: int) -> Evalua
         found = LABELS.clone()
         found[:count] = (found[:count] + 1) % 3
         predictions[name] = found.repeat(repeat)
-        settings[name] = parse("clean").settings(Linf(0.1))
+        settings[name] = create("clean").settings(Linf(0.1))
     return Evaluation(Linf(0.1), labels, 4, predictions, settings, zero_gradients)
 
 
@@ -83,7 +83,7 @@ def test_worst_case_is_over_attacks_example_by_example() -> None:
     other = LABELS.clone()
     other[-2:] = 0
     merged = found.merged(
-        Evaluation(Linf(0.1), LABELS, 4, {"b": other}, {"b": parse("clean").settings(Linf(0.1))})
+        Evaluation(Linf(0.1), LABELS, 4, {"b": other}, {"b": create("clean").settings(Linf(0.1))})
     )
     assert merged.accuracy == {"a": 0.7, "b": 0.8}
     assert merged.worst_case["accuracy"] == 0.5

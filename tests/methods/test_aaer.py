@@ -120,6 +120,7 @@ def test_variants_bring_their_own_defaults() -> None:
     assert (n.alpha, n.lambda1, n.lambda2, n.lambda3) == (1.0, 1.0, 1.5, 0.15)
     assert (rs.alpha, rs.lambda1, rs.lambda2, rs.lambda3) == (1.25, 1.0, 2.5, 1.5)
     assert create("aaer", LINF, variant="rs", lambda2=3.5).hyper.lambda2 == 3.5
+    assert create("aaer", LINF, variant="rs", alpha="none", lambda3=None).hyper == rs
 
 
 def test_bad_hyper_parameters_are_refused() -> None:

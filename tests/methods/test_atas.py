@@ -20,7 +20,7 @@ def atas(epochs: int = 30, canvas: tuple[int, ...] | None = None, **hyper: objec
     torch.manual_seed(0)
     method = create("atas", LINF, **hyper)
     assert isinstance(method, ATAS)
-    method.bind(n_train=N, shape=IMAGE, batch_size=6, epochs=epochs, steps_per_epoch=2, canvas=canvas)
+    method.setup(n_train=N, shape=IMAGE, batch_size=6, epochs=epochs, steps_per_epoch=2, canvas=canvas)
     method.begin_epoch(1)
     return method
 
@@ -216,9 +216,9 @@ def test_a_gradient_norm_that_is_not_finite_is_skipped_and_counted() -> None:
     assert delta_of(method).isfinite().all()
 
 
-def test_missing_index_and_missing_bind_are_one_clear_line() -> None:
+def test_missing_index_and_missing_setup_get_one_clear_line() -> None:
     model, (x, y) = two_layer(), images()
-    with pytest.raises(UserError, match="atas remembers every training image; call bind"):
+    with pytest.raises(UserError, match="atas stores one perturbation per training image; call setup"):
         create("atas", LINF).step(model, x, y, index=index)
     with pytest.raises(UserError, match=r"atas needs step\(..., index=\)"):
         atas().step(model, x, y)

@@ -1,4 +1,4 @@
-"""What a batch must be, told in one line before anything is computed."""
+"""An invalid batch is refused with one clear line before anything is computed."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sora.methods import cost_table, measure
-from sora.methods._cost import _LiveBytes
+from sora.methods._cost import LiveBytes
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_passes_are_counted_by_hooks(name: str, forwards: float, backwards: floa
     assert cost.seconds > 0
 
 
-def test_table_stands_beside_the_papers_column_in_multiples_of_fgsm() -> None:
+def test_the_table_has_the_papers_count_and_time_in_multiples_of_fgsm() -> None:
     rows = cost_table(["fgsm", "sora"], batch_size=4, rounds=1)
     assert [row["name"] for row in rows] == ["fgsm", "sora"]
     assert rows[0]["relative_time"] == 1.0
@@ -50,9 +50,9 @@ def test_memory_grows_with_the_graphs_a_method_holds() -> None:
 
 def test_live_bytes_follow_allocations_and_releases() -> None:
     before = torch.zeros(1000)
-    live = _LiveBytes()
+    live = LiveBytes()
     with live:
-        before.view(10, 100).add_(1)  # was there before
+        before.view(10, 100).add_(1)  # existed before
         assert live.peak == 0
         a = torch.zeros(1000)
         b = a.view(10, 100)

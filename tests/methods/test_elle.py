@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from sora.errors import UserError
-from sora.methods import create
-from sora.methods._base import Crafted, Inputs, Learned
+from sora.methods import Crafted, Inputs, Learned, create
 from sora.methods.elle import ELLE, nonlinearity
 
 from .toys import EPS, LINF, assert_same, gradient_at, images, run, two_layer, uniform
@@ -98,7 +97,7 @@ def feed(method: ELLE, value: float) -> float:
     """Show ELLE-A one value of E and return the weight it sets for the next batch."""
     x, zero = torch.zeros(2, 2), torch.zeros(())
     crafted = Crafted(x, extras={"elle": torch.tensor(value, dtype=torch.float64)})
-    method.observe(Inputs(x, torch.zeros(2, dtype=torch.long), ()), crafted, Learned(zero, x, None))
+    method.update_state(Inputs(x, torch.zeros(2, dtype=torch.long), ()), crafted, Learned(zero, x, None))
     return method.lam.item()
 
 

@@ -15,7 +15,7 @@ from .toys import EPS, IMAGE, LINF, gradient_at, images, run, two_layer
 def free(rows: int = 6, **hyper: object) -> Free:
     method = create("free", LINF, **hyper)
     assert isinstance(method, Free)
-    method.double().bind(n_train=99, shape=IMAGE, batch_size=rows, epochs=2, steps_per_epoch=3)
+    method.double().setup(n_train=99, shape=IMAGE, batch_size=rows, epochs=2, steps_per_epoch=3)
     return method.double()
 
 
@@ -93,15 +93,15 @@ def test_pert_align_compares_consecutive_replays_of_one_batch() -> None:
     assert third.pert_align.isnan()
 
 
-def test_the_caller_is_told_how_often_to_step() -> None:
+def test_updates_is_the_number_of_replays() -> None:
     assert create("free", LINF).updates == 8
     assert create("free", LINF, replays=4).updates == 4
     assert create("fgsm", LINF).updates == 1
 
 
-def test_unbound_or_too_small_is_one_clear_line() -> None:
+def test_a_method_that_is_not_set_up_or_too_small_gets_one_clear_line() -> None:
     model, (x, y) = two_layer(), images()
-    with pytest.raises(UserError, match=r"free holds 0 rows, the batch has 6; call bind"):
+    with pytest.raises(UserError, match=r"free holds 0 rows, the batch has 6; call setup"):
         create("free", LINF).step(model, x, y)
     with pytest.raises(UserError, match=r"free holds 5 rows, the batch has 6"):
         free(rows=4).step(model, x, y)

@@ -57,9 +57,15 @@ def test_second_order_gradient_is_the_derivative_of_the_loss_through_g2_alone() 
 
 @pytest.mark.parametrize(("pixels", "expected"), [(4, 0.063), (8, 0.2), (12, 0.632), (16, 2.0)])
 def test_lambda_by_radius_gives_the_authors_values(pixels: int, expected: float) -> None:
-    method = create("gradalign", Linf(pixels / 255), lambda_rule="eps")
-    assert method._lambda() == pytest.approx(expected, abs=1e-3)
-    assert create("gradalign", Linf(pixels / 255))._lambda() == 0.2
+    model, (x, y) = two_layer(), images()
+
+    def weight(**hyper: str) -> float:
+        out, _ = run(create("gradalign", Linf(pixels / 255), **hyper), model, x, y)
+        plain = torch.nn.functional.cross_entropy(model(out.x_adv), y)
+        return ((out.loss - plain) / out.extras["omega"]).item()
+
+    assert weight(lambda_rule="eps") == pytest.approx(expected, abs=1e-3)
+    assert weight() == pytest.approx(0.2, abs=1e-6)
 
 
 def test_zero_start_is_plain_fgsm_with_the_regulariser_at_unboxed_noise() -> None:

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sora.errors import UserError
-from sora.methods import create
-from sora.methods._base import Crafted, Inputs
+from sora.methods import Crafted, Inputs, create
 from sora.methods.nuat import nuclear_norm
 
 from .toys import EPS, LINF, assert_same_gradients, batchnorm, images, run, two_layer
@@ -93,7 +92,7 @@ def test_uniform_noise_is_an_option() -> None:
 
 def test_ramp_rises_after_each_of_the_first_epochs_and_rests_for_ten() -> None:
     method = create("nuat", LINF, lam=4.5, ramp=True)
-    method.bind(n_train=9, shape=(2, 4, 4), batch_size=6, epochs=100, steps_per_epoch=2)
+    method.setup(n_train=9, shape=(2, 4, 4), batch_size=6, epochs=100, steps_per_epoch=2)
     values = []
     for epoch in range(1, 101):
         method.begin_epoch(epoch)
@@ -107,7 +106,7 @@ def test_ramp_rises_after_each_of_the_first_epochs_and_rests_for_ten() -> None:
 
 def test_without_ramp_lambda_is_constant() -> None:
     method = create("nuat", LINF)
-    method.bind(n_train=9, shape=(2, 4, 4), batch_size=6, epochs=100, steps_per_epoch=2)
+    method.setup(n_train=9, shape=(2, 4, 4), batch_size=6, epochs=100, steps_per_epoch=2)
     method.begin_epoch(1)
     assert method.lam.item() == 4.0
 

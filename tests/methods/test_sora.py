@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from sora.errors import UserError
-from sora.methods import Method, create
-from sora.methods._base import Crafted, Inputs, Learned
+from sora.methods import Crafted, Inputs, Learned, Method, create
 from sora.threat import L2, Linf
 
 from .toys import BALLS, EPS, LINF, assert_same, gradient_at, images, run, two_layer, uniform
@@ -20,7 +19,7 @@ def feed(method: Method, c: float, norm_of_g: float = 1.0) -> dict[str, Tensor]:
     """Show SORA two gradients whose linearity coefficient is c."""
     g = torch.full((2, 4), norm_of_g)
     x, y, zero = torch.zeros(2, 4), torch.zeros(2, dtype=torch.long), torch.zeros(())
-    return method.observe(Inputs(x, y, ()), Crafted(x, g), Learned(zero, torch.zeros(2, 2), c * g))
+    return method.update_state(Inputs(x, y, ()), Crafted(x, g), Learned(zero, torch.zeros(2, 2), c * g))
 
 
 def at(v: float, **hyper: object) -> Method:
@@ -97,7 +96,7 @@ def test_a_nan_in_one_start_gradient_skips_the_update() -> None:
     g = torch.ones(2, 4)
     g[0, 0] = math.nan
     x, y, zero = torch.zeros(2, 4), torch.zeros(2, dtype=torch.long), torch.zeros(())
-    method.observe(Inputs(x, y, ()), Crafted(x, g), Learned(zero, zero, torch.ones(2, 4)))
+    method.update_state(Inputs(x, y, ()), Crafted(x, g), Learned(zero, zero, torch.ones(2, 4)))
     assert method.v.item() == 0.5
 
 
@@ -207,7 +206,7 @@ def test_l2_coefficient_of_the_reference_gradients() -> None:
     method = create("sora", BALLS["l2"], v0=0.0)
     x, y, zero = torch.zeros(1, 2), torch.zeros(1, dtype=torch.long), torch.zeros(())
     crafted = Crafted(x, torch.tensor([[3.0, -1.0]]))
-    method.observe(Inputs(x, y, ()), crafted, Learned(zero, zero, torch.tensor([[2.4, -0.6]])))
+    method.update_state(Inputs(x, y, ()), crafted, Learned(zero, zero, torch.tensor([[2.4, -0.6]])))
     assert method.v.item() == pytest.approx(0.05 * 0.78, rel=1e-5)
 
 

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sora import methods
-from sora.methods import Method, StepOutput, create
-from sora.methods._base import Inputs
+from sora.methods import Inputs, Method, StepOutput, create
 from sora.threat import Threat
 
 from .toys import BALLS, CLASSES, LINF, batchnorm, images, two_layer, vector
@@ -65,11 +64,11 @@ each_row = pytest.mark.parametrize("label", ROWS)
 each_case = pytest.mark.parametrize(("label", "norm"), CASES)
 
 
-def bound(label: str, threat: Threat, x: Tensor) -> Method:
-    """A method told everything a training loop tells one."""
+def prepared(label: str, threat: Threat, x: Tensor) -> Method:
+    """A method set up as a training loop would."""
     method = create(label.split()[0], threat, **ROWS[label].hyper)
     shape = tuple(x.shape[1:])
-    method.bind(n_train=20, shape=shape, batch_size=len(x), epochs=30, steps_per_epoch=4)
+    method.setup(n_train=20, shape=shape, batch_size=len(x), epochs=30, steps_per_epoch=4)
     method.begin_epoch(1)
     return method
 
@@ -101,7 +100,7 @@ def test_every_method_has_a_row() -> None:
 def test_one_batch_trains_inside_the_declared_set(label: str, norm: str, net: str) -> None:
     model, x, y = batch_for(net)
     threat = BALLS[norm] if net != "vector" else type(BALLS[norm])(BALLS[norm].eps, box=None)
-    method = bound(label, threat, x)
+    method = prepared(label, threat, x)
     for out in steps(method, model, x, y):
         assert out.loss.isfinite()
         assert 0 <= out.accuracy <= 1
@@ -117,7 +116,7 @@ def test_one_batch_trains_inside_the_declared_set(label: str, norm: str, net: st
 @each_row
 def test_one_image_is_a_batch(label: str) -> None:
     model, x, y = batch_for("two layers", count=1)
-    for out in steps(bound(label, LINF, x), model, x, y):
+    for out in steps(prepared(label, LINF, x), model, x, y):
         assert out.loss.isfinite()
 
 
@@ -126,14 +125,14 @@ def test_forwards_are_what_the_registry_says(label: str) -> None:
     model, x, y = batch_for("batchnorm")
     seen = []
     model.register_forward_hook(lambda module, args, logits: seen.append(len(logits)))
-    list(steps(bound(label, LINF, x), model, x, y))
+    list(steps(prepared(label, LINF, x), model, x, y))
     assert sum(seen) / len(x) == ROWS[label].forwards
 
 
 @each_row
 def test_craft_fills_no_parameter_gradient(label: str) -> None:
     model, x, y = batch_for("two layers")
-    method = bound(label, LINF, x)
+    method = prepared(label, LINF, x)
     method.craft(model, Inputs(x, y, method.draw(x), torch.arange(len(x))))
     assert all(p.grad is None for p in model.parameters())
     assert not x.requires_grad
@@ -162,7 +161,7 @@ def test_modes_and_flags_come_back_also_after_an_exception(label: str, norm: str
         failing = Failing(model, at)
         modes = [module.training for module in failing.modules()]
         flags = [p.requires_grad for p in failing.parameters()]
-        method = bound(label, BALLS[norm], x)
+        method = prepared(label, BALLS[norm], x)
         finished = True
         try:
             list(steps(method, failing, x, y))
@@ -179,7 +178,7 @@ def test_modes_and_flags_come_back_also_after_an_exception(label: str, norm: str
 @each_case
 def test_state_dict_carries_everything_to_the_next_batch(label: str, norm: str) -> None:
     model, x, y = batch_for("two layers")
-    method, other = (bound(label, BALLS[norm], x) for _ in range(2))
+    method, other = (prepared(label, BALLS[norm], x) for _ in range(2))
     for seed in range(2):
         torch.manual_seed(seed)
         list(steps(method, model, x, y))
@@ -203,7 +202,7 @@ def test_loss_scale_changes_the_gradients_and_nothing_else(label: str, norm: str
     results = []
     for scale in (None, 1024.0):
         torch.manual_seed(0)
-        method, trained = bound(label, BALLS[norm], x), copy.deepcopy(model)
+        method, trained = prepared(label, BALLS[norm], x), copy.deepcopy(model)
         outs = list(steps(method, trained, x, y, loss_scale=scale))
         results.append((outs, [p.grad for p in trained.parameters()], list(method.buffers())))
     for plain, scaled in zip(results[0][0], results[1][0], strict=True):
@@ -221,7 +220,7 @@ def test_loss_scale_changes_the_gradients_and_nothing_else(label: str, norm: str
 def test_all_zero_input_gradients_do_no_harm(label: str, norm: str) -> None:
     model, x, y = batch_for("two layers")
     nn.init.zeros_(model[-1].weight)  # constant logits
-    method = bound(label, BALLS[norm], x)
+    method = prepared(label, BALLS[norm], x)
     for out in steps(method, model, x, y):
         assert out.loss.isfinite()
         assert out.x_adv.isfinite().all()
@@ -233,7 +232,7 @@ def test_all_zero_input_gradients_do_no_harm(label: str, norm: str) -> None:
 @each_case
 def test_a_network_that_returns_nan_does_not_raise_and_poisons_no_memory(label: str, norm: str) -> None:
     model, x, y = batch_for("two layers")
-    method = bound(label, BALLS[norm], x)
+    method = prepared(label, BALLS[norm], x)
     list(steps(method, model, x, y))
     nn.init.constant_(model[-1].bias, math.nan)
     for out in steps(method, model, x, y):
@@ -244,7 +243,7 @@ def test_a_network_that_returns_nan_does_not_raise_and_poisons_no_memory(label: 
 @each_case
 def test_a_step_never_waits_for_the_device_after_a_shapes_first(label: str, norm: str) -> None:
     model, x, y = batch_for("batchnorm")
-    method = bound(label, BALLS[norm], x)
+    method = prepared(label, BALLS[norm], x)
     list(steps(method, model, x, y))
     waits = pytest.raises(AssertionError, match="waits") if ROWS[label].waits else nullcontext()
     with waits, no_sync():
@@ -257,7 +256,7 @@ def test_not_observing_changes_no_gradient(label: str, norm: str) -> None:
     results = []
     for observing in (True, False):
         torch.manual_seed(0)
-        method, trained = bound(label, BALLS[norm], x), copy.deepcopy(model)
+        method, trained = prepared(label, BALLS[norm], x), copy.deepcopy(model)
         method.observing = observing
         outs = list(steps(method, trained, x, y))
         results.append([p.grad for p in trained.parameters()])

@@ -1,4 +1,4 @@
-"""The watch against waiting for the device hears every way to do so."""
+"""The check that a step does not wait for the device detects every way to do so."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sora import methods
-from sora.methods import create
-from sora.methods._base import Crafted, Inputs
+from sora.methods import Crafted, Inputs, create
 
 from .toys import LINF, images, two_layer
 from .waiting import no_sync

@@ -14,7 +14,11 @@ from sora.threat import Threat
 
 @dataclass(frozen=True)
 class Attack(ABC):
-    """What is done to inputs before a model is judged on them."""
+    """What is done to inputs before a model's accuracy on them is measured.
+
+    Args:
+        name: As in tables, files and flags, e.g. `"pgd50x10"`.
+    """
 
     name: str
 
@@ -23,24 +27,24 @@ class Attack(ABC):
         """The attacked inputs, a function of the arguments alone."""
 
     def settings(self, threat: Threat) -> dict[str, Any]:
-        """What must stand beside an accuracy under this attack."""
+        """What is stored next to an accuracy under this attack."""
         return {"norm": threat.norm, "eps": threat.eps, "steps": 0, "step_size": None, "restarts": 1}
 
     @property
     def stream(self) -> int:
-        """Names its random numbers; attacks that should share them share it."""
+        """Identifies its random numbers; attacks that should draw the same ones share it."""
         return zlib.crc32(self.name.encode())
 
     @property
     def parts(self) -> tuple[Attack, ...]:
-        """Attacks run one after the other on what is still rightly classified; empty: this one, on all."""
+        """Attacks run in turn on the examples still correctly classified; if empty, this one runs on all."""
         return ()
 
     @property
     def passes(self) -> int:
-        """Roughly how often it asks the model about each example, for the time that is left."""
+        """Approximate number of passes per example, to estimate the remaining time."""
         return 1
 
     def for_classes(self, num_classes: int) -> Attack:
-        """The same attack fitted to a number of classes."""
+        """The same attack adapted to a number of classes."""
         return self

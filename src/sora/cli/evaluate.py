@@ -16,7 +16,7 @@ from torch import nn
 
 import sora
 from sora import data
-from sora.attacks import parse_all
+from sora.attacks import create_all
 from sora.cli._evaluate_tables import attack_table, class_table, confusion_table, threat_table
 from sora.cli._parse import parse, parse_set
 from sora.cli._tables import VERDICT_STYLE
@@ -98,7 +98,7 @@ class Judged(NamedTuple):
 def run(argv: list[str]) -> int:
     """Evaluate, write, print."""
     flags = parse(Flags, argv, "evaluate")
-    attacks = parse_all(flags.attacks)
+    attacks = create_all(flags.attacks)
     if flags.threads:
         torch.set_num_threads(flags.threads)
     device = pick_device(flags.device)

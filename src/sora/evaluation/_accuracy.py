@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from sora._modes import frozen
-from sora._passes import bare
-from sora.attacks import Attack, parse_all
+from sora._passes import bare, frozen
+from sora.attacks import Attack, create_all
 from sora.errors import UserError
 from sora.evaluation._checks import inspect
 from sora.evaluation._examples import Data, examples
@@ -47,7 +46,7 @@ def evaluate(
         data: An `ImageSet`, a pair of tensors (inputs, labels), or an iterable of such batches, which is
             read into memory.
         threat: The norm ball and the box.
-        attacks: Names as `sora.attacks.parse` knows them.
+        attacks: Names as `sora.attacks.create` knows them.
         batch_size: Examples attacked together; it sets the memory, and is part of what is repeatable.
         seed: Seed of the attacks' random numbers.
         num_classes: How many classes the data has; a model with another number of them is refused.
@@ -60,7 +59,7 @@ def evaluate(
     """
     if batch_size < 1:
         raise UserError(f"batch size {batch_size}; expected 1 or more")
-    chosen, found, model = parse_all(attacks), examples(data), bare(model)
+    chosen, found, model = create_all(attacks), examples(data), bare(model)
     place = torch.device(device) if device is not None else _device(model)
     model.to(place)
     with frozen(model), Meter(model, progress) as meter:

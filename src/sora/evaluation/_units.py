@@ -12,7 +12,7 @@ from torch import Tensor, distributed, nn
 
 from sora._files import write_text
 from sora._seeds import mix
-from sora.attacks import Attack, parse
+from sora.attacks import Attack, create
 from sora.evaluation._checks import predicted
 from sora.evaluation._examples import Examples
 from sora.evaluation._progress import Meter
@@ -85,7 +85,7 @@ class Judge:
         everything = torch.arange(len(labels))
         if not attack.parts:
             return self._stage((attack,), everything)
-        found = self._stage((parse("clean"),), everything).clone()
+        found = self._stage((create("clean"),), everything).clone()
         for chain in chains(attack):
             left = (found == labels).nonzero()[:, 0]
             found[left] = self._stage(chain, left)

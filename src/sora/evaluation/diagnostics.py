@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sora import curvature
-from sora._modes import frozen
-from sora._passes import bare, cross_entropy, input_gradient
+from sora._passes import bare, cross_entropy, frozen, input_gradient
 from sora.attacks import pgd
 from sora.errors import unknown
 from sora.threat import Threat

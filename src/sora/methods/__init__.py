@@ -1,53 +1,40 @@
-"""Training methods: one a file, found by name. `create("sora", threat)` is the way in."""
+"""Training methods, one per file, found by name. `create("sora", threat)` makes one.
 
-from __future__ import annotations
+A method of your own needs nothing but the names below; `fgsm_rs.py` is a short complete example.
+"""
 
-import importlib
-import pkgutil
-
-from sora.methods._base import Hyper, Inputs, Method, StepOutput
+from sora._passes import ascend, cross_entropy, gradient_of, input_gradient
+from sora._typed import option
+from sora.methods._base import Method
 from sora.methods._compile import compiled_step
 from sora.methods._cost import Cost, cost_table, measure
 from sora.methods._pages import page
-from sora.methods._registry import Info, create, info, names, preset, register
-
-# The paper's order, which tables keep; a file not named here comes after, so adding one is enough.
-_ORDER = [
-    "benign",
-    "fgsm",
-    "free",
-    "fgsm_rs",
-    "gradalign",
-    "nuat",
-    "zerograd",
-    "multigrad",
-    "n_fgsm",
-    "atas",
-    "aaer",
-    "elle",
-    "sora",
-    "pgd",
-    "trades",
-    "fgsm_ckpt",
-]
-_found = [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
-for _name in sorted(_found, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)):
-    importlib.import_module(f"{__name__}.{_name}")
+from sora.methods._records import Crafted, Hyper, Info, Inputs, Learned, StepOutput
+from sora.methods._registry import METHODS, create, info, names, preset, register
 
 __all__ = [
     "Cost",
+    "Crafted",
     "Hyper",
     "Info",
     "Inputs",
+    "Learned",
     "Method",
     "StepOutput",
+    "ascend",
     "compiled_step",
     "cost_table",
     "create",
+    "cross_entropy",
+    "gradient_of",
     "info",
+    "input_gradient",
     "measure",
     "names",
+    "option",
     "page",
     "preset",
     "register",
 ]
+
+METHODS.discover()  # last, because the method files import the names above

@@ -1,109 +1,68 @@
-"""One training step: craft, learn, observe. Every method fills in these three and nothing else.
+"""One training step: craft, learn, update the state. A method fills in these parts and nothing else.
 
-`step` is what a training loop calls. It adds to the parameters' gradients and never zeroes them, never
-steps an optimiser and, after the input check of a shape's first batch, never waits for the device.
+A training loop calls `step`. It adds to the parameters' gradients; it never zeroes them, never steps an
+optimiser and, after the input check of the first batch of each shape, never waits for the device.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from sora import curvature
 from sora._checks import check_inputs, check_logits
-from sora._modes import evaluating
-from sora._passes import Scale, bare, cross_entropy, scaled, unscaled
-from sora._typed import Options, option
+from sora._passes import Scale, bare, cross_entropy, evaluating, scaled, unscaled
+from sora.methods._records import Crafted, Hyper, Info, Inputs, Learned, StepOutput
 from sora.threat import Threat
 
-
-@dataclass(frozen=True)
-class Inputs:
-    """What one step gets: the batch, what is known about it, and the noise to use."""
-
-    x: Tensor
-    y: Tensor
-    noise: tuple[Tensor, ...]
-    index: Tensor | None = None
-    transform: Any = None
-    loss_scale: Scale = None
+# From a loss and the input leaf to the leaf's gradient; the parameters' gradients are a side effect.
+Differentiate = Callable[[Tensor, Tensor], Tensor | None]
 
 
-class Crafted(NamedTuple):
-    """What the craft pass leaves behind for the other two."""
-
-    x_adv: Tensor
-    gradient: Tensor | None = None  # g, at the attack's start point
-    second: Tensor | None = None  # replaces g' where the paper compares two attack gradients
-    logits: Tensor | None = None  # at the start point, detached
-    penalty: Tensor | None = None  # added to the loss, may carry a graph
-    step_size: Tensor | None = None
-    extras: Mapping[str, Tensor] = MappingProxyType({})  # for `observe` and the log
-
-
-class Learned(NamedTuple):
-    """What the weight update's pass leaves behind: the loss in its graph, logits, free input gradient."""
-
-    loss: Tensor
-    logits: Tensor
-    gradient: Tensor | None
-
-
-class StepOutput(NamedTuple):
-    """The numbers of one step, as tensors on the device; NaN where a method does not define them."""
-
-    loss: Tensor
-    accuracy: Tensor
-    pert_align: Tensor
-    linearity: Tensor
-    step_size: Tensor
-    x_adv: Tensor
-    logits: Tensor
-    extras: dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Hyper(Options):
-    """Hyper-parameters that every method has."""
-
-    attack_mode: Literal["train", "eval"] = option("train", "mode of BatchNorm and Dropout while crafting")
+def backward(loss: Tensor, leaf: Tensor) -> Tensor | None:
+    """Add to every parameter's `.grad` (DDP needs `.backward()`) and return the gradient of the input."""
+    loss.backward()  # type: ignore[no-untyped-call]
+    return leaf.grad
 
 
 class Method(nn.Module, ABC):
-    """A training method: what it remembers between batches lives in buffers.
+    """A training method; what it stores between batches are buffers.
 
     Args:
         threat: The norm ball and the box.
         hyper: Its hyper-parameters, an instance of `hyper_class`.
     """
 
+    info: ClassVar[Info]  # the registry entry, set by `register`
     hyper_class: ClassVar[type[Hyper]] = Hyper
-    updates: int = 1  # weight updates a batch; the caller repeats `step` as often
-    needs_gradient: ClassVar[bool] = False  # the method itself uses g', observed or not
-    compilable: ClassVar[bool] = False  # `craft` is a function of tensors that `torch.compile` can take whole
-    one_process: ClassVar[bool] = False  # its memory is of the batches that one process saw
-    aligned: ClassVar[bool] = True  # it has a PertAlign, which the guard listens to
-    only_attacks: ClassVar[bool] = True  # all of `craft` runs in the attack's mode; else it says where itself
-    strict_gradient: bool = False  # g' of the cross-entropy alone, at the price of another backward pass
 
     def __init__(self, threat: Threat, hyper: Hyper) -> None:
         super().__init__()
         self.threat = threat
         self.hyper = hyper
-        self.observing = True
+        self.observing = True  # False skips PertAlign and linearity, and their cost
         self._checked: set[tuple[torch.Size, torch.dtype]] = set()
 
-    # What a method may override, in the order a batch meets it.
+    # What a method may override, in the order in which it is used. The two properties may depend on
+    # hyper-parameters, so they are not part of `info`.
 
-    def bind(
+    @property
+    def updates(self) -> int:
+        """Weight updates per batch: how often the caller repeats `step`."""
+        return 1
+
+    @property
+    def strict_gradient(self) -> bool:
+        """Take g' from the cross-entropy alone, without penalties, at the cost of another backward pass."""
+        return False
+
+    def setup(
         self,
         *,
         n_train: int,
@@ -113,37 +72,37 @@ class Method(nn.Module, ABC):
         steps_per_epoch: int,
         canvas: tuple[int, ...] | None = None,
     ) -> None:
-        """Told once, where a method needs sizes: after `.to(device)`, before `load_state_dict`.
+        """Allocate what depends on sizes. Called once, after `.to(device)` and before `load_state_dict`.
 
         Args:
-            n_train: Images in the training set.
-            shape: Of one training input, as the model sees it.
-            batch_size: Inputs of a batch; an epoch's last one may have one more, or fewer.
-            epochs: Of the whole training.
-            steps_per_epoch: Batches an epoch.
-            canvas: Shape of an image on the padded canvas that augmentation crops; `shape` if none is padded.
+            n_train: Number of images in the training set.
+            shape: Shape of one training input, as the model sees it.
+            batch_size: Inputs per batch; the last batch of an epoch may have one more, or fewer.
+            epochs: Epochs of the whole training.
+            steps_per_epoch: Batches per epoch.
+            canvas: Shape of an image on the padded canvas that augmentation crops; `shape` without padding.
         """
 
     def begin_epoch(self, epoch: int) -> None:
-        """Told before each epoch, counted from 1, where a method has a schedule."""
+        """Apply a schedule. Called before each epoch, counted from 1."""
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """All the randomness of one step, in the form that `step(noise=...)` takes."""
+        """All random numbers of one step, in the form that `step(noise=...)` takes."""
         return ()
 
     @abstractmethod
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """The input to train on. Must not fill any parameter's `.grad`."""
+        """The input to train on. Must not add to any parameter's `.grad`."""
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
         """The loss to minimise, given the logits at the crafted input."""
         return cross_entropy(logits, batch.y)
 
-    def observe(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
-        """Update what the method remembers; return extra numbers worth logging."""
+    def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
+        """Update what the method stores; return extra numbers for the log."""
         return {}
 
-    # The skeleton, the same for all.
+    # The step itself, the same for all methods.
 
     def step(
         self,
@@ -162,57 +121,70 @@ class Method(nn.Module, ABC):
             model: From inputs to logits, in the mode the weights should be trained in.
             x: Inputs inside the box, shape (B, ...).
             y: Class labels, shape (B,).
-            index: Each example's position in the training set, for methods with a memory per image.
+            index: Each example's position in the training set, for methods that store something per image.
             transform: The augmentation that produced `x`, for the same methods.
-            noise: What `draw(x)` returns, to replace the method's own randomness.
+            noise: What `draw(x)` returns, to replace the method's own random numbers.
             loss_scale: Factor on the loss in both passes, for float16; gradients the method uses itself
                 are divided by it again.
         """
         with self._checking(model, x, y):
             noise = self.draw(x) if noise is None else (noise,) if isinstance(noise, Tensor) else noise
             batch = Inputs(x, y, noise, index, transform, loss_scale)
-            with self.attacking(bare(model), self.only_attacks):
+            with self.attacking(bare(model), self.info.crafts_in_attack_mode):
                 crafted = self.craft(bare(model), batch)
             learned = self.learn(model, batch, crafted)
-        with torch.no_grad():
-            return self._output(batch, crafted, learned)
+        return self.finish(batch, crafted, learned)
 
-    def learn(self, model: nn.Module, batch: Inputs, crafted: Crafted) -> Learned:
-        """The weight update's pass: its backward also yields the input gradient g', which is the free one."""
+    def learn(
+        self, model: nn.Module, batch: Inputs, crafted: Crafted, differentiate: Differentiate = backward
+    ) -> Learned:
+        """The weight update's pass. Its backward pass also yields the input gradient g', at no extra cost.
+
+        Args:
+            model: The model, possibly wrapped in DDP.
+            batch: The input of the step.
+            crafted: The result of `craft`.
+            differentiate: How gradients are computed; the compiled step replaces `.backward()`.
+        """
         compared = self.observing and crafted.gradient is not None and crafted.second is None
-        wanted = compared or self.needs_gradient
+        wanted = compared or self.info.uses_input_gradient
         leaf, scale = crafted.x_adv.detach().requires_grad_(wanted), batch.loss_scale
-        gradient: Tensor | None = None
         with torch.enable_grad():
             logits = model(leaf)
             loss = self.objective(model, logits, batch, crafted)
             if crafted.penalty is not None:
                 loss = loss + crafted.penalty
+            strict: Tensor | None = None
             if wanted and self.strict_gradient:
                 plain = scaled(cross_entropy(logits, batch.y), scale)
-                (gradient,) = torch.autograd.grad(plain, leaf, retain_graph=True)
-            scaled(loss, scale).backward()  # type: ignore[no-untyped-call]
-        gradient = leaf.grad if gradient is None else gradient
+                (strict,) = torch.autograd.grad(plain, leaf, retain_graph=True)
+            gradient = differentiate(scaled(loss, scale), leaf)
+        gradient = gradient if strict is None else strict
         return Learned(
             loss.detach(), logits.detach(), None if gradient is None else unscaled(gradient, scale)
         )
 
-    def _output(self, batch: Inputs, crafted: Crafted, learned: Learned) -> StepOutput:
-        extras = {**crafted.extras, **self.observe(batch, crafted, learned)}
+    @torch.no_grad()
+    def finish(self, batch: Inputs, crafted: Crafted, learned: Learned) -> StepOutput:
+        """Update the method's state and collect the numbers of the step."""
+        extras = {**crafted.extras, **self.update_state(batch, crafted, learned)}
         nan = torch.full((), math.nan, device=batch.x.device)
         g, g_adv = crafted.gradient, learned.gradient if crafted.second is None else crafted.second
         if not self.observing or g is None or g_adv is None:
             align = linearity = nan
         else:
-            extras["zero_gradient"] = (g == 0).float().mean()  # pixels the attack cannot move
+            extras["zero_gradient"] = (g == 0).float().mean()  # share of pixels the attack cannot move
             align = curvature.pert_align(g, g_adv)
             linearity = curvature.linearity(g, g_adv, self.threat.norm)
+        step_size = nan if crafted.step_size is None else crafted.step_size
+        if not isinstance(step_size, Tensor):
+            step_size = torch.full((), step_size, device=batch.x.device)
         return StepOutput(
             loss=learned.loss,
             accuracy=(learned.logits.argmax(1) == batch.y).float().mean(),
             pert_align=align,
             linearity=linearity,
-            step_size=nan if crafted.step_size is None else crafted.step_size,
+            step_size=step_size,
             x_adv=crafted.x_adv,
             logits=learned.logits,
             extras=extras,
@@ -222,13 +194,9 @@ class Method(nn.Module, ABC):
         """The mode in which attack passes run, inside the block."""
         return evaluating(model, active and self.hyper.attack_mode == "eval")
 
-    def steps_of(self, multiple: float, x: Tensor) -> Tensor:
-        """A step size given in multiples of eps, as the tensor that is logged."""
-        return torch.full((), multiple * self.threat.eps, device=x.device)
-
     @contextmanager
     def _checking(self, model: nn.Module, x: Tensor, y: Tensor) -> Iterator[None]:
-        """On the first batch of a shape, check inputs now and labels once the first logits exist."""
+        """For the first batch of a shape, check inputs now and labels as soon as there are logits."""
         key = (x.shape, x.dtype)
         if key in self._checked:
             yield
@@ -240,3 +208,7 @@ class Method(nn.Module, ABC):
             self._checked.add(key)
         finally:
             handle.remove()
+
+
+# The default of a class that is not registered.
+Method.info = Info("", "", Method)  # type: ignore[type-abstract]

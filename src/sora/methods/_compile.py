@@ -1,7 +1,7 @@
 """A method's step with craft and learn in one compiled graph: a function of (x, y, noise) alone.
 
 Autograd runs inside the graph, so the compiler sees both passes at once and the attack's pass still computes
-no weight gradients. What a method remembers is updated outside, as in the eager step.
+no weight gradients. The method's state is updated outside the graph, as in the eager step.
 """
 
 from __future__ import annotations
@@ -13,46 +13,33 @@ import torch
 from torch import Tensor, distributed, nn
 
 from sora._checks import check_inputs, check_logits
-from sora._modes import evaluating
-from sora._passes import Scale, scaled, unscaled
+from sora._passes import Scale, evaluating
 from sora.errors import UserError
-from sora.methods._base import Crafted, Inputs, Learned, Method, StepOutput
+from sora.methods._base import Method
+from sora.methods._records import Crafted, Inputs, Learned, StepOutput
+from sora.methods._registry import METHODS
 
 Noise = tuple[Tensor, ...]
-Core = Callable[[Tensor, Tensor, Noise, Scale], tuple[Crafted, Learned, tuple[Tensor, ...]]]
-
-
-def core_of(method: Method, model: nn.Module) -> Core:
-    """Both passes as a function: what was crafted, what was learned, and the parameters' gradients."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-    def core(x: Tensor, y: Tensor, noise: Noise, scale: Scale) -> Any:
-        batch = Inputs(x, y, noise, loss_scale=scale)
-        crafted = method.craft(model, batch)
-        leaf = crafted.x_adv.detach().requires_grad_()
-        logits = model(leaf)
-        loss = method.objective(model, logits, batch, crafted)
-        gradient, *rest = torch.autograd.grad(scaled(loss, scale), [leaf, *parameters])
-        return crafted, Learned(loss.detach(), logits.detach(), unscaled(gradient, scale)), tuple(rest)
-
-    return core
+Gradients = list[Tensor | None]
+Core = Callable[[Tensor, Tensor, Noise, Scale], tuple[Crafted, Learned, Gradients]]
 
 
 def compiled_step(method: Method, model: nn.Module, **options: Any) -> Callable[..., StepOutput]:
-    """What stands in for `method.step` on this model.
+    """A function that replaces `method.step` on this model.
 
     Args:
-        method: One whose class says `compilable`, in the attack mode "train".
+        method: One whose `info` says `compilable`, in the attack mode "train".
         model: The bare module, on its device. The first step of a batch shape compiles, which takes minutes.
         options: For `torch.compile`, e.g. `backend`.
     """
-    if not method.compilable or method.hyper.attack_mode != "train":
-        raise UserError("--compile knows fgsm-rs, n-fgsm and sora in attack mode train; leave it out here")
+    if not method.info.compilable or method.hyper.attack_mode != "train":
+        able = ", ".join(entry.name for entry in METHODS if entry.compilable)
+        raise UserError(f"--compile works with {able} in attack mode train; leave it out here")
     if distributed.is_available() and distributed.is_initialized():
         raise UserError("--compile works in one process: gradients inside a graph are not reduced over ranks")
     checked: set[tuple[torch.Size, torch.dtype]] = set()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    core = torch.compile(core_of(method, model), fullgraph=True, dynamic=False, **options)
+    core = torch.compile(_core(method, model, parameters), fullgraph=True, dynamic=False, **options)
 
     def step(
         _: nn.Module,
@@ -73,8 +60,35 @@ def compiled_step(method: Method, model: nn.Module, **options: Any) -> Callable[
         with torch._dynamo.config.patch(trace_autograd_ops=True):  # off by default: a graph break instead
             crafted, learned, gradients = core(x, y, batch.noise, loss_scale)
         for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-        with torch.no_grad():
-            return method._output(batch, crafted, learned)
+            if gradient is not None:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        return method.finish(batch, crafted, learned)
 
     return step
+
+
+def _core(method: Method, model: nn.Module, parameters: list[nn.Parameter]) -> Core:
+    """Both passes as a function: what was crafted, what was learned, and the parameters' gradients."""
+
+    def core(x: Tensor, y: Tensor, noise: Noise, scale: Scale) -> tuple[Crafted, Learned, Gradients]:
+        gradients: Gradients = []
+
+        def differentiate(loss: Tensor, leaf: Tensor) -> Tensor | None:
+            inputs = [leaf, *parameters] if leaf.requires_grad else parameters
+            results = torch.autograd.grad(loss, inputs, allow_unused=True)
+            gradients.extend(results[len(inputs) - len(parameters) :])
+            return results[0] if leaf.requires_grad else None
+
+        batch = Inputs(x, y, noise, loss_scale=scale)
+        crafted = method.craft(model, batch)
+        learned = method.learn(model, batch, crafted, differentiate)
+        return _detached(crafted), learned, gradients
+
+    return core
+
+
+def _detached(crafted: Crafted) -> Crafted:
+    """Without graphs, which `learn` has consumed: a compiled function must not return them."""
+    penalty = None if crafted.penalty is None else crafted.penalty.detach()
+    extras = {name: value.detach() for name, value in crafted.extras.items()}
+    return crafted._replace(penalty=penalty, extras=extras)

@@ -1,4 +1,4 @@
-"""What a batch costs with each method, measured here and now: passes, peak memory, time beside FGSM's."""
+"""What a batch costs with each method, measured here: passes, peak memory, time relative to FGSM."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sora.methods._registry import create, info
 from sora.threat import Linf
 
-YARDSTICK = "fgsm"
+REFERENCE = "fgsm"
 SHAPE, CLASSES = (3, 32, 32), 10
 
 
 class Cost(NamedTuple):
-    """One batch, all weight updates that the method makes on it. Passes are in batches."""
+    """The cost of one batch, with all weight updates on it. Passes are in batches."""
 
     forwards: float
     backwards: float
-    peak_bytes: int  # live tensors at the worst moment, beyond weights, data and the method's own memory
+    peak_bytes: int  # of tensors alive at once, beyond weights, data and the method's own buffers
     seconds: float
 
 
@@ -35,13 +35,13 @@ def measure(name: str, *, device: str = "cpu", batch_size: int = 32, rounds: int
 def cost_table(
     names: Sequence[str], *, device: str = "cpu", batch_size: int = 32, rounds: int = 5
 ) -> list[dict[str, Any]]:
-    """One row a method: what the paper counts beside what is measured, and time in multiples of FGSM's."""
-    costs = _measure([*names, YARDSTICK], device, batch_size, rounds)
+    """One row per method: the passes the paper counts, what is measured, and time in multiples of FGSM's."""
+    costs = _measure([*names, REFERENCE], device, batch_size, rounds)
     rows = []
     for name in names:
         cost = costs[name]
         row = {"name": name, "paper": info(name).paper_cost, **cost._asdict()}
-        rows.append({**row, "relative_time": cost.seconds / costs[YARDSTICK].seconds})
+        rows.append({**row, "relative_time": cost.seconds / costs[REFERENCE].seconds})
     return rows
 
 
@@ -50,10 +50,10 @@ def _measure(names: Sequence[str], device: str, batch_size: int, rounds: int) ->
     passes = {name: bench.passes() for name, bench in benches.items()}  # also warms up
     peaks = {name: bench.peak_bytes() for name, bench in benches.items()}
     times: dict[str, list[float]] = {name: [] for name in benches}
-    for _ in range(rounds):  # interleaved, so that a busy moment of the machine hits all alike
+    for _ in range(rounds):  # interleaved, so that other load on the machine affects all methods alike
         for name, bench in benches.items():
             times[name].append(bench.seconds())
-    # The best round: the others also contain what else the machine was doing.
+    # The best round: the others include other load on the machine.
     return {name: Cost(*passes[name], peaks[name], min(times[name])) for name in benches}
 
 
@@ -71,11 +71,11 @@ class _Bench:
         self.y = torch.arange(batch_size, device=device) % CLASSES
         self.index = torch.arange(batch_size, device=device)
         self.method = create(name, Linf(8 / 255)).to(device)
-        self.method.bind(n_train=batch_size, shape=SHAPE, batch_size=batch_size, epochs=1, steps_per_epoch=1)
+        self.method.setup(n_train=batch_size, shape=SHAPE, batch_size=batch_size, epochs=1, steps_per_epoch=1)
         self.method.begin_epoch(1)
 
     def run(self) -> None:
-        """One batch with all its updates; gradients do not outlive it."""
+        """One batch with all its updates; gradients are freed afterwards."""
         for _ in range(self.method.updates):
             self.method.step(self.model, self.x, self.y, index=self.index)
             self.model.zero_grad(set_to_none=True)
@@ -97,13 +97,13 @@ class _Bench:
         return sum(forwards) / len(self.x), sum(backwards) / len(self.x)
 
     def peak_bytes(self) -> int:
-        """Most bytes that were live at once during a batch, beyond those before it."""
+        """The most bytes allocated at once during a batch, beyond those before it."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
             before = int(torch.cuda.memory_allocated(self.device))
             self.run()
             return int(torch.cuda.max_memory_allocated(self.device)) - before
-        live = _LiveBytes()
+        live = LiveBytes()
         with live:
             self.run()
         return live.peak
@@ -121,8 +121,8 @@ class _Bench:
             torch.cuda.synchronize(self.device)
 
 
-class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows every storage from the operation that makes it to the end of its last reference."""
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of every storage from the operation that allocates it until it is freed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -131,7 +131,7 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for tensor in _tensors((args, kwargs)):
-            self._enter(tensor, counted=False)  # what an operation is given and nobody made was there before
+            self._enter(tensor, counted=False)  # an input that no operation made existed before
         result = func(*args, **(kwargs or {}))
         for tensor in _tensors(result):
             self._enter(tensor, counted=True)

@@ -10,9 +10,9 @@ from sora.methods._registry import info
 
 
 def page(name: str) -> str:
-    """The page of a method, or of the one it is a preset of; without a page, the class' docstring."""
+    """The page of a method, or of the method it is a preset of; without a page, the class's docstring."""
     entry = info(name)
-    installed = resources.files("sora") / "method_pages"  # a wheel carries docs/methods under this name
+    installed = resources.files("sora") / "method_pages"  # where a wheel holds docs/methods
     source = Path(__file__).parents[3] / "docs" / "methods"
     for folder in (installed, source):
         file = folder / f"{entry.family}.md"

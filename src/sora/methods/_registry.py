@@ -3,81 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from importlib.metadata import entry_points
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from sora.errors import UserError, unknown
+from sora._registry import Registry
+from sora.errors import UserError
 from sora.methods._base import Method
+from sora.methods._records import Info
 from sora.threat import Threat
 
-ENTRY_POINTS = "sora.methods"
+# The paper's order, which tables keep; a file not listed here comes after these.
+ORDER = "benign fgsm free fgsm_rs gradalign nuat zerograd multigrad n_fgsm atas aaer elle sora pgd trades"
+METHODS: Registry[Info] = Registry("method", "sora.methods", order=(*ORDER.split(), "fgsm_ckpt"))
 M = TypeVar("M", bound=type[Method])
 
 
-@dataclass(frozen=True)
-class Info:
-    """A registry entry. Costs are passes over one batch in one step, as measured and as the paper counts."""
+def register(name: str, summary: str, **facts: Any) -> Callable[[M], M]:
+    """Class decorator that registers a method.
 
-    name: str
-    summary: str
-    cls: type[Method]
-    paper: str = ""
-    venue: str = ""
-    forwards: str = ""
-    backwards: str = ""
-    paper_cost: str = ""
-    memory: str = "-"
-    norms: tuple[str, ...] = ("linf",)
-    needs: tuple[str, ...] = ()
-    family: str = ""  # whose hyper-parameters it takes: a preset's base method, else its own name
-    preset: Mapping[str, Any] = field(default_factory=dict)
-    in_all: bool = True
+    Args:
+        name: The name it is created by.
+        summary: What it does, in one line.
+        facts: Other fields of `Info`.
+    """
 
-
-_REGISTRY: dict[str, Info] = {}
-
-
-def register(name: str, summary: str, **entry: Any) -> Callable[[M], M]:
-    """Class decorator that enters a method; keyword arguments are the fields of `Info`."""
-
-    def enter(cls: M) -> M:
-        _add(Info(name, summary, cls, family=name, **entry))
-        # Its own subclass: two methods may share one set of hyper-parameters, but not the name in errors.
+    def add(cls: M) -> M:
+        entry = Info(name, summary, cls, family=name, **facts)
+        METHODS.add(entry)
+        cls.info = entry
+        # A subclass: two methods may share one set of hyper-parameters, but not the prefix in messages.
         cls.hyper_class = type("Hyper", (cls.hyper_class,), {"prefix": f"{name}."})
         return cls
 
-    return enter
+    return add
 
 
-def preset(name: str, of: str, summary: str, entry: Mapping[str, Any], **hyper: Any) -> None:
-    """Another name for a registered method with some hyper-parameters set and some `Info` fields changed."""
-    changes = {"name": name, "summary": summary, "preset": hyper, "in_all": True, **entry}
-    _add(replace(_REGISTRY[of], **changes))
+def preset(name: str, of: str, summary: str, facts: Mapping[str, Any], **hyper: Any) -> None:
+    """Another name for a registered method, with some hyper-parameters set.
 
-
-def _add(info: Info) -> None:
-    if info.name in _REGISTRY:
-        raise UserError(f"method {info.name!r} is registered already, by {_REGISTRY[info.name].cls}")
-    _REGISTRY[info.name] = info
+    Args:
+        name: The preset's name.
+        of: The method's name.
+        summary: What it does, in one line.
+        facts: Fields of `Info` that differ from the method's.
+        hyper: The hyper-parameters it sets.
+    """
+    changes = {"name": name, "summary": summary, "preset": hyper, "in_all": True, **facts}
+    METHODS.add(replace(METHODS.info(of), **changes))
 
 
 def info(name: str) -> Info:
-    """The entry of a method, also of one that an installed package offers as an entry point."""
-    if name not in _REGISTRY:
-        for point in entry_points(group=ENTRY_POINTS):
-            if point.name == name:
-                point.load()  # importing it runs its `register`
-    if name not in _REGISTRY:
-        raise unknown("method", name, names())
-    return _REGISTRY[name]
+    """The registry entry of a method, also of one that an installed package offers as an entry point."""
+    return METHODS.info(name)
 
 
 def names(*, in_all: bool = False) -> list[str]:
     """All names in the paper's order; with `in_all` those that `--methods all` stands for."""
-    found = [name for name, entry in _REGISTRY.items() if entry.in_all or not in_all]
-    outside = [point.name for point in entry_points(group=ENTRY_POINTS) if point.name not in found]
-    return found if in_all else found + outside
+    return [entry.name for entry in METHODS if entry.in_all] if in_all else METHODS.names()
 
 
 def create(name: str, threat: Threat, /, **hyper: Any) -> Method:

@@ -1,46 +1,64 @@
-"""AAER: N-FGSM or FGSM-RS with a regulariser against abnormal adversarial examples, whose loss falls."""
+"""AAER: N-FGSM or FGSM-RS with a regulariser against adversarial examples that lower the loss."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from sora._passes import cross_entropy, input_gradient
-from sora._typed import option
 from sora.curvature import precise
-from sora.methods import _base
-from sora.methods._base import Crafted, Inputs, Learned, Method
-from sora.methods._registry import register
+from sora.methods import (
+    Crafted,
+    Hyper,
+    Inputs,
+    Learned,
+    Method,
+    cross_entropy,
+    input_gradient,
+    option,
+    register,
+)
 from sora.threat import Threat
 
-DEFAULTS = {
-    "n": {"alpha": 1.0, "lambda2": 1.5, "lambda3": 0.15},
-    "rs": {"alpha": 1.25, "lambda2": 2.5, "lambda3": 1.5},
-}
+
+class Resolved(NamedTuple):
+    """The hyper-parameters whose default depends on the variant."""
+
+    alpha: float
+    lambda2: float
+    lambda3: float
+
+
+DEFAULTS = {"n": Resolved(1.0, 1.5, 0.15), "rs": Resolved(1.25, 2.5, 1.5)}
 
 
 @dataclass(frozen=True)
-class Hyper(_base.Hyper):
-    """AAER's hyper-parameters; those that are none get the variant's own."""
+class AAERHyper(Hyper):
+    """AAER's hyper-parameters; those that are none get the default of the variant."""
 
     variant: Literal["n", "rs"] = option("n", "attack of N-FGSM or of FGSM-RS")
     k: float = option(2.0, "variant n: noise radius in multiples of eps", low=0)
-    alpha: float = option(None, "step size in multiples of eps; none: 1 (n), 1.25 (rs)", low=0)
+    alpha: float | None = option(None, "step size in multiples of eps; none: 1 (n), 1.25 (rs)", low=0)
     lambda1: float = option(1.0, "weight of the regulariser", low=0)
-    lambda2: float = option(None, "weight of its loss term; none: 1.5 (n), 2.5 (rs)", low=0)
-    lambda3: float = option(None, "weight of its logit term; none: 0.15 (n), 1.5 (rs)", low=0)
+    lambda2: float | None = option(None, "weight of its loss term; none: 1.5 (n), 2.5 (rs)", low=0)
+    lambda3: float | None = option(None, "weight of its logit term; none: 0.15 (n), 1.5 (rs)", low=0)
     detach_ce: bool = option(True, "the loss term carries no gradient (authors)")
     ramp_epochs: int = option(0, "epochs to the regulariser's full weight; authors' long runs: 20", low=0)
     strict: bool = option(False, "PertAlign from the cross-entropy alone, for another backward pass")
 
     def __post_init__(self) -> None:
-        for name, value in DEFAULTS.get(self.variant, {}).items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
         super().__post_init__()
+        for name, value in self.resolved._asdict().items():
+            object.__setattr__(self, name, value)  # so that the stored settings show the value in use
+
+    @property
+    def resolved(self) -> Resolved:
+        """Each value as given, or the default of the variant."""
+        given = (self.alpha, self.lambda2, self.lambda3)
+        pairs = zip(given, DEFAULTS[self.variant], strict=True)
+        return Resolved(*(default if value is None else value for value, default in pairs))
 
 
 @register(
@@ -53,40 +71,44 @@ class Hyper(_base.Hyper):
     paper_cost="2 / 2",
 )
 class AAER(Method):
-    """`loss = L(x_adv) + R`: R weighs the examples whose loss is lower at x_adv than at the start point.
+    """`loss = L(x_adv) + R`: R penalises examples with a lower loss at x_adv than at the start point.
 
     Buffer: the regulariser's current `factor`.
     """
 
-    hyper_class = Hyper
-    hyper: Hyper
+    hyper_class = AAERHyper
+    hyper: AAERHyper
     factor: Tensor
 
-    def __init__(self, threat: Threat, hyper: Hyper) -> None:
+    def __init__(self, threat: Threat, hyper: AAERHyper) -> None:
         super().__init__(threat, hyper)
-        self.strict_gradient = hyper.strict
         self.register_buffer("factor", torch.ones(()))
 
+    @property
+    def strict_gradient(self) -> bool:
+        """Whether PertAlign leaves the regulariser out."""
+        return self.hyper.strict
+
     def begin_epoch(self, epoch: int) -> None:
-        """The weight of this epoch where it is ramped up."""
+        """Set the weight of this epoch, if it is ramped up."""
         if self.hyper.ramp_epochs:
             self.factor.fill_(min(epoch / self.hyper.ramp_epochs, 1.0))
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Noise inside the ball, k times as wide for N-FGSM."""
+        """Noise inside the ball, of k times the radius for N-FGSM."""
         return (self.threat.random_start(x).mul_(self.hyper.k if self.hyper.variant == "n" else 1.0),)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """The attack of the variant; the logits at its start point are kept."""
+        """The attack of the variant, with the logits at its start point."""
         x, threat = batch.x, self.threat
         start = threat.clamp(x + batch.noise[0])
         g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
-        length = self.hyper.alpha * threat.eps
+        length = self.hyper.resolved.alpha * threat.eps
         if self.hyper.variant == "rs":
-            x_adv = threat.ascend(x, start, g, length)
+            x_adv = threat.projected_step(x, start - x, g, length)
         else:
-            x_adv = threat.clamp(start + threat.direction(g) * length)
-        return Crafted(x_adv, g, logits=logits, step_size=self.steps_of(self.hyper.alpha, x))
+            x_adv = threat.step(start, g, length)
+        return Crafted(x_adv, g, logits=logits, step_size=length)
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
         """Cross-entropy plus the regulariser."""
@@ -94,10 +116,10 @@ class AAER(Method):
         l0, l1 = (cross_entropy(z, batch.y, "none") for z in (start_logits, logits))
         distance = (precise(logits) - precise(start_logits)).square().sum(1)
         compared = l1.detach() if hyper.detach_ce else l1
-        penalty = regulariser(l0, compared, distance, hyper.lambda2, hyper.lambda3)
+        penalty = regulariser(l0, compared, distance, hyper.resolved.lambda2, hyper.resolved.lambda3)
         return l1.mean() + self.factor * hyper.lambda1 * penalty
 
-    def observe(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
+    def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
         """The share of abnormal examples, and whether PertAlign is free of the regulariser."""
         start_logits = cast(Tensor, crafted.logits)
         l0, l1 = (cross_entropy(z, batch.y, "none") for z in (start_logits, learned.logits))
@@ -112,8 +134,8 @@ def regulariser(l0: Tensor, l1: Tensor, distance: Tensor, lambda2: float, lambda
         l0: Each example's loss at the attack's start point.
         l1: Its loss at the adversarial input; an example is abnormal (AAE) if this is lower.
         distance: Squared l2 distance of its logits at the two points.
-        lambda2: Weight of the abnormal examples' fall in loss.
-        lambda3: Weight of the excess of their logit distance over that of the normal ones (NAE).
+        lambda2: Weight of the decrease in loss of abnormal examples.
+        lambda3: Weight of their logit distance in excess of that of the normal ones (NAE).
     """
     abnormal = l0 > l1.detach()
     n, m = abnormal.sum(), len(l0)

@@ -1,4 +1,4 @@
-"""ATAS: a perturbation remembered for each image, and a step that shrinks where its gradients are large."""
+"""ATAS: a perturbation stored for each image, and a step that shrinks where its gradients are large."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from sora._passes import input_gradient
-from sora._typed import option
 from sora.errors import UserError
-from sora.methods import _base
-from sora.methods._base import Crafted, Inputs, Method
-from sora.methods._registry import register
+from sora.methods import Crafted, Hyper, Inputs, Method, input_gradient, option, register
 from sora.threat import Threat, flat_norm
 
 
 @dataclass(frozen=True)
-class Hyper(_base.Hyper):
+class ATASHyper(Hyper):
     """ATAS's hyper-parameters."""
 
     beta: float = option(0.5, "weight of the past in an image's squared gradient norm u", low=0, high=1)
@@ -49,7 +45,8 @@ class Hyper(_base.Hyper):
     backwards="1 in + 1",
     paper_cost="2 / 2",
     memory="one float32 or float16 perturbation for each training image",
-    needs=("bind", "index", "transform", "eval-mode craft"),
+    needs=("setup", "index", "transform", "eval-mode craft"),
+    single_process=True,
 )
 class ATAS(Method):
     """`x_adv = box(x + clip(s - x + a_i sign(g)))` from `s = box(x + delta_i)`, then `delta_i = x_adv - x`.
@@ -58,15 +55,14 @@ class ATAS(Method):
     gradient norms were not finite and left out.
     """
 
-    hyper_class = Hyper
-    hyper: Hyper
-    one_process = True
+    hyper_class = ATASHyper
+    hyper: ATASHyper
     delta: Tensor | None
     u: Tensor
     epoch: Tensor
     skipped: Tensor
 
-    def __init__(self, threat: Threat, hyper: Hyper) -> None:
+    def __init__(self, threat: Threat, hyper: ATASHyper) -> None:
         super().__init__(threat, hyper)
         self.epochs = 0
         self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
@@ -74,7 +70,7 @@ class ATAS(Method):
         self.register_buffer("delta", None)
         self.register_buffer("u", None)
 
-    def bind(
+    def setup(
         self,
         *,
         n_train: int,
@@ -83,7 +79,7 @@ class ATAS(Method):
         canvas: tuple[int, ...] | None = None,
         **_: Any,
     ) -> None:
-        """Allocate the memory of all training images."""
+        """Allocate a perturbation for every training image."""
         device = self.epoch.device if self.hyper.storage == "device" else torch.device("cpu")
         dtype = torch.float16 if self.hyper.dtype == "float16" else torch.float32
         self.epochs = epochs
@@ -92,7 +88,7 @@ class ATAS(Method):
         self._refill()
 
     def begin_epoch(self, epoch: int) -> None:
-        """Start again from noise every so many epochs, but not for the last one; u is kept."""
+        """Restart from noise every `reset_every` epochs, but not in the last one; u is kept."""
         self.epoch.fill_(epoch)
         every = self.hyper.reset_every
         if epoch == 1 or (every and epoch % every == 0 and epoch != self.epochs):
@@ -103,10 +99,10 @@ class ATAS(Method):
             self.delta.uniform_(-self.threat.eps, self.threat.eps)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One step from the remembered perturbation, which augmentation carries into the image's frame."""
+        """One step from the stored perturbation, transformed like the augmented image."""
         x, threat, move = batch.x, self.threat, batch.transform
         if self.delta is None:
-            raise UserError("atas remembers every training image; call bind(...) before the first step")
+            raise UserError("atas stores one perturbation per training image; call setup(...) first")
         if batch.index is None:
             raise UserError("atas needs step(..., index=): each image's position in the training set")
         rows = batch.index.cpu() if self.hyper.storage == "cpu" else batch.index
@@ -114,7 +110,7 @@ class ATAS(Method):
         start = threat.clamp(x + (canvas if move is None else move.from_canvas(canvas)))
         g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
         size = self._step_sizes(batch.index, g)
-        x_adv = threat.ascend(x, start, g, size.view(-1, *[1] * (x.dim() - 1)))
+        x_adv = threat.projected_step(x, start - x, g, size.view(-1, *[1] * (x.dim() - 1)))
         patch = x_adv - x
         self.delta[rows] = (patch if move is None else move.to_canvas(canvas, patch)).to(self.delta)
         return Crafted(
@@ -122,7 +118,7 @@ class ATAS(Method):
         )
 
     def _step_sizes(self, index: Tensor, g: Tensor) -> Tensor:
-        """Update the images' u and return their steps, eps while warming up."""
+        """Update u of these images and return their steps, eps during warm-up."""
         hyper, eps, old = self.hyper, self.threat.eps, self.u[index]
         reference = hyper.grad_reference_batch
         norm = flat_norm(g).flatten().to(old.dtype) * (len(g) / reference if reference else 1.0)

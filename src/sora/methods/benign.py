@@ -1,11 +1,10 @@
-"""Ordinary training on clean inputs: the cost and accuracy everything else is compared with."""
+"""Ordinary training on clean inputs: the baseline for cost and accuracy."""
 
 from __future__ import annotations
 
 from torch import nn
 
-from sora.methods._base import Crafted, Inputs, Method
-from sora.methods._registry import register
+from sora.methods import Crafted, Inputs, Method, register
 
 
 @register(
@@ -15,12 +14,11 @@ from sora.methods._registry import register
     backwards="1",
     paper_cost="1 / 1",
     norms=("linf", "l2"),
+    has_pert_align=False,
 )
 class Benign(Method):
     """`loss = L(x)`."""
 
-    aligned = False
-
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """Leave the batch as it is."""
+        """The batch, unchanged."""
         return Crafted(batch.x)

@@ -8,19 +8,25 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from sora._passes import cross_entropy, input_gradient
 from sora._ranks import summed
-from sora._typed import option
-from sora.methods import _base
-from sora.methods._base import Crafted, Inputs, Learned, Method
-from sora.methods._registry import register
+from sora.methods import (
+    Crafted,
+    Hyper,
+    Inputs,
+    Learned,
+    Method,
+    cross_entropy,
+    input_gradient,
+    option,
+    register,
+)
 from sora.threat import Threat
 
-EARLIEST = 3  # values of E that the adaptive form wants to have seen
+EARLIEST = 3  # earlier values of E that ELLE-A needs before it can detect a jump
 
 
 @dataclass(frozen=True)
-class Hyper(_base.Hyper):
+class ELLEHyper(Hyper):
     """ELLE's hyper-parameters."""
 
     alpha: float = option(1.0, "step size in multiples of eps", low=0)
@@ -42,6 +48,7 @@ class Hyper(_base.Hyper):
     backwards="1 in + 1 over 4 batches",
     paper_cost="3 / 2",
     memory="three more batches of activations",
+    crafts_in_attack_mode=False,
 )
 class ELLE(Method):
     """`loss = L(x_adv) + lambda E`, `E = mean (l(xc) - (1-a) l(xa) - a l(xb))^2`, xc between xa and xb.
@@ -50,16 +57,15 @@ class ELLE(Method):
     deviations) of all earlier E, with the number that were not finite and left out.
     """
 
-    hyper_class = Hyper
-    hyper: Hyper
-    only_attacks = False
+    hyper_class = ELLEHyper
+    hyper: ELLEHyper
     lam: Tensor
     count: Tensor
     mean: Tensor
     spread: Tensor
     skipped: Tensor
 
-    def __init__(self, threat: Threat, hyper: Hyper) -> None:
+    def __init__(self, threat: Threat, hyper: ELLEHyper) -> None:
         super().__init__(threat, hyper)
         for name in ("lam", "count", "mean", "spread", "skipped") if hyper.adaptive else ():
             self.register_buffer(name, torch.zeros(()))
@@ -72,8 +78,9 @@ class ELLE(Method):
         return (*ends, between, *start)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One step, and the penalty with its graph; neither the triplet nor a noisy start is boxed."""
+        """One step, and the penalty with its graph; neither the triplet nor a noisy start is clamped."""
         x, threat = batch.x, self.threat
+        length = self.hyper.alpha * threat.eps
         start = x if self.hyper.start == "zero" else x + batch.noise[3]
         with self.attacking(model):
             g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
@@ -81,11 +88,11 @@ class ELLE(Method):
             curvature = self._curvature(model, batch)
             penalty = (self.lam if self.hyper.adaptive else self.hyper.lam) * curvature
         return Crafted(
-            threat.ascend(x, start, g, self.hyper.alpha * threat.eps),
+            threat.projected_step(x, start - x, g, length),
             g,
             logits=logits,
             penalty=penalty,
-            step_size=self.steps_of(self.hyper.alpha, x),
+            step_size=length,
             extras={"elle": curvature.detach()},
         )
 
@@ -96,7 +103,7 @@ class ELLE(Method):
         la, lb, lc = cross_entropy(logits, batch.y.repeat(3), "none").chunk(3)
         return nonlinearity(la, lb, lc, a)
 
-    def observe(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
+    def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
         """ELLE-A: set the weight of the next batch, then add this batch's E to the statistics (Welford)."""
         if not self.hyper.adaptive:
             return {}

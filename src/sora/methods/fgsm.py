@@ -1,4 +1,4 @@
-"""FGSM: one step of size eps along the sign of the gradient. Cheap, and the classic victim of collapse."""
+"""FGSM: one step of size eps along the sign of the gradient. Cheap, and prone to catastrophic overfitting."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from sora._passes import input_gradient
-from sora._typed import option
-from sora.methods import _base
-from sora.methods._base import Crafted, Inputs, Method
-from sora.methods._registry import register
+from sora.methods import Crafted, Hyper, Inputs, Method, input_gradient, option, register
 
 
 @dataclass(frozen=True)
-class Hyper(_base.Hyper):
+class FGSMHyper(Hyper):
     """FGSM's hyper-parameters."""
 
     alpha: float = option(1.0, "step size in multiples of eps", low=0)
@@ -33,12 +29,12 @@ class Hyper(_base.Hyper):
 class FGSM(Method):
     """`x_adv = box(x + eps sign(g))` with g the gradient at x."""
 
-    hyper_class = Hyper
-    hyper: Hyper
+    hyper_class = FGSMHyper
+    hyper: FGSMHyper
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
         """One ascent step from the clean input."""
         x, threat = batch.x, self.threat
+        length = self.hyper.alpha * threat.eps
         g, logits = input_gradient(model, x, batch.y, batch.loss_scale)
-        x_adv = threat.clamp(x + self.hyper.alpha * threat.eps * threat.direction(g))
-        return Crafted(x_adv, g, logits=logits, step_size=self.steps_of(self.hyper.alpha, x))
+        return Crafted(threat.step(x, g, length), g, logits=logits, step_size=length)

@@ -1,4 +1,4 @@
-"""FGSM-RS: a random start inside the ball, one long step, then back into the ball."""
+"""FGSM-RS: a random start inside the ball, one long step, then projection onto the ball."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from sora._passes import input_gradient
-from sora._typed import option
-from sora.methods import _base
-from sora.methods._base import Crafted, Inputs, Method
-from sora.methods._registry import register
+from sora.methods import Crafted, Hyper, Inputs, Method, input_gradient, option, register
 
 
 @dataclass(frozen=True)
-class Hyper(_base.Hyper):
+class FGSMRSHyper(Hyper):
     """FGSM-RS's hyper-parameters."""
 
     alpha: float = option(1.25, "step size in multiples of eps", low=0)
@@ -29,22 +25,23 @@ class Hyper(_base.Hyper):
     backwards="1 in + 1",
     paper_cost="2 / 2",
     norms=("linf", "l2"),
+    compilable=True,
 )
 class FGSMRS(Method):
     """`x_adv = box(x + clip(s - x + alpha sign(g)))` with g the gradient at `s = box(x + eta)`."""
 
-    hyper_class = Hyper
-    hyper: Hyper
-    compilable = True
+    hyper_class = FGSMRSHyper
+    hyper: FGSMRSHyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
         """Noise inside the ball."""
         return (self.threat.random_start(x),)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One ascent step from the boxed noisy input, projected onto the ball."""
+        """One ascent step from the clamped noisy input, projected onto the ball."""
         x, threat = batch.x, self.threat
+        length = self.hyper.alpha * threat.eps
         start = threat.clamp(x + batch.noise[0])
         g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
-        x_adv = threat.ascend(x, start, g, self.hyper.alpha * threat.eps)
-        return Crafted(x_adv, g, logits=logits, step_size=self.steps_of(self.hyper.alpha, x))
+        x_adv = threat.projected_step(x, start - x, g, length)
+        return Crafted(x_adv, g, logits=logits, step_size=length)

@@ -1,4 +1,4 @@
-"""GradAlign: FGSM-RS whose loss also asks the input gradients at two nearby points to agree."""
+"""GradAlign: FGSM-RS with a penalty on misaligned input gradients at two nearby points."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from sora import curvature
-from sora._passes import cross_entropy, gradient_of, input_gradient
-from sora._typed import option
-from sora.methods import _base
-from sora.methods._base import Crafted, Inputs, Method
-from sora.methods._registry import register
+from sora.methods import (
+    Crafted,
+    Hyper,
+    Inputs,
+    Method,
+    cross_entropy,
+    gradient_of,
+    input_gradient,
+    option,
+    register,
+)
 
 
 @dataclass(frozen=True)
-class Hyper(_base.Hyper):
+class GradAlignHyper(Hyper):
     """GradAlign's hyper-parameters."""
 
     alpha: float = option(1.25, "step size in multiples of eps", low=0)
@@ -43,20 +49,21 @@ class Hyper(_base.Hyper):
 class GradAlign(Method):
     """`loss = L(x_adv) + lambda Omega`, `Omega = 1 - mean cos(g1, g2)`: g1 at x, g2 at `s = box(x + eta)`."""
 
-    hyper_class = Hyper
-    hyper: Hyper
+    hyper_class = GradAlignHyper
+    hyper: GradAlignHyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
         """Noise inside the ball, shared by the attack and the regulariser."""
         return (self.threat.random_start(x),)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """Both gradients, the second with its graph, and one step from where the attack starts."""
+        """Both gradients, the second with its graph, and one step from the attack's start point."""
         x, threat = batch.x, self.threat
+        length = self.hyper.alpha * threat.eps
         noisy = x + batch.noise[0]
         from_noise = self.hyper.start == "random"
-        start = threat.clamp(noisy) if from_noise else noisy  # authors: noise as it is
-        # g1 stays a constant: its graph would double the cost and change little.
+        start = threat.clamp(noisy) if from_noise else noisy  # authors: the noise is not clamped
+        # g1 is a constant: its graph would double the cost and change little.
         g1, clean_logits = input_gradient(model, x, batch.y, batch.loss_scale)
         g2, noisy_logits = gradient_of(
             lambda logits: cross_entropy(logits, batch.y), model, start, batch.loss_scale, create_graph=True
@@ -64,11 +71,11 @@ class GradAlign(Method):
         omega = misalignment(g1, g2)
         g = g2.detach() if from_noise else g1
         return Crafted(
-            threat.ascend(x, start if from_noise else x, g, self.hyper.alpha * threat.eps),
+            threat.projected_step(x, start - x if from_noise else 0.0, g, length),
             g,
             logits=noisy_logits if from_noise else clean_logits,
             penalty=self._lambda() * omega,
-            step_size=self.steps_of(self.hyper.alpha, x),
+            step_size=length,
             extras={"omega": omega.detach()},
         )
 
@@ -79,6 +86,6 @@ class GradAlign(Method):
 
 
 def misalignment(g1: Tensor, g2: Tensor) -> Tensor:
-    """Omega: one minus the mean cosine over examples whose gradients are both non-zero, 0 if none is."""
+    """Omega: one minus the mean cosine over examples with two non-zero gradients, 0 if there are none."""
     cosines, defined = curvature.cosine(g1, g2)
     return torch.where(defined, 1.0 - cosines, 0.0).sum() / defined.sum().clamp(min=1)

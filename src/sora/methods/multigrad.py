@@ -7,16 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sora._passes import input_gradient
-from sora._typed import option
 from sora.errors import UserError
-from sora.methods import _base
-from sora.methods._base import Crafted, Inputs, Method
-from sora.methods._registry import register
+from sora.methods import Crafted, Hyper, Inputs, Method, input_gradient, option, register
 
 
 @dataclass(frozen=True)
-class Hyper(_base.Hyper):
+class MultiGradHyper(Hyper):
     """MultiGrad's hyper-parameters."""
 
     copies: int = option(3, "random points at which the gradient is taken (N)", low=1)
@@ -44,16 +40,17 @@ class Hyper(_base.Hyper):
 class MultiGrad(Method):
     """`x_adv = box(x + clip(alpha m))`, m the common sign of the N gradients at `box(x + eta_k)`, else 0."""
 
-    hyper_class = Hyper
-    hyper: Hyper
+    hyper_class = MultiGradHyper
+    hyper: MultiGradHyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
         """N independent noises inside the ball."""
         return tuple(self.threat.random_start(x) for _ in range(self.hyper.copies))
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One step from the clean input: the noises only choose where to look."""
+        """One step from the clean input: the noise only determines where gradients are taken."""
         x, threat, hyper = batch.x, self.threat, self.hyper
+        length = hyper.alpha * threat.eps
         starts = [threat.clamp(x + eta) for eta in batch.noise]
         if hyper.parallel:
             y = batch.y.repeat(len(starts))
@@ -64,12 +61,12 @@ class MultiGrad(Method):
         else:
             pairs = [input_gradient(model, start, batch.y, batch.loss_scale) for start in starts]
             gradients, logits = torch.stack([g for g, _ in pairs]), pairs[0][1]
-        step = consensus(gradients, hyper.agree or len(starts)) * (hyper.alpha * threat.eps)
+        signs = consensus(gradients, hyper.agree or len(starts))
         return Crafted(
-            threat.inside(x, step),
+            threat.projected_step(x, 0.0, signs, length),
             gradients.mean(0),
             logits=logits,
-            step_size=self.steps_of(hyper.alpha, x),
+            step_size=length,
         )
 
 

@@ -1,4 +1,4 @@
-"""N-FGSM: stronger noise around the clean input and no clipping afterwards."""
+"""N-FGSM: stronger noise around the clean input and no projection afterwards."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from sora._passes import input_gradient
-from sora._typed import option
-from sora.methods import _base
-from sora.methods._base import Crafted, Inputs, Method
-from sora.methods._registry import register
+from sora.methods import Crafted, Hyper, Inputs, Method, input_gradient, option, register
 
 
 @dataclass(frozen=True)
-class Hyper(_base.Hyper):
+class NFGSMHyper(Hyper):
     """N-FGSM's hyper-parameters."""
 
     k: float = option(2.0, "noise radius in multiples of eps", low=0)
@@ -30,22 +26,22 @@ class Hyper(_base.Hyper):
     backwards="1 in + 1",
     paper_cost="2 / 2",
     norms=("linf", "l2"),
+    compilable=True,
 )
 class NFGSM(Method):
     """`x_adv = box(s + alpha sign(g))` with g the gradient at `s = box(x + k eta)`; reaches (k + 1) eps."""
 
-    hyper_class = Hyper
-    hyper: Hyper
-    compilable = True
+    hyper_class = NFGSMHyper
+    hyper: NFGSMHyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
         """Noise of k times the ball's radius."""
         return (self.threat.random_start(x).mul_(self.hyper.k),)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One ascent step from the boxed noisy input, kept where it lands."""
+        """One ascent step from the clamped noisy input, not projected."""
         threat = self.threat
+        length = self.hyper.alpha * threat.eps
         start = threat.clamp(batch.x + batch.noise[0])
         g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
-        x_adv = threat.clamp(start + self.hyper.alpha * threat.eps * threat.direction(g))
-        return Crafted(x_adv, g, logits=logits, step_size=self.steps_of(self.hyper.alpha, batch.x))
+        return Crafted(threat.step(start, g, length), g, logits=logits, step_size=length)

@@ -1,4 +1,4 @@
-"""NuAT: clean cross-entropy plus the nuclear norm of the logits' change under a one-step attack."""
+"""NuAT: clean cross-entropy plus the nuclear norm of the change of the logits under a one-step attack."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from sora._passes import cross_entropy, gradient_of
-from sora._typed import option
 from sora.curvature import precise
-from sora.methods import _base
-from sora.methods._base import Crafted, Inputs, Method
-from sora.methods._registry import register
+from sora.methods import Crafted, Hyper, Inputs, Method, cross_entropy, gradient_of, option, register
 from sora.threat import Threat
 
-RAMP_REST = 10  # epochs at the end that a ramp leaves at the full weight
+RAMP_REST = 10  # epochs at the full weight after a ramp
 
 
 @dataclass(frozen=True)
-class Hyper(_base.Hyper):
+class NuATHyper(Hyper):
     """NuAT's hyper-parameters."""
 
     lam: float = option(4.0, "weight of the nuclear norm (lambda): 4 for ten classes, 1 for 100", low=0)
@@ -41,6 +37,8 @@ class Hyper(_base.Hyper):
     paper_cost="4 / 2",
     memory="two batches of activations",
     needs=("eval-mode craft",),
+    has_pert_align=False,
+    crafts_in_attack_mode=False,
 )
 class NuAT(Method):
     """`loss = CE(f(x), y) + lambda/B ||f(x_adv) - f(x)||_nuc`; the attack ascends the same, from noise.
@@ -48,25 +46,23 @@ class NuAT(Method):
     Buffers: the current `lam`, and the batches seen in this epoch.
     """
 
-    hyper_class = Hyper
-    hyper: Hyper
-    aligned = False
-    only_attacks = False
+    hyper_class = NuATHyper
+    hyper: NuATHyper
     lam: Tensor
     batches: Tensor
 
-    def __init__(self, threat: Threat, hyper: Hyper) -> None:
+    def __init__(self, threat: Threat, hyper: NuATHyper) -> None:
         super().__init__(threat, hyper)
         self.ramp_epochs = 1
         self.register_buffer("lam", torch.tensor(0.0 if hyper.ramp else hyper.lam))
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
 
-    def bind(self, *, epochs: int, **_: Any) -> None:
-        """The ramp needs the number of epochs."""
+    def setup(self, *, epochs: int, **_: Any) -> None:
+        """Set the length of the ramp, which depends on the number of epochs."""
         self.ramp_epochs = max(epochs - RAMP_REST, 1)
 
     def begin_epoch(self, epoch: int) -> None:
-        """The weight of this epoch; the first batch is one without the nuclear norm if they alternate."""
+        """Set the weight of this epoch; if batches alternate, the first is one without the nuclear norm."""
         self.batches.zero_()
         if self.hyper.ramp:
             self.lam.fill_(self.hyper.lam * min((epoch - 1) / self.ramp_epochs, 1.0))
@@ -77,8 +73,9 @@ class NuAT(Method):
         return (noise.sign_().mul_(self.threat.eps / 2) if self.hyper.noise == "signs" else noise,)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One step on cross-entropy plus nuclear norm, in evaluation mode, clipped to the ball."""
+        """One step on cross-entropy plus nuclear norm, in evaluation mode, projected onto the ball."""
         x, threat = batch.x, self.threat
+        length = self.hyper.alpha * threat.eps
         with torch.no_grad():
             reference = model(x)
         weight = self.lam / len(x)
@@ -92,10 +89,9 @@ class NuAT(Method):
                 start,
                 batch.loss_scale,
             )
-        moved = threat.clamp(start + threat.direction(g) * (self.hyper.alpha * threat.eps))
-        # No gradient is handed on: the weights are not updated on x_adv alone, so PertAlign has no meaning.
-        step_size = self.steps_of(self.hyper.alpha, x)
-        return Crafted(threat.inside(x, moved - x), logits=logits, step_size=step_size)
+        moved = threat.step(start, g, length)
+        # Without `gradient`: the weights are not updated on x_adv alone, so PertAlign has no meaning.
+        return Crafted(threat.inside(x, moved - x), logits=logits, step_size=length)
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
         """Clean cross-entropy plus the nuclear norm; two passes, as one would mix BatchNorm's statistics."""

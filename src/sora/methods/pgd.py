@@ -1,4 +1,4 @@
-"""PGD adversarial training: several small steps, the expensive yardstick."""
+"""PGD adversarial training: several small projected steps, strong and expensive."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from sora._passes import input_gradient
-from sora._typed import option
-from sora.methods import _base
-from sora.methods._base import Crafted, Inputs, Method
-from sora.methods._registry import preset, register
+from sora.methods import Crafted, Hyper, Inputs, Method, ascend, cross_entropy, option, preset, register
 
 
 @dataclass(frozen=True)
-class Hyper(_base.Hyper):
+class PGDHyper(Hyper):
     """PGD's hyper-parameters."""
 
     steps: int = option(10, "attack steps", low=1)
@@ -39,8 +35,8 @@ class Hyper(_base.Hyper):
 class PGD(Method):
     """K times `s = box(x + clip(s - x + alpha sign(g)))` from a random start in the ball."""
 
-    hyper_class = Hyper
-    hyper: Hyper
+    hyper_class = PGDHyper
+    hyper: PGDHyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
         """Noise inside the ball."""
@@ -49,14 +45,20 @@ class PGD(Method):
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
         """Projected gradient ascent; PertAlign compares its first two gradients (appendix C.4)."""
         x, threat = batch.x, self.threat
-        at = threat.clamp(x + batch.noise[0])
-        gradients: list[Tensor] = []  # the first two are kept, the rest would only hold memory
-        for _ in range(self.hyper.steps):
-            g, _ = input_gradient(model, at, batch.y, batch.loss_scale)
-            gradients = [*gradients, g][:2]
-            at = threat.ascend(x, at, g, self.hyper.alpha * threat.eps)
+        length = self.hyper.alpha * threat.eps
+        x_adv, gradients = ascend(
+            lambda logits: cross_entropy(logits, batch.y),
+            model,
+            x,
+            threat.clamp(x + batch.noise[0]),
+            threat,
+            self.hyper.steps,
+            length,
+            loss_scale=batch.loss_scale,
+            keep=2,
+        )
         second = gradients[1] if len(gradients) == 2 and self.hyper.align == "second" else None
-        return Crafted(at, gradients[0], second, step_size=self.steps_of(self.hyper.alpha, x))
+        return Crafted(x_adv, gradients[0], second, step_size=length)
 
 
 _two = {"forwards": "3", "backwards": "2 in + 1", "paper_cost": "3 / 3"}

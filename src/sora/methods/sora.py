@@ -1,4 +1,4 @@
-"""SORA: one step whose size follows the curvature that the last batches' two gradients revealed."""
+"""SORA: one step, its size set by the curvature measured from the two gradients of recent batches."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from sora import curvature
-from sora._passes import input_gradient
 from sora._ranks import summed
-from sora._typed import option
 from sora.errors import UserError
-from sora.methods import _base
-from sora.methods._base import Crafted, Inputs, Learned, Method
-from sora.methods._registry import register
+from sora.methods import Crafted, Hyper, Inputs, Learned, Method, input_gradient, option, register
 from sora.threat import L2, Threat
 
 
 @dataclass(frozen=True)
-class Hyper(_base.Hyper):
+class SORAHyper(Hyper):
     """SORA's hyper-parameters; the switches at the end are the paper's ablations."""
 
     alpha0: float = option(0.02, "step at a coefficient of 0, in input units (not of eps)", above=0)
@@ -53,23 +49,23 @@ class Hyper(_base.Hyper):
     backwards="1 in + 1 (to the input)",
     paper_cost="2 / 2",
     norms=("linf", "l2"),
+    uses_input_gradient=True,
+    compilable=True,
 )
 class SORA(Method):
     """Algorithm 1 (linf) and Algorithm 2 (l2) of the paper.
 
     Buffers: the moving linearity coefficient `v`, the step size `alpha_star` of the next batch, and counts
-    of the batches seen, skipped (nothing to learn from, or not finite) and clamped.
+    of the batches seen, skipped (all gradients zero, or not finite) and clamped.
     """
 
-    hyper_class = Hyper
-    hyper: Hyper
-    needs_gradient = True
-    compilable = True
+    hyper_class = SORAHyper
+    hyper: SORAHyper
     v: Tensor
     alpha_star: Tensor
     counts: Tensor
 
-    def __init__(self, threat: Threat, hyper: Hyper) -> None:
+    def __init__(self, threat: Threat, hyper: SORAHyper) -> None:
         super().__init__(threat, hyper)
         v = torch.tensor(hyper.v0)
         self.register_buffer("v", v)
@@ -99,12 +95,15 @@ class SORA(Method):
         # Under eps warm-up the stored step may belong to another radius.
         step_size = self.alpha_star.clamp(max=hyper.alpha_max * threat.eps)
         raw = hyper.direction == "raw" and threat.norm == "l2"
-        direction = g * len(x) if raw else threat.direction(g)  # raw: of each example's own loss
-        step = direction * (batch.noise[1] * step_size if hyper.sample else step_size)
-        x_adv = threat.inside(x, start - x + step) if hyper.clip_ball else threat.clamp(start + step)
+        along = g * len(x) if raw else g  # raw: the gradient of each example's own loss
+        length = batch.noise[1] * step_size if hyper.sample else step_size
+        if hyper.clip_ball:
+            x_adv = threat.projected_step(x, start - x, along, length, normalise=not raw)
+        else:
+            x_adv = threat.step(start, along, length, normalise=not raw)
         return Crafted(x_adv, g, logits=logits, step_size=step_size)
 
-    def observe(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
+    def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
         """Turn the two gradients into the batch's coefficient and update alpha* and v, in that order."""
         g, g_adv = cast(Tensor, crafted.gradient), cast(Tensor, learned.gradient)
         hyper = self.hyper

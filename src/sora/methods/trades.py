@@ -1,4 +1,4 @@
-"""TRADES: clean cross-entropy plus the divergence that a ten-step attack can cause."""
+"""TRADES: clean cross-entropy plus the divergence under a ten-step attack."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sora._passes import cross_entropy, gradient_of
-from sora._typed import option
 from sora.curvature import precise
-from sora.methods import _base
-from sora.methods._base import Crafted, Inputs, Method
-from sora.methods._registry import register
+from sora.methods import Crafted, Hyper, Inputs, Method, ascend, cross_entropy, option, register
 
 START = 0.001  # standard deviation of the start's noise, in input units
 
 
 @dataclass(frozen=True)
-class Hyper(_base.Hyper):
+class TRADESHyper(Hyper):
     """TRADES's hyper-parameters."""
 
     steps: int = option(10, "attack steps", low=1)
@@ -40,13 +36,13 @@ class Hyper(_base.Hyper):
     memory="two batches of activations",
     norms=("linf", "l2"),
     needs=("eval-mode craft",),
+    has_pert_align=False,
 )
 class TRADES(Method):
     """`loss = CE(f(x), y) + beta mean KL(softmax f(x) || softmax f(x_adv))`; the attack ascends the KL."""
 
-    hyper_class = Hyper
-    hyper: Hyper
-    aligned = False
+    hyper_class = TRADESHyper
+    hyper: TRADESHyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
         """A little Gaussian noise: at x itself the divergence has no gradient."""
@@ -57,12 +53,19 @@ class TRADES(Method):
         x, threat = batch.x, self.threat
         with torch.no_grad():
             clean = model(x)
-        at = x + batch.noise[0]
-        for _ in range(self.hyper.steps):
-            g, _ = gradient_of(lambda z: divergence(clean, z).sum(), model, at, batch.loss_scale)
-            at = threat.ascend(x, at, g, self.hyper.alpha * threat.eps)
-        # No gradient is handed on: the weights are not updated on x_adv alone, so PertAlign has no meaning.
-        return Crafted(at, step_size=self.steps_of(self.hyper.alpha, x))
+        length = self.hyper.alpha * threat.eps
+        x_adv, _ = ascend(
+            lambda logits: divergence(clean, logits).sum(),
+            model,
+            x,
+            x + batch.noise[0],
+            threat,
+            self.hyper.steps,
+            length,
+            loss_scale=batch.loss_scale,
+        )
+        # Without `gradient`: the weights are not updated on x_adv alone, so PertAlign has no meaning.
+        return Crafted(x_adv, step_size=length)
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
         """Clean cross-entropy plus the divergence, with gradients through both of its sides."""

@@ -7,15 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sora._passes import input_gradient
-from sora._typed import option
-from sora.methods import _base
-from sora.methods._base import Crafted, Inputs, Method
-from sora.methods._registry import register
+from sora.methods import Crafted, Hyper, Inputs, Method, input_gradient, option, register
 
 
 @dataclass(frozen=True)
-class Hyper(_base.Hyper):
+class ZeroGradHyper(Hyper):
     """ZeroGrad's hyper-parameters."""
 
     alpha: float = option(2.0, "step size in multiples of eps", low=0)
@@ -35,29 +31,30 @@ class Hyper(_base.Hyper):
 class ZeroGrad(Method):
     """FGSM-RS with `sign(g)` only where `|g|` reaches the q-quantile of its example."""
 
-    hyper_class = Hyper
-    hyper: Hyper
+    hyper_class = ZeroGradHyper
+    hyper: ZeroGradHyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
         """Noise inside the ball."""
         return (self.threat.random_start(x),)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One long step of the larger entries; the others keep their noise."""
+        """One long step where the gradient is large; the other pixels keep their noise."""
         x, threat = batch.x, self.threat
+        length = self.hyper.alpha * threat.eps
         start = threat.clamp(x + batch.noise[0])
         g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
-        x_adv = threat.ascend(x, start, without_smallest(g, self.hyper.q), self.hyper.alpha * threat.eps)
-        return Crafted(x_adv, g, logits=logits, step_size=self.steps_of(self.hyper.alpha, x))
+        x_adv = threat.projected_step(x, start - x, without_smallest(g, self.hyper.q), length)
+        return Crafted(x_adv, g, logits=logits, step_size=length)
 
 
 def without_smallest(g: Tensor, q: float) -> Tensor:
-    """Each example with 0 where `|g|` is strictly under its q-quantile, linearly interpolated."""
+    """Set each example to 0 where `|g|` is strictly below its q-quantile, linearly interpolated."""
     size = g.flatten(1).abs()
-    place = q * (size.shape[1] - 1)
-    above = size.shape[1] - int(place)
-    # A selection, not torch.quantile: that sorts, several times slower, and refuses large inputs.
+    position = q * (size.shape[1] - 1)
+    above = size.shape[1] - int(position)
+    # A selection instead of torch.quantile, which sorts (several times slower) and refuses large inputs.
     largest = size.topk(above, dim=1, sorted=False).values
     around = largest.topk(min(2, above), dim=1, largest=False).values
-    threshold = torch.lerp(around[:, :1], around[:, -1:], place - int(place))
+    threshold = torch.lerp(around[:, :1], around[:, -1:], position - int(position))
     return torch.where(size < threshold, 0.0, g.flatten(1)).view_as(g)

@@ -12,7 +12,7 @@ import yaml
 
 from sora import data, methods, models
 from sora._typed import Options, option
-from sora.attacks import parse as parse_attack
+from sora.attacks import create as create_attack
 from sora.errors import UserError, unknown
 from sora.evaluation.diagnostics import check_names
 from sora.threat import Threat, parse_eps, threat
@@ -84,15 +84,15 @@ class TrainConfig(Options):
         entry = methods.info(self.method)
         if self.ema == 1:
             raise UserError("ema is 1.0, which never moves; allowed: 0 to 0.99999")
-        if self.compile and not entry.cls.compilable:
+        if self.compile and not entry.compilable:
             raise UserError("compile works with fgsm-rs, n-fgsm and sora")
-        if self.guard not in ("off", "warn") and not entry.cls.aligned:
+        if self.guard not in ("off", "warn") and not entry.has_pert_align:
             raise UserError(
                 f"guard {self.guard} needs PertAlign, which {self.method} has not; allowed: off, warn"
             )
         data.Augment.parse(self.augment)
         for name in self.attacks:
-            parse_attack(name)
+            create_attack(name)
         check_names(self.monitor)
         for key in self.set:
             if key.split(".")[0] not in (entry.family, "model"):

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sora import curvature, methods
-from sora._modes import frozen
-from sora._passes import bare, input_gradient
+from sora._passes import bare, frozen, input_gradient
 from sora._seeds import mix
 from sora.attacks import fgsm, pgd
 from sora.errors import UserError

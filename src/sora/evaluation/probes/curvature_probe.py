@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sora import curvature as theory
-from sora._modes import frozen
-from sora._passes import bare, cross_entropy
+from sora._passes import bare, cross_entropy, frozen
 from sora.evaluation._examples import Data, examples
 from sora.evaluation._progress import steps
 from sora.evaluation.diagnostics import diagnose

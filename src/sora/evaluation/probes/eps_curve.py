@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sora._modes import frozen
-from sora._passes import bare, input_gradient
+from sora._passes import bare, frozen, input_gradient
 from sora._seeds import mix
 from sora.attacks import pgd
 from sora.evaluation._accuracy import BATCH

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sora._modes import frozen
-from sora._passes import bare, cross_entropy
+from sora._passes import bare, cross_entropy, frozen
 from sora.evaluation._examples import Data, examples
 from sora.evaluation._progress import steps
 from sora.evaluation.probes._plane import axis, pairs, plane

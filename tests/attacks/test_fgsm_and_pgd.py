@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sora.attacks import fgsm, parse, pgd
+from sora.attacks import create, fgsm, pgd
 from sora.errors import UserError
 from sora.threat import L2, Linf, Threat
 
@@ -68,8 +68,8 @@ def test_perturbations_stay_inside_ball_and_box(
 @given(seed=st.integers(0, 99), threat=THREATS)
 def test_ten_restarts_are_never_weaker_than_their_first(seed: int, threat: Threat) -> None:
     model, (x, y) = net(seed), batch(seed, n=30)
-    one = parse("pgd3")(model, x, y, threat, seed=seed)
-    ten = parse("pgd3x10")(model, x, y, threat, seed=seed)
+    one = create("pgd3")(model, x, y, threat, seed=seed)
+    ten = create("pgd3x10")(model, x, y, threat, seed=seed)
     broken = model.eval()(one).argmax(1) != y
     assert torch.equal(ten[broken], one[broken])
     assert accuracy(model, ten, y) <= accuracy(model, one, y)
@@ -80,7 +80,7 @@ def test_ten_restarts_are_never_weaker_than_their_first(seed: int, threat: Threa
 def test_fgsm_is_all_there_is_against_a_linear_two_class_model(seed: int, eps: float) -> None:
     torch.manual_seed(seed)
     model, (x, y) = nn.Sequential(nn.Flatten(), nn.Linear(48, 2)), batch(seed, n=40, classes=2)
-    one, ten = fgsm(model, x, y, Linf(eps)), parse("pgd10")(model, x, y, Linf(eps), seed)
+    one, ten = fgsm(model, x, y, Linf(eps)), create("pgd10")(model, x, y, Linf(eps), seed)
     torch.testing.assert_close(one, ten, atol=2e-6, rtol=0)
 
 

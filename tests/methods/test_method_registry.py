@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -7,10 +9,9 @@ import pytest
 import torch
 
 from sora import methods
-from sora._typed import option
 from sora.errors import UserError
-from sora.methods import _base, _registry, create
-from sora.methods._base import Crafted, Inputs, Method
+from sora.methods import Crafted, Hyper, Inputs, Method, create, option
+from sora.methods._registry import METHODS
 
 from .toys import BALLS, LINF, images, run, two_layer
 
@@ -22,13 +23,13 @@ def toy() -> Iterator[str]:
     """A method that somebody else writes, in their own package."""
 
     @dataclass(frozen=True)
-    class Hyper(_base.Hyper):
+    class NoiseHyper(Hyper):
         gain: float = option(1.0, "noise in multiples of eps", low=0)
 
-    @methods.register("toy-noise", "random noise", forwards="1", backwards="1")
+    @methods.register("toy-noise", "random noise", has_pert_align=False, compilable=True)
     class Noise(Method):
-        hyper_class = Hyper
-        hyper: Hyper
+        hyper_class = NoiseHyper
+        hyper: NoiseHyper
 
         def draw(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return (self.threat.random_start(x) * self.hyper.gain,)
@@ -37,7 +38,7 @@ def toy() -> Iterator[str]:
             return Crafted(self.threat.clamp(batch.x + batch.noise[0]))
 
     yield "toy-noise"
-    _registry._REGISTRY.pop("toy-noise")
+    METHODS.remove("toy-noise")
 
 
 def test_a_method_from_outside_is_created_by_name_and_trains(toy: str) -> None:
@@ -53,8 +54,23 @@ def test_a_method_from_outside_is_created_by_name_and_trains(toy: str) -> None:
 def test_a_method_from_outside_gets_the_same_errors(toy: str) -> None:
     with pytest.raises(UserError, match=r"toy-noise\.gain is -1\.0; allowed: 0 or more"):
         create(toy, LINF, gain=-1)
-    with pytest.raises(UserError, match="registered already"):
+    with pytest.raises(UserError, match="method 'toy-noise' is already registered"):
         methods.register(toy, "again")(methods.info(toy).cls)
+
+
+def test_instance_class_and_registry_have_the_same_record(toy: str) -> None:
+    entry = methods.info(toy)
+    assert create(toy, LINF).info is entry.cls.info is entry
+    assert entry.compilable
+    assert not entry.has_pert_align
+    assert methods.info("pgd-2").cls.info is methods.info("pgd")
+
+
+@pytest.mark.parametrize("first", ["sora.methods.trades", "sora.methods.pgd", "sora.methods._base"])
+def test_the_order_of_names_does_not_depend_on_the_first_import(first: str) -> None:
+    code = f"import {first}, sora.methods; print(*sora.methods.names())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == methods.names()
 
 
 def test_the_order_of_names_is_the_papers() -> None:

@@ -1,8 +1,7 @@
-"""AutoAttack's standard version through the package `pyautoattack`, fitted to the number of classes.
+"""AutoAttack's standard version through the package `pyautoattack`, adapted to the number of classes.
 
-The attacks and their parameters are the package's own. What is added here: targets and parts that exist
-for few classes, a seed that is always given, and isolation of torch's global generator, which the package
-resets.
+The attacks and their parameters are the package's own. This file adds targets and parts that exist for few
+classes, an explicit seed, and isolation of torch's global generator, which the package resets.
 """
 
 from __future__ import annotations
@@ -15,41 +14,47 @@ import torch
 from torch import Tensor, nn
 
 from sora._checks import check_inputs
-from sora._modes import frozen
-from sora._passes import bare
+from sora._passes import bare, frozen
 from sora._seeds import mix
 from sora.attacks._base import Attack
+from sora.attacks._registry import register
 from sora.errors import UserError
 from sora.threat import Threat
 
-PARTS = ("apgd-ce", "apgd-t", "fab-t", "square")
+PARTS = {
+    "apgd-ce": "part of AutoAttack: APGD on the cross-entropy",
+    "apgd-t": "part of AutoAttack: targeted APGD on the DLR loss",
+    "fab-t": "part of AutoAttack: targeted FAB",
+    "square": "part of AutoAttack: random search with 5000 queries, without gradients",
+}
 STEPS = {"apgd-ce": 100, "apgd-t": 100, "fab-t": 100, "square": 5000}
 TARGETED = ("apgd-t", "fab-t")
 LEAST_CLASSES = {"apgd-t": 4}  # its loss compares with the fourth-highest logit; the others need 2
 _NORMS = {"linf": "Linf", "l2": "L2"}
-_QUIET = logging.getLogger("sora.autoattack")  # the package warns per call; zero gradients are told once
+# The package warns about zero gradients in every call; the evaluation reports them once.
+_QUIET = logging.getLogger("sora.autoattack")
 _QUIET.addHandler(logging.NullHandler())
 _QUIET.propagate = False
 
 
 @dataclass(frozen=True)
 class AutoPart(Attack):
-    """One of the four attacks AutoAttack consists of."""
+    """One of the four attacks that AutoAttack consists of."""
 
-    targets: int | None = None  # target classes; unknown until the number of classes is
+    targets: int | None = None  # number of target classes; None until the number of classes is known
 
     @property
     def parts(self) -> tuple[Attack, ...]:
-        """Itself, on the examples the model gets right."""
+        """Itself, on the correctly classified examples."""
         return (self,)
 
     @property
     def passes(self) -> int:
-        """Forward passes when nothing is found: FAB looks twice an iteration."""
+        """Forward passes if no example is broken: FAB makes two per iteration."""
         return (self.targets or 1) * STEPS[self.name] * (2 if self.name == "fab-t" else 1)
 
     def for_classes(self, num_classes: int) -> AutoPart:
-        """With at most as many targets as there are other classes."""
+        """With at most as many target classes as there are other classes."""
         least = LEAST_CLASSES.get(self.name, 2)
         if num_classes < least:
             raise UserError(f"{self.name} needs {least} classes or more, the model has {num_classes}")
@@ -61,7 +66,7 @@ class AutoPart(Attack):
         return super().settings(threat) | own
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
-        """Adversarial examples where one was found, `x` elsewhere."""
+        """Adversarial examples where the attack succeeds, `x` elsewhere."""
         _check(x, y, threat, self.name)
         if threat.eps == 0 or len(x) == 0:
             return x
@@ -69,35 +74,35 @@ class AutoPart(Attack):
         with frozen(model), torch.random.fork_rng(range(torch.cuda.device_count())):
             part = self if self.targets else self.for_classes(_classes(model, x))
             # The package views tensors flat, which channels-last inputs do not allow.
-            found: Tensor = build(part, model, x.device, threat, seed).perturb(x.contiguous(), y)
-        return found.detach()
+            x_adv: Tensor = build(part, model, x.device, threat, seed).perturb(x.contiguous(), y)
+        return x_adv.detach()
 
 
 @dataclass(frozen=True)
 class AutoAttack(Attack):
-    """The standard ensemble: each part attacks what the parts before it have left."""
+    """The standard ensemble: each part attacks the examples that the parts before it did not break."""
 
     members: tuple[AutoPart, ...] = tuple(AutoPart(name) for name in PARTS)
 
     @property
     def parts(self) -> tuple[Attack, ...]:
-        """The four attacks in AutoAttack's order, or those that are defined."""
+        """The four attacks in AutoAttack's order, or those defined for the number of classes."""
         return self.members
 
     def for_classes(self, num_classes: int) -> AutoAttack:
-        """Without the parts that are undefined for few classes, and then under another name."""
-        kept = [part for part in self.members if num_classes >= LEAST_CLASSES.get(part.name, 0)]
-        name = "aa" if len(kept) == len(PARTS) else "aa-reduced"
-        return replace(self, name=name, members=tuple(part.for_classes(num_classes) for part in kept))
+        """Without the parts that are undefined for few classes; its name then says so."""
+        defined = [part for part in self.members if num_classes >= LEAST_CLASSES.get(part.name, 0)]
+        name = "aa" if len(defined) == len(PARTS) else "aa-reduced"
+        return replace(self, name=name, members=tuple(part.for_classes(num_classes) for part in defined))
 
     def settings(self, threat: Threat) -> dict[str, Any]:
-        """Which parts there are and how many target classes they go through."""
+        """The parts, and how many target classes they try."""
         targets = {part.name: part.targets for part in self.members if part.targets}
         own = {"steps": None, "parts": [part.name for part in self.members], "targets": targets}
         return super().settings(threat) | own
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
-        """Adversarial examples where any part found one, `x` elsewhere."""
+        """Adversarial examples where any part succeeds, `x` elsewhere."""
         model, x_adv = bare(model), x.clone()
         with frozen(model), torch.no_grad():
             for part in self.for_classes(_classes(model, x)).members:
@@ -112,18 +117,18 @@ def autoattack(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int
     """AutoAttack, standard version, on one batch; `sora.evaluate` runs it on a data set and can resume.
 
     Args:
-        model: From images in [0, 1] to logits; attacked in evaluation mode and left as it was.
+        model: From images in [0, 1] to logits; attacked in evaluation mode and left unchanged.
         x: Images, shape (B, C, H, W).
         y: Class labels, shape (B,).
         threat: `Linf` or `L2` with the box (0, 1).
-        seed: Seed of all four parts; torch's global generator is left as it was.
+        seed: Seed of all four parts; torch's global generator is left unchanged.
     """
     return AutoAttack("aa")(model, x, y, threat, seed)
 
 
 def build(part: AutoPart, model: nn.Module, device: torch.device, threat: Threat, seed: int) -> Any:
     """The package's own attack object with the parameters of the standard version."""
-    from pyautoattack import AutoAttack as Standard  # only who runs AutoAttack pays for its import
+    from pyautoattack import AutoAttack as Standard  # slow to import, and not needed otherwise
 
     suite = Standard(
         model, norm=_NORMS[threat.norm], eps=threat.eps, seed=seed, version="standard", device=device
@@ -136,8 +141,13 @@ def build(part: AutoPart, model: nn.Module, device: torch.device, threat: Threat
     attack = suite.apgd_targeted if part.name == "apgd-t" else suite.fab
     if part.name == "fab-t":
         attack.targeted = True
-    attack.logger, attack.n_target_classes = _QUIET, part.targets  # the version preset has written 9
+    attack.logger, attack.n_target_classes = _QUIET, part.targets  # the preset of the version is 9
     return attack
+
+
+register("aa", "AutoAttack, standard version: four attacks in turn on the examples still correct")(AutoAttack)
+for _name, _summary in PARTS.items():
+    register(_name, _summary)(AutoPart)
 
 
 def _classes(model: nn.Module, x: Tensor) -> int:

@@ -1,0 +1,96 @@
+"""Every attack by the name that tables, files and flags use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sora._registry import Registry
+from sora.attacks._base import Attack
+from sora.errors import UserError, unknown
+
+
+@dataclass(frozen=True)
+class Info:
+    """A registry entry.
+
+    Attributes:
+        name: The name of the attack, or of the family that a pattern describes.
+        summary: What it does, in one line.
+        cls: The class.
+        pattern: Regular expression for a family of names, e.g. `pgd10` and `pgd50x10`. Its named groups are
+            whole numbers, passed to the class as keyword arguments.
+        examples: Names of such a family to show in lists.
+    """
+
+    name: str
+    summary: str
+    cls: type[Attack]
+    pattern: str = ""
+    examples: tuple[str, ...] = ()
+
+    def build(self, name: str) -> Attack | None:
+        """The attack of that name, if this entry describes it."""
+        match = re.fullmatch(self.pattern or re.escape(self.name), name)
+        if match is None:
+            return None
+        numbers = {key: int(value) for key, value in match.groupdict().items() if value is not None}
+        return self.cls(name, **numbers)
+
+
+ATTACKS: Registry[Info] = Registry("attack", "sora.attacks", order=("clean", "fgsm", "pgd", "autoattack"))
+A = TypeVar("A", bound=type[Attack])
+
+
+def register(
+    name: str, summary: str, *, pattern: str = "", examples: tuple[str, ...] = ()
+) -> Callable[[A], A]:
+    """Class decorator that registers an attack; the arguments are the fields of `Info`."""
+
+    def add(cls: A) -> A:
+        ATTACKS.add(Info(name, summary, cls, pattern, examples))
+        return cls
+
+    return add
+
+
+def names() -> list[str]:
+    """All names; of a family like `pgdK`, some examples."""
+    return [shown for name in ATTACKS.names() for shown in _shown(name)]
+
+
+def info(name: str) -> Info:
+    """The registry entry of an attack, also of one that an installed package offers as an entry point."""
+    for entry in ATTACKS:
+        if name == entry.name or entry.build(name):
+            return entry
+    for other in ATTACKS.names():  # loads entry points, which may have patterns as well
+        entry = ATTACKS.info(other)
+        if name == entry.name or entry.build(name):
+            return entry
+    raise unknown("attack", name, names())
+
+
+def create(name: str) -> Attack:
+    """The attack of that name: one of `names()`, `pgdK` with K steps, or `pgdKxR` with R restarts as well."""
+    name = name.strip().lower()
+    attack = info(name).build(name)
+    if attack is None:  # the name of a family
+        raise unknown("attack", name, names())
+    return attack
+
+
+def create_all(attacks: str | Iterable[str | Attack]) -> list[Attack]:
+    """Several attacks, from a list or from text with commas; each once, in the order given."""
+    items = [item for item in attacks.split(",") if item.strip()] if isinstance(attacks, str) else attacks
+    created = [create(item) if isinstance(item, str) else item for item in items]
+    if not created:
+        raise UserError(f"no attack was given; allowed: {', '.join(names())}")
+    return list({attack.name: attack for attack in created}.values())
+
+
+def _shown(name: str) -> tuple[str, ...]:
+    loaded = [entry for entry in ATTACKS if entry.name == name]
+    return loaded[0].examples or (name,) if loaded else (name,)

@@ -1,0 +1,26 @@
+"""No attack: accuracy on the inputs themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from sora.attacks._base import Attack
+from sora.attacks._registry import register
+from sora.threat import Threat
+
+
+@register("clean", "no attack")
+@dataclass(frozen=True)
+class Clean(Attack):
+    """The identity."""
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
+        """The inputs, unchanged."""
+        return x
+
+    def settings(self, threat: Threat) -> dict[str, Any]:
+        """Radius 0, whatever the threat."""
+        return super().settings(threat) | {"eps": 0.0}

@@ -1,0 +1,49 @@
+"""FGSM: one full step along the gradient's direction, without a random start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from sora._checks import check_inputs
+from sora._passes import bare, frozen, input_gradient
+from sora.attacks._base import Attack
+from sora.attacks._registry import register
+from sora.threat import Threat
+
+
+def fgsm(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, eps: float | None = None) -> Tensor:
+    """One step of length `eps` along the gradient's direction, then clamped to the box; no random start.
+
+    Args:
+        model: From inputs to logits; attacked in evaluation mode and left unchanged.
+        x: Inputs inside the box, shape (B, ...).
+        y: Class labels, shape (B,).
+        threat: The norm and the box.
+        eps: Length of the step instead of the threat's radius; a negative one steps against the gradient.
+    """
+    check_inputs(x, y, threat)
+    with frozen(bare(model)):
+        gradient, _ = input_gradient(bare(model), x, y)
+    return threat.step(x, gradient, threat.eps if eps is None else eps)
+
+
+@register("fgsm", "one step of length eps along the gradient's direction")
+@dataclass(frozen=True)
+class FGSM(Attack):
+    """One full step."""
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
+        """One step along the gradient's direction at `x`."""
+        return fgsm(model, x, y, threat)
+
+    def settings(self, threat: Threat) -> dict[str, Any]:
+        """One step as long as the radius."""
+        return super().settings(threat) | {"steps": 1, "step_size": threat.eps}
+
+    @property
+    def passes(self) -> int:
+        """The gradient and the prediction."""
+        return 2

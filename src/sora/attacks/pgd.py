@@ -1,0 +1,110 @@
+"""PGD with random restarts, in evaluation mode, without a clamp between the leaf and the model."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from sora._checks import check_inputs
+from sora._passes import ascend, bare, cross_entropy, frozen
+from sora.attacks._base import Attack
+from sora.attacks._registry import register
+from sora.errors import UserError
+from sora.threat import Threat
+
+STEP = 0.25  # step size in multiples of eps: 2/255 at 8/255
+
+Select = Literal["any", "max_loss"]
+
+
+def pgd(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    threat: Threat,
+    steps: int = 10,
+    step_size: float | None = None,
+    restarts: int = 1,
+    select: Select = "any",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Projected gradient ascent from random starts; the best last iterate of each example.
+
+    Args:
+        model: From inputs to logits; attacked in evaluation mode and left unchanged.
+        x: Inputs inside the box, shape (B, ...).
+        y: Class labels, shape (B,).
+        threat: The norm ball and the box.
+        steps: Ascent steps per restart.
+        step_size: Length of a step in the units of the input; eps/4 by default.
+        restarts: Independent random starts. The first one does not depend on how many there are.
+        select: `"any"` returns an input that changes the prediction if any restart reaches one;
+            `"max_loss"` the restart of highest loss, as in some published results.
+        generator: Source of the random starts, on the device of `x`; torch's global one by default.
+    """
+    check_inputs(x, y, threat)
+    if steps < 1 or restarts < 1:
+        raise UserError(f"pgd with {steps} steps and {restarts} restarts; both must be 1 or more")
+    length = STEP * threat.eps if step_size is None else step_size
+    model = bare(model)
+
+    def restart(inputs: Tensor, labels: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """The last iterate of one restart and its score: 1 for a success, or the loss."""
+        start = threat.clamp(inputs + noise)
+        at, _ = ascend(lambda z: cross_entropy(z, labels), model, inputs, start, threat, steps, length)
+        with torch.no_grad():
+            logits = model(at)
+        if select == "any":
+            return at, (logits.argmax(1) != labels).float()
+        return at, cross_entropy(logits, labels, "none")
+
+    with frozen(model):
+        best, score = restart(x, y, threat.random_start(x, generator))
+        for _ in range(restarts - 1):
+            noise = threat.random_start(x, generator)
+            # A success cannot be improved: later restarts attack the remaining examples only.
+            rows = (score <= 0).nonzero()[:, 0] if select == "any" else torch.arange(len(x), device=x.device)
+            if len(rows) == 0:
+                break
+            candidate, new = restart(x[rows], y[rows], noise[rows])
+            better = new > score[rows]
+            best[rows[better]], score[rows[better]] = candidate[better], new[better]
+    return best
+
+
+@register(
+    "pgd",
+    "K projected steps of eps/4 (pgdK), the best of R random starts (pgdKxR)",
+    pattern=r"pgd(?P<steps>[1-9]\d{0,4})(x(?P<restarts>[1-9]\d{0,3}))?",
+    examples=("pgd10", "pgd50x10"),
+)
+@dataclass(frozen=True)
+class PGD(Attack):
+    """Steps of eps/4; an example is robust only if every restart fails."""
+
+    steps: int = 10
+    restarts: int = 1
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
+        """The last iterate of a successful restart, if there is one."""
+        generator = torch.Generator(x.device).manual_seed(seed)
+        return pgd(model, x, y, threat, self.steps, restarts=self.restarts, generator=generator)
+
+    def settings(self, threat: Threat) -> dict[str, Any]:
+        """Steps of a quarter of the radius."""
+        own = {"steps": self.steps, "step_size": STEP * threat.eps, "restarts": self.restarts}
+        return super().settings(threat) | own
+
+    @property
+    def stream(self) -> int:
+        """One for all of PGD: more restarts begin with the same ones, so they can only be stronger."""
+        return zlib.crc32(b"pgd")
+
+    @property
+    def passes(self) -> int:
+        """Each step, the prediction of each restart, and the final prediction."""
+        return self.restarts * (self.steps + 1) + 1

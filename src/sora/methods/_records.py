@@ -1,0 +1,125 @@
+"""What a training method is made of: its registry entry, its hyper-parameters, and the data of one step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from torch import Tensor
+
+from sora._passes import Scale
+from sora._typed import Options, option
+
+if TYPE_CHECKING:
+    from sora.methods._base import Method
+
+
+@dataclass(frozen=True)
+class Info:
+    """A registry entry: all that the rest of the package needs to know about a method.
+
+    Attributes:
+        name: The name it is created by.
+        summary: What it does, in one line.
+        cls: The class.
+        paper: Authors and title.
+        venue: Where it was published, ending in the year.
+        forwards: Forward passes over one batch in one step.
+        backwards: Backward passes over one batch in one step; `in` marks those to the input only.
+        paper_cost: Forward and backward passes as the SORA paper counts them.
+        memory: Memory it needs beyond that of ordinary training.
+        norms: The norms it is defined for.
+        needs: What a training loop must provide, and other unusual requirements.
+        uses_input_gradient: It needs the input gradient of the weight update, even if `observing` is off.
+        compilable: `craft` and `objective` are functions of tensors that `torch.compile` can trace.
+        single_process: It stores what one process saw, so it cannot train in several processes.
+        has_pert_align: Its steps define PertAlign, which the guard needs.
+        crafts_in_attack_mode: All of `craft` runs in the attack's mode; otherwise it switches modes itself.
+        family: The method whose hyper-parameters it has: a preset's base method, otherwise its own name.
+        preset: Hyper-parameters that a preset changes.
+        in_all: Whether `--methods all` includes it.
+    """
+
+    name: str
+    summary: str
+    cls: type[Method]
+    paper: str = ""
+    venue: str = ""
+    forwards: str = ""
+    backwards: str = ""
+    paper_cost: str = ""
+    memory: str = "-"
+    norms: tuple[str, ...] = ("linf",)
+    needs: tuple[str, ...] = ()
+    uses_input_gradient: bool = False
+    compilable: bool = False
+    single_process: bool = False
+    has_pert_align: bool = True
+    crafts_in_attack_mode: bool = True
+    family: str = ""
+    preset: Mapping[str, Any] = field(default_factory=dict)
+    in_all: bool = True
+
+
+@dataclass(frozen=True)
+class Hyper(Options):
+    """Hyper-parameters that every method has; a method's own class inherits from this one."""
+
+    attack_mode: Literal["train", "eval"] = option("train", "mode of BatchNorm and Dropout while crafting")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The input of one step: the batch, what is known about it, and the noise to use."""
+
+    x: Tensor
+    y: Tensor
+    noise: tuple[Tensor, ...]
+    index: Tensor | None = None
+    transform: Any = None
+    loss_scale: Scale = None
+
+
+class Crafted(NamedTuple):
+    """The result of `craft`: the adversarial batch and what later parts of the step need.
+
+    Attributes:
+        x_adv: The input to train on.
+        gradient: g, the input gradient at the attack's start point, if PertAlign is defined.
+        second: Replaces g' where the paper compares two gradients of the attack.
+        logits: At the start point, detached.
+        penalty: Added to the loss; it may carry a graph.
+        step_size: Of the attack, for the log.
+        extras: For `update_state` and the log.
+    """
+
+    x_adv: Tensor
+    gradient: Tensor | None = None
+    second: Tensor | None = None
+    logits: Tensor | None = None
+    penalty: Tensor | None = None
+    step_size: Tensor | float | None = None
+    extras: Mapping[str, Tensor] = MappingProxyType({})
+
+
+class Learned(NamedTuple):
+    """The result of `learn`: loss, logits and the free input gradient g', all detached."""
+
+    loss: Tensor
+    logits: Tensor
+    gradient: Tensor | None
+
+
+class StepOutput(NamedTuple):
+    """The numbers of one step, as tensors on the device; NaN where a method does not define them."""
+
+    loss: Tensor
+    accuracy: Tensor
+    pert_align: Tensor
+    linearity: Tensor
+    step_size: Tensor
+    x_adv: Tensor
+    logits: Tensor
+    extras: dict[str, Tensor]

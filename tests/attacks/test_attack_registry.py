@@ -1,0 +1,139 @@
+"""Attacks by name, the settings stored next to each accuracy, and attacks from other packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sora import attacks, evaluate
+from sora.attacks import Attack, create, create_all
+from sora.attacks._registry import ATTACKS
+from sora.errors import UserError
+from sora.threat import L2, Linf, Threat
+
+
+def test_settings_match_the_definition() -> None:
+    threat = Linf("8/255")
+    assert create("clean").settings(threat)["eps"] == 0
+    assert create("fgsm").settings(threat) == {
+        "norm": "linf",
+        "eps": 8 / 255,
+        "steps": 1,
+        "step_size": 8 / 255,
+        "restarts": 1,
+    }
+    settings = create("pgd50x10").settings(threat)
+    assert (settings["steps"], settings["step_size"], settings["restarts"]) == (50, 2 / 255, 10)
+    assert create("pgd7").settings(L2(1.0))["step_size"] == 0.25
+
+
+def test_names_are_listed_in_order_and_all_can_be_created() -> None:
+    listed = ["clean", "fgsm", "pgd10", "pgd50x10", "aa", "apgd-ce", "apgd-t", "fab-t", "square"]
+    assert attacks.names() == listed
+    assert [attack.name for attack in create_all(listed)] == listed
+
+
+def test_text_with_commas_gives_each_attack_once() -> None:
+    assert [attack.name for attack in create_all(" FGSM,clean,,fgsm ")] == ["fgsm", "clean"]
+
+
+@pytest.mark.parametrize("name", attacks.names())
+def test_every_attack_has_a_summary(name: str) -> None:
+    assert attacks.info(name).summary
+
+
+def test_a_family_of_names_has_one_entry() -> None:
+    assert attacks.info("pgd7x3") is attacks.info("pgd10") is attacks.info("pgd")
+
+
+@pytest.mark.parametrize("name", ["pdg10", "pgd", "pgd0", "pgd10x", "pgd10x0", "pgd-10", "autoattack", ""])
+def test_an_unknown_name_is_refused_with_the_allowed_ones(name: str) -> None:
+    with pytest.raises(UserError, match=r"unknown attack .*allowed: aa, apgd-ce"):
+        create(name)
+
+
+def test_the_nearest_name_is_suggested() -> None:
+    with pytest.raises(UserError, match="did you mean 'pgd10'"):
+        create("pdg10")
+    with pytest.raises(UserError, match="no attack was given"):
+        create_all(" , ")
+
+
+@pytest.fixture
+def brightness() -> Iterator[str]:
+    """An attack that somebody else writes: every pixel brighter by K percent of eps."""
+
+    @attacks.register(
+        "bright",
+        "brighter by K percent of eps",
+        pattern=r"bright(?P<percent>\d+)",
+        examples=("bright50",),
+    )
+    @dataclass(frozen=True)
+    class Brightness(Attack):
+        percent: int = 100
+
+        def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
+            return threat.clamp(x + threat.eps * self.percent / 100)
+
+        def settings(self, threat: Threat) -> dict[str, Any]:
+            return super().settings(threat) | {"steps": 1}
+
+    yield "bright"
+    ATTACKS.remove("bright")
+
+
+class BrightIsOne(nn.Module):
+    """Class 1 where the mean is above a threshold."""
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__()
+        self.threshold = threshold
+
+    def forward(self, x: Tensor) -> Tensor:
+        excess = x.flatten(1).mean(1) - self.threshold
+        return torch.stack((-excess, excess), 1)
+
+
+def test_a_registered_attack_works_in_evaluate(brightness: str) -> None:
+    x, y = torch.full((4, 1, 2, 2), 0.5), torch.zeros(4, dtype=torch.long)
+    result = evaluate(BrightIsOne(0.58), (x, y), Linf(0.1), attacks="clean,bright50,bright100")
+    assert result.accuracy == {"clean": 1.0, "bright50": 1.0, "bright100": 0.0}
+    assert result.attacks["bright100"]["steps"] == 1
+
+
+def test_a_registered_attack_is_listed_and_its_name_is_taken(brightness: str) -> None:
+    assert attacks.names()[-1] == "bright50"
+    with pytest.raises(UserError, match="attack 'bright' is already registered"):
+        attacks.register(brightness, "again")(Attack)
+
+
+def test_an_attack_of_an_installed_package_is_found_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jitter_attack.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from sora.attacks import Attack, register\n"
+        "@register('jitter', 'K random tries', pattern=r'jitter(?P<tries>[1-9])', examples=('jitter3',))\n"
+        "@dataclass(frozen=True)\n"
+        "class Jitter(Attack):\n"
+        "    tries: int = 1\n"
+        "    def __call__(self, model, x, y, threat, seed=0):\n"
+        "        return x\n"
+    )
+    package = tmp_path / "jitter_attack-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Name: jitter-attack\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[sora.attacks]\njitter = jitter_attack\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        assert "jitter" in attacks.names()
+        assert create("jitter4").name == "jitter4"
+    finally:
+        ATTACKS.remove("jitter")
