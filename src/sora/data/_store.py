@@ -1,4 +1,4 @@
-"""A packed data set: ROOT/NAME/{train,val,test}_{images,labels}.npy and meta.json."""
+"""Reading a packed data set: ROOT/NAME/{train,val,test}_{images,labels}.npy and meta.json."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sora.data._npy import Header, read_header
 from sora.data._progress import progress
-from sora.data._store import Dataset, ImageSet
+from sora.data.dataset import Dataset, ImageSet
 from sora.errors import UserError
 
 MEMORY_BUDGET = 1 << 30
@@ -25,29 +25,30 @@ MEMORY_BUDGET = 1 << 30
 SPLITS = ("train", "val", "test")
 FORMAT = 1
 LEFT_OUT = -1
-"""Label of a row whose picture was bad."""
+"""Label of a row that stands for an unreadable image."""
 DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, TokenError)
-"""What reading a damaged store raises."""
-NOT_OURS = "is no packed data set; move it elsewhere or choose another --data-dir"
+"""The exceptions that reading a damaged store raises."""
+NOT_OURS = "is not a packed data set; move it elsewhere or choose another --data-dir"
 
 
 def open_store(folder: Path, name: str) -> Dataset:
     """The data set in a folder; large arrays are memory-mapped."""
-    _refuse_strange(folder)
+    _refuse_foreign(folder)
     try:
         meta = read_meta(folder)
-        sets = {split: _read(folder, split, len(meta["classes"])) for split in meta["splits"]}
+        classes = tuple(meta["classes"])
+        sets = {split: _read(folder, split, len(classes), meta["splits"][split]) for split in meta["splits"]}
         train, test, val, side = sets["train"], sets["test"], sets.get("val"), meta["test_size"]
     except DAMAGE as error:
         raise UserError(f"{folder} is damaged ({error}); remove it and get {name} again") from None
     if side:
         test, val = test.center(side, side), val and val.center(side, side)
-    return Dataset(name, train, test, val, tuple(meta["classes"]), folder)
+    return Dataset(name, train, test, val, classes, folder)
 
 
 def survey(folder: Path) -> dict[str, int]:
-    """Images in each split, from meta.json and headers alone; raises one of `DAMAGE` if it is damaged."""
-    _refuse_strange(folder)
+    """Number of images in each split, from meta.json and headers alone; raises one of `DAMAGE`."""
+    _refuse_foreign(folder)
     meta, counts = read_meta(folder), {}
     for split in meta["splits"]:
         images, labels = (_header(folder / f"{split}_{kind}.npy") for kind in ("images", "labels"))
@@ -60,50 +61,50 @@ def _header(path: Path) -> Header:
     with path.open("rb") as file:
         header = read_header(file)
     if path.stat().st_size != header.start + math.prod(header.shape) * header.dtype.itemsize:
-        raise ValueError(f"{path.name} breaks off")
+        raise ValueError(f"{path.name} is truncated")
     return header
 
 
 def _check(split: str, images: Header | NDArray[Any], labels: Header | NDArray[Any]) -> None:
-    right = images.dtype == np.uint8 and len(images.shape) == 4 and labels.dtype == np.int64
-    if not right or labels.shape != images.shape[:1]:
-        raise ValueError(f"{split} does not hold uint8 images and as many labels")
+    valid = images.dtype == np.uint8 and len(images.shape) == 4 and labels.dtype == np.int64
+    if not valid or labels.shape != images.shape[:1]:
+        raise ValueError(f"{split} does not contain uint8 images and as many labels")
 
 
-def _refuse_strange(folder: Path) -> None:
-    """Raise if we never wrote here: to call it damaged would make the user remove it."""
+def _refuse_foreign(folder: Path) -> None:
+    """Raise if this package did not create the folder: calling it damaged would make the user remove it."""
     if folder.is_dir() and not (folder / "meta.json").exists() and origin_of(folder) is None:
         raise UserError(f"{folder} {NOT_OURS}")
 
 
-def _read(folder: Path, split: str, classes: int) -> ImageSet:
+def _read(folder: Path, split: str, classes: int, hashes: Mapping[str, str]) -> ImageSet:
     path = folder / f"{split}_images.npy"
-    # "c": pages are private copies once written to, as torch wants writable memory and the file must stay.
-    mapped = "c" if path.stat().st_size > MEMORY_BUDGET else None
-    images = np.load(path, mmap_mode=mapped, allow_pickle=False)  # type: ignore[arg-type]
+    # "c", copy on write: torch requires writable memory, and the file must not change.
+    mode = "c" if path.stat().st_size > MEMORY_BUDGET else None
+    images = np.load(path, mmap_mode=mode, allow_pickle=False)  # type: ignore[arg-type]
     labels = np.load(folder / f"{split}_labels.npy", allow_pickle=False)
     _check(split, images, labels)
     if len(labels) and not (labels.min() >= LEFT_OUT and labels.max() < classes):
         raise ValueError(f"{split} has labels outside 0..{classes - 1}")
-    whole = ImageSet(torch.from_numpy(images), torch.from_numpy(labels))
+    whole = ImageSet(torch.from_numpy(images), torch.from_numpy(labels), images_hash=hashes["images"])
     return whole if (labels >= 0).all() else whole.subset((whole.labels >= 0).nonzero()[:, 0])
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
     """A store's meta.json: format, classes, test_size, splits with hashes, counts."""
-    meta: dict[str, Any] = json.loads((folder / "meta.json").read_text())
+    meta: dict[str, Any] = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     if meta["format"] != FORMAT:
         raise ValueError(f"format {meta['format']}, expected {FORMAT}")
     return meta
 
 
 def origin_of(folder: Path) -> str | None:
-    """What a store, finished or not, was built from."""
-    return (folder / "origin").read_text() if (folder / "origin").exists() else None
+    """What a store, complete or not, was built from; None if this is not a store."""
+    return (folder / "origin").read_text(encoding="utf-8") if (folder / "origin").exists() else None
 
 
 def is_store(folder: Path) -> bool:
-    """Whether we packed this folder; another may hold somebody's originals."""
+    """Whether this package packed the folder; any other may contain a user's originals."""
     return (folder / "origin").is_file() and (folder / "meta.json").is_file()
 
 
@@ -124,6 +125,6 @@ def listing(files: Iterable[Path]) -> str:
 
 
 def cache_name(path: Path, *options: object) -> str:
-    """A store's name for data that has none: told apart by path and options, readable in a listing."""
+    """A store's name for data without a registered one: unique per path and options, and readable."""
     key = hashlib.sha256(repr((str(path), *options)).encode()).hexdigest()[:12]
     return f"{re.sub('[^A-Za-z0-9]+', '-', path.stem).strip('-') or 'data'}-{key}"

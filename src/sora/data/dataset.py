@@ -1,18 +1,18 @@
-"""What a data set is: uint8 images and labels, looked at through views that never copy them."""
+"""A data set: uint8 images and labels, selected from by views that never copy them."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from sora._seeds import mix
-from sora.errors import UserError
-
-SPLIT_SEED = 0x50A  # a constant: every method and every run must see the same images
+_HASH_BLOCK = 1 << 24
+"""Bytes of images that are gathered and hashed together."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,9 @@ class ImageSet:
     labels: Tensor
     """int64, one per image of this view."""
     rows: Tensor | None = None
-    """Positions in `images`; None stands for all of them."""
+    """Positions in `images`; None selects all of them."""
+    images_hash: str | None = None
+    """Hash of the whole base array, if it was recorded when the array was packed."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -35,7 +37,7 @@ class ImageSet:
         return replace(self, labels=self.labels[positions], rows=rows)
 
     def center(self, height: int, width: int) -> ImageSet:
-        """The view of every image's central part."""
+        """The view of the central part of every image."""
         top, left = (self.images.shape[1] - height) // 2, (self.images.shape[2] - width) // 2
         return replace(self, images=self.images[:, top : top + height, left : left + width])
 
@@ -51,10 +53,35 @@ class ImageSet:
             x = self.gather(positions).to(device).float().div_(255)
             yield x, self.labels[positions].to(device)
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short hash of the images and labels of this view.
+
+        If the hash of the base array is known, that hash and the selection identify the images without
+        reading them. Otherwise all of them are read once.
+        """
+        result = hashlib.blake2b(digest_size=8)
+        shape = (len(self), *self.images.shape[1:])
+        if self.images_hash is not None:
+            result.update(repr((self.images_hash, shape, self.images.storage_offset())).encode())
+            result.update(_bytes(torch.arange(len(self)) if self.rows is None else self.rows))
+        else:
+            result.update(repr(shape).encode())
+            step = max(1, _HASH_BLOCK // max(1, self.images[0].numel() if len(self) else 1))
+            for start in range(0, len(self), step):
+                positions = torch.arange(start, min(start + step, len(self)))
+                result.update(_bytes(self.gather(positions).permute(0, 2, 3, 1)))
+        result.update(_bytes(self.labels))
+        return result.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.contiguous().cpu().numpy().tobytes()
+
 
 @dataclass(frozen=True)
 class Dataset:
-    """A named data set; `val` is the source's own validation split where it has one."""
+    """A named data set; `val` is the source's own validation split, if it has one."""
 
     name: str
     train: ImageSet
@@ -62,11 +89,17 @@ class Dataset:
     val: ImageSet | None
     classes: tuple[str, ...]
     folder: Path | None = None
-    """Where it is packed, if it is."""
+    """The folder it is packed in, if any."""
+
+    @property
+    def splits(self) -> dict[str, ImageSet]:
+        """The splits it has, by name."""
+        sets = {"train": self.train, "val": self.val, "test": self.test}
+        return {split: images for split, images in sets.items() if images is not None}
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return len(self.classes)
 
     @property
@@ -76,67 +109,11 @@ class Dataset:
 
     @property
     def image_size(self) -> tuple[int, int]:
-        """(H, W) of what the model is tested on; training images may be larger (ImageNet-100)."""
+        """(H, W) of the images the model is tested on; training images may be larger (ImageNet-100)."""
         return self.test.images.shape[1], self.test.images.shape[2]
 
-
-@dataclass(frozen=True)
-class Splits:
-    """What one run trains on, looks at while it trains, and is judged by. No image is in two of them."""
-
-    train: ImageSet
-    holdout: ImageSet
-    test: ImageSet
-
-
-def split(
-    dataset: Dataset,
-    *,
-    holdout: int | None = None,
-    limit_train: int | None = None,
-    limit_test: int | None = None,
-) -> Splits:
-    """Cut a data set into training, held-out and test images, with the proportions of its classes.
-
-    Args:
-        dataset: the whole set.
-        holdout: how many images to hold out. They come from the source's own validation split if it
-            has one (None takes all of it), else from the training images (None takes 10 %, at most
-            1,000). 0 holds nothing out; a validation split is then unused, never trained on.
-        limit_train: train on this many of the images that are left.
-        limit_test: test on this many images.
-    """
-    train, val = dataset.train, dataset.val
-    if val is None:
-        count = min(1000, len(train) // 10) if holdout is None else holdout
-        chosen = _choose(train.labels, count, f"--holdout: {dataset.name}'s training set")
-        kept = torch.ones(len(train), dtype=torch.bool).index_fill_(0, chosen, False)
-        held, train = train.subset(chosen), train.subset(kept.nonzero()[:, 0])
-    else:
-        held = _limit(val, holdout, f"--holdout: {dataset.name}'s validation set")
-    return Splits(
-        train=_limit(train, limit_train, f"--limit-train: {dataset.name}'s training set"),
-        holdout=held.center(*dataset.image_size),
-        test=_limit(dataset.test, limit_test, f"--limit-test: {dataset.name}'s test set"),
-    )
-
-
-def stratified(labels: Tensor, count: int, seed: int) -> Tensor:
-    """`count` positions, sorted, drawn so that every class keeps its share to within one image."""
-    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    by_class = shuffled[labels[shuffled].argsort(stable=True)]
-    sizes = labels.bincount()
-    # An image's place within its class, as a fraction: taking the smallest takes evenly from all classes.
-    place = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes)[labels[by_class]]
-    fraction = (place + 0.5) / sizes[labels[by_class]]
-    return by_class[fraction.argsort(stable=True)[:count]].sort().values
-
-
-def _limit(images: ImageSet, count: int | None, what: str) -> ImageSet:
-    return images if count is None else images.subset(_choose(images.labels, count, what))
-
-
-def _choose(labels: Tensor, count: int, what: str) -> Tensor:
-    if not 0 <= count <= len(labels):
-        raise UserError(f"{what} has {len(labels)} images, {count} were asked for")
-    return stratified(labels, count, mix(SPLIT_SEED, count))
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short hash of the images and labels of all splits: 16 hexadecimal digits."""
+        text = " ".join(f"{split} {images.fingerprint}" for split, images in self.splits.items())
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
