@@ -13,7 +13,7 @@ from sora.data import Dataset
 from sora.errors import RunError
 from sora.settings import Resolved, Settings
 from sora.training import distributed
-from sora.training.allocator import keep_freed_memory
+from sora.training._allocator import keep_freed_memory
 from sora.training.guard_actions import GuardActions
 from sora.training.hooks import Hook
 from sora.training.periodic import Evaluations, Monitors, Snapshots
