@@ -24,7 +24,19 @@ _HOMES = {
     "load": "training",
     "Guard": "training",
 }
-_ROOMS = ("attacks", "curvature", "data", "evaluation", "methods", "models", "report", "threat", "training")
+_ROOMS = (
+    "attacks",
+    "curvature",
+    "data",
+    "evaluation",
+    "methods",
+    "metrics",
+    "models",
+    "probes",
+    "runs",
+    "threat",
+    "training",
+)
 
 __all__ = [
     "L2",

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 
 import tyro
 
+from sora import probes
 from sora._files import read_json_lines
 from sora.cli._parse import parse
 from sora.cli.compare import show, train_and_compare
-from sora.report.curves import training_picture
+from sora.runs import RunFolder
 from sora.training.config import TrainConfig, defaults
 
 METHODS = ("fgsm", "sora")
@@ -50,7 +51,8 @@ def run(argv: list[str]) -> int:
     for name, place in runs.items():
         print(story(name, comparison["methods"][name], read_json_lines(place / "evals.jsonl")))
     picture = folder / "demo.png"
-    training_picture(runs, picture, "digits, linf eps 0.15")
+    probe = probes.create("training", title="digits, linf eps 0.15")
+    probe.picture({name: probe.measure(RunFolder(place)) for name, place in runs.items()}, picture)
     print(f"\npicture: {picture}")
     return 0
 

@@ -16,15 +16,17 @@ from torch import nn
 
 import sora
 from sora import data
+from sora._files import plain
 from sora.attacks import parse_all
 from sora.cli._evaluate_tables import attack_table, class_table, confusion_table, threat_table
 from sora.cli._parse import parse, parse_set
 from sora.cli._tables import VERDICT_STYLE
 from sora.data import Dataset
 from sora.errors import UserError
-from sora.evaluation import BATCH, Evaluation, doubts, verdict
-from sora.evaluation.card import PROTOCOL, Subject, write_card
-from sora.evaluation.files import evaluate_into, full_record, plain
+from sora.evaluation import BATCH, Evaluation, warnings_about
+from sora.evaluation.card import PROTOCOL, ModelFacts, write_card
+from sora.evaluation.records import evaluate_into, full_record
+from sora.runs import RunFolder
 from sora.threat import Threat, threat
 from sora.training.config import TrainConfig, defaults
 from sora.training.distributed import pick_device, process_group, rank, world
@@ -107,7 +109,7 @@ def run(argv: list[str]) -> int:
     with process_group(device):
         first = rank() == 0
         found = evaluate_into(
-            judged.folder,
+            RunFolder(judged.folder),
             judged.model,
             data.split(judged.dataset, holdout=0, limit_test=limit).test,
             _threats(flags, judged.config),
@@ -123,7 +125,7 @@ def run(argv: list[str]) -> int:
     if first and flags.card:
         trained_for = judged.config.threat()  # the headline, where it was evaluated
         ordered = sorted(found, key=lambda evaluation: evaluation.threat != trained_for)
-        write_card(judged.folder, _subject(judged), ordered)
+        write_card(RunFolder(judged.folder), _facts(judged), ordered)
     if first:
         _print(flags, judged, found)
     return 0
@@ -185,15 +187,15 @@ def _threats(flags: Flags, config: TrainConfig) -> list[Threat]:
     return list(dict.fromkeys(found))
 
 
-def _subject(judged: Judged) -> Subject:
+def _facts(judged: Judged) -> ModelFacts:
     config = judged.config
     if not judged.summary:
-        return Subject(judged.folder.name, config.model, judged.dataset.name, judged.load)
+        return ModelFacts(judged.folder.name, config.model, judged.dataset.name, judged.load)
     settings = ("method", "norm", "eps", "epochs", "batch_size", "optimizer", "lr", "schedule", "augment")
     training = {key: getattr(config, key) for key in (*settings, "weight_decay", "seed")} | config.set
     training |= {key: judged.summary.get(key) for key in ("n_train", "train_seconds", "weights")}
     name = f"{config.method} {config.model} {config.dataset}"
-    return Subject(name, config.model, judged.dataset.name, judged.load, training)
+    return ModelFacts(name, config.model, judged.dataset.name, judged.load, training)
 
 
 def _print(flags: Flags, judged: Judged, found: Sequence[Evaluation]) -> None:
@@ -206,14 +208,13 @@ def _print(flags: Flags, judged: Judged, found: Sequence[Evaluation]) -> None:
     console.print(attack_table(found[0]) if len(found) == 1 else threat_table(found))
     for evaluation in found:
         where = f"{evaluation.threat.norm} {evaluation.threat.given}"
-        if {"fgsm", "pgd10"} <= evaluation.accuracy.keys():
-            word = verdict(evaluation.accuracy)
-            console.print(f"{where}: [{VERDICT_STYLE[word]}]{word}[/]")
-        for text in doubts(evaluation):
+        if evaluation.verdict:
+            console.print(f"{where}: [{VERDICT_STYLE[evaluation.verdict]}]{evaluation.verdict}[/]")
+        for text in warnings_about(evaluation):
             console.print(f"{where}: warning: {text}", style="yellow", markup=False)
         if flags.per_class:
             console.print(class_table(evaluation, judged.dataset.classes))
         if flags.confusion:
             console.print(confusion_table(evaluation, flags.confusion, judged.dataset.classes))
     console.print(PROTOCOL, style="dim", markup=False)
-    console.print(f"n = {found[0].n} images of {judged.dataset.name}; {judged.folder / 'evaluation.json'}")
+    console.print(f"n = {found[0].n} images of {judged.dataset.name}; {RunFolder(judged.folder).evaluations}")

@@ -109,7 +109,7 @@ class RunFolder:
         """What rebuilds the network, and which weights were handed over."""
         if not self._model.exists():
             raise UserError(f"there is no finished run in {str(self.path)!r}: it has no {self._model.name}")
-        return self._read_json(self._model)
+        return dict(self._read_json(self._model))
 
     def write_model(self, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
         """Write the final weights, then the description that says they are complete."""
@@ -124,7 +124,7 @@ class RunFolder:
 
     def read_summary(self) -> dict[str, Any]:
         """The summary; empty for a run that has not finished."""
-        return self._read_json(self._summary) if self._summary.exists() else {}
+        return dict(self._read_json(self._summary)) if self._summary.exists() else {}
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary: from now on the run counts as finished."""
@@ -147,7 +147,7 @@ class RunFolder:
         records = self._read_json(self.evaluations, list)
         if not all(isinstance(record, dict) for record in records):
             raise RunError(f"{self.evaluations} is not a list of records; move it away to start a new one")
-        return records
+        return list(records)
 
     def write_evaluations(self, records: list[dict[str, Any]]) -> None:
         """Replace the evaluation records, one per line."""
@@ -211,5 +211,5 @@ class RunFolder:
         except (ValueError, UnicodeDecodeError) as error:
             raise RunError(f"{path} is damaged ({error}); move it away to go on without it") from None
         if not isinstance(value, kind):
-            raise RunError(f"{path} is damaged: expected a {kind.__name__}")
+            raise RunError(f"{path} is damaged: expected a {kind.__name__}; move it away to go on without it")
         return value

@@ -14,7 +14,7 @@ from sora import data, methods, models
 from sora._typed import Options, option
 from sora.attacks import parse as parse_attack
 from sora.errors import UserError, unknown
-from sora.evaluation.diagnostics import check_names
+from sora.metrics import check_metrics
 from sora.threat import Threat, parse_eps, threat
 
 RESUMABLE = ("out", "device", "threads", "monitor", "monitor_every")  # may differ when a run goes on
@@ -93,7 +93,7 @@ class TrainConfig(Options):
         data.Augment.parse(self.augment)
         for name in self.attacks:
             parse_attack(name)
-        check_names(self.monitor)
+        check_metrics(self.monitor)
         for key in self.set:
             if key.split(".")[0] not in (entry.family, "model"):
                 raise UserError(f"{key!r} belongs to another method than {self.method!r}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from sora import metrics
 from sora.data import ImageSet
 from sora.data._store import stratified
 from sora.errors import UserError
-from sora.evaluation.diagnostics import diagnose
 from sora.threat import Threat
 
 MOST = 256  # images looked at: enough for a curve, cheap enough for every step
@@ -18,7 +18,7 @@ class Monitors:
     """Which numbers are wanted and how often; always the same images and the same noise.
 
     Args:
-        names: From `sora.evaluation.diagnostics.DIAGNOSTICS`; none: nothing is ever due.
+        names: From `sora.metrics.names()`; if empty, nothing is ever due.
         every: Steps between two looks.
         images: The held-out slice.
         threat: The norm ball of the training.
@@ -41,4 +41,4 @@ class Monitors:
 
     def look(self, model: nn.Module) -> dict[str, float]:
         """The numbers of the model as it is, and how many images they are of."""
-        return {**diagnose(model, self.x, self.y, self.threat, self.names), "n": len(self.y)}
+        return {**metrics.measure(model, self.x, self.y, self.threat, self.names), "n": len(self.y)}

@@ -1,4 +1,4 @@
-"""What all pictures share: no screen, one place for colours, whole files only."""
+"""Helpers that all pictures share. Importing this imports matplotlib: do so only to draw a picture."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import matplotlib
 
-matplotlib.use("Agg")  # writing files needs no screen
+matplotlib.use("Agg")  # draws into files and works without a screen
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,19 +15,21 @@ from matplotlib.figure import Figure
 RED, BLUE, GREEN, GREY = "#c1272d", "#0b6e99", "#3c8d40", "#888888"
 
 
-def panels(count: int, width: float = 5.0, height: float = 3.8) -> tuple[Figure, list[Axes]]:
-    """A figure with `count` panels, at most three a row."""
-    columns = min(count, 3)
+def panels(
+    count: int, width: float = 5.0, height: float = 3.8, columns: int = 3
+) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` panels, at most `columns` per row."""
+    columns = min(count, columns)
     rows = math.ceil(count / columns)
     figure, grid = plt.subplots(rows, columns, figsize=(width * columns, height * rows), squeeze=False)
-    found = list(grid.flat)
-    for spare in found[count:]:
-        spare.axis("off")
-    return figure, found[:count]
+    axes = list(grid.flat)
+    for unused in axes[count:]:
+        unused.axis("off")
+    return figure, axes[:count]
 
 
 def save(figure: Figure, file: Path, dpi: int = 110) -> None:
-    """Write and rename, then forget the figure."""
+    """Write the picture under a temporary name, rename it, and close the figure."""
     if figure.get_layout_engine() is None:
         figure.tight_layout()
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,10 @@
-"""What an evaluation found: predictions under each attack, and the numbers that follow from them."""
+"""The result of an evaluation: predictions under each attack, and the numbers computed from them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +19,7 @@ Z = 1.959963984540054  # two-sided 95 % of a normal distribution
 
 
 def wilson(successes: int, n: int) -> tuple[float, float]:
-    """The 95 % interval of a proportion (Wilson's score interval, sound also near 0 and 1)."""
+    """The 95 % interval of a proportion (Wilson's score interval, valid also near 0 and 1)."""
     share = successes / n
     centre = (share + Z**2 / (2 * n)) / (1 + Z**2 / n)
     half = Z / (1 + Z**2 / n) * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
@@ -28,11 +28,11 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
 
 
 def verdict(accuracy: Mapping[str, float]) -> str:
-    """Whether FGSM accuracy can be believed: `healthy`, `suspect` or `overfitted`.
+    """Whether FGSM accuracy can be trusted: `healthy`, `suspect` or `overfitted`.
 
-    Overfitted when PGD-10 accuracy is under a quarter of FGSM accuracy, healthy when at least half, else
-    suspect. An FGSM accuracy of 0 leaves nothing to compare and is suspect: a model without any robustness
-    is not catastrophically overfitted, but it is not healthy either.
+    Overfitted when PGD-10 accuracy is below a quarter of FGSM accuracy, healthy when it is at least half,
+    otherwise suspect. With an FGSM accuracy of 0 there is nothing to compare and the verdict is suspect: a
+    model without any robustness is not catastrophically overfitted, but it is not healthy either.
     """
     missing = [name for name in ("fgsm", "pgd10") if name not in accuracy]
     if missing:
@@ -43,7 +43,7 @@ def verdict(accuracy: Mapping[str, float]) -> str:
     return "healthy" if single > 0 and multi >= single / 2 else "suspect"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """Predictions of one model on the same examples under several attacks of one threat."""
 
@@ -51,42 +51,54 @@ class Evaluation:
     labels: Tensor
     num_classes: int
     predictions: dict[str, Tensor]
-    """What the model says about each example under each attack."""
-    settings: dict[str, dict[str, Any]] = field(repr=False)
+    """The predicted class of each example under each attack."""
+    settings: dict[str, dict[str, Any]]
     """Norm, eps, steps, step size and restarts of each attack."""
     zero_gradients: float = 0.0
     """Share of the first batch's examples whose input gradient is exactly zero."""
 
+    def __repr__(self) -> str:
+        accuracy = ", ".join(f"{name} {100 * share:.1f} %" for name, share in self.accuracy.items())
+        verdict = f"; {self.verdict}" if self.verdict else ""
+        return (
+            f"{type(self).__name__}({self.threat.norm} {self.threat.given}, n={self.n}: {accuracy}{verdict})"
+        )
+
     @property
     def n(self) -> int:
-        """How many examples there are."""
+        """The number of examples."""
         return len(self.labels)
 
     @cached_property
     def robust(self) -> dict[str, Tensor]:
-        """Which examples each attack leaves rightly classified."""
-        return {name: found == self.labels for name, found in self.predictions.items()}
+        """Which examples are still correctly classified under each attack."""
+        return {name: predicted == self.labels for name, predicted in self.predictions.items()}
 
     @cached_property
     def accuracy(self) -> dict[str, float]:
-        """The share of rightly classified examples under each attack."""
+        """The share of correctly classified examples under each attack."""
         return {name: int(flags.sum()) / self.n for name, flags in self.robust.items()}
+
+    @property
+    def verdict(self) -> str | None:
+        """`verdict(accuracy)`; None if FGSM or PGD-10 was not run."""
+        return verdict(self.accuracy) if {"fgsm", "pgd10"} <= self.accuracy.keys() else None
 
     @cached_property
     def attacks(self) -> dict[str, dict[str, Any]]:
         """Each attack's settings with n and the 95 % interval of its accuracy."""
-        return {name: kept | self._counted(self.robust[name]) for name, kept in self.settings.items()}
+        return {name: own | self._count(self.robust[name]) for name, own in self.settings.items()}
 
     @cached_property
-    def unbroken(self) -> Tensor:
-        """Which examples no attack gets: the only ones that may be called robust."""
+    def robust_to_all(self) -> Tensor:
+        """Which examples stay correctly classified under every attack: only these may be called robust."""
         return torch.stack(list(self.robust.values())).all(0)
 
     @cached_property
     def worst_case(self) -> dict[str, Any]:
-        """The share of examples no attack gets, with n, its 95 % interval, and which attacks there were."""
-        share = int(self.unbroken.sum()) / self.n
-        return {"accuracy": share, "over": list(self.predictions), **self._counted(self.unbroken)}
+        """The share of `robust_to_all`, with n, its 95 % interval, and the attacks it is over."""
+        share = int(self.robust_to_all.sum()) / self.n
+        return {"accuracy": share, "over": list(self.predictions), **self._count(self.robust_to_all)}
 
     def per_class(self, name: str) -> list[float]:
         """Accuracy under an attack for each class; NaN for a class without examples."""
@@ -104,7 +116,7 @@ class Evaluation:
         return attack.for_classes(self.num_classes).name in self.predictions
 
     def merged(self, other: Evaluation) -> Evaluation:
-        """Both evaluations as one; they must be of the same model, examples and threat."""
+        """Both evaluations as one; they must have the same model, examples and threat."""
         if other.threat != self.threat or not torch.equal(other.labels, self.labels):
             raise ValueError("evaluations of different threats or examples cannot be merged")
         return replace(
@@ -114,13 +126,13 @@ class Evaluation:
         )
 
     def record(self) -> dict[str, Any]:
-        """The numbers in the form the run folder's files have."""
+        """The numbers in the form that the files of a run folder have."""
         return {
             "threat": {"norm": self.threat.norm, "eps": self.threat.eps},
             "accuracy": dict(self.accuracy),
-            "attacks": {name: dict(found) for name, found in self.attacks.items()},
+            "attacks": {name: dict(settings) for name, settings in self.attacks.items()},
         }
 
-    def _counted(self, flags: Tensor) -> dict[str, Any]:
+    def _count(self, flags: Tensor) -> dict[str, Any]:
         low, high = wilson(int(flags.sum()), self.n)
         return {"n": self.n, "low": low, "high": high}

@@ -1,4 +1,4 @@
-"""The plane that landscapes and decision boundaries are drawn in."""
+"""The plane in which landscapes and decision boundaries are drawn."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from sora._ascent import step
 from sora._passes import input_gradient
 from sora.threat import Threat
 
 
 class Plane(NamedTuple):
-    """Around each image x: `x + a u + b v`, brought into the box.
+    """The points `x + a u + b v` around each image x, clamped to the box.
 
-    `u` is the FGSM perturbation and `v` a random one of the same radius, so FGSM's point is (1, 0).
+    `u` is the FGSM perturbation and `v` a random one of the same radius, so the FGSM example is (1, 0).
     """
 
     x: Tensor
@@ -29,7 +30,7 @@ class Plane(NamedTuple):
 
     def coordinates(self, point: Tensor) -> tuple[float, float, float]:
         """The (a, b) nearest to a point, for a plane of one image, and the share that is off the plane."""
-        # In double precision: the solver's last bits depend on where its operands lie in memory.
+        # In double precision: the solver's last bits depend on the memory alignment of its operands.
         basis = torch.stack((self.u.flatten(), self.v.flatten()), 1).double()
         delta = (point - self.x).flatten().double()
         solution = torch.linalg.lstsq(basis, delta[:, None]).solution
@@ -39,11 +40,11 @@ class Plane(NamedTuple):
 
 
 def plane(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int) -> Plane:
-    """The plane of each image of a batch."""
+    """The plane around each image of a batch."""
     generator = torch.Generator(x.device).manual_seed(seed)
     noise = torch.empty_like(x).normal_(generator=generator)
     gradient, _ = input_gradient(model, x, y)
-    u, v = (threat.clamp(x + threat.direction(z) * threat.eps) - x for z in (gradient, noise))
+    u, v = (step(threat, x, z, threat.eps) - x for z in (gradient, noise))
     return Plane(x, u, v, threat)
 
 
@@ -52,7 +53,7 @@ def axis(span: float, points: int) -> list[float]:
     return torch.linspace(-span, span, points, dtype=torch.float64).tolist()
 
 
-def pairs(values: list[float]) -> Iterator[tuple[int, int, float, float]]:
+def grid_points(values: list[float]) -> Iterator[tuple[int, int, float, float]]:
     """All grid points: row, column, b and a."""
     for row, b in enumerate(values):
         for column, a in enumerate(values):
