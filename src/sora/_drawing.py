@@ -12,6 +12,8 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+__all__ = ["BLUE", "GREEN", "GREY", "RED", "panels", "plt", "save"]
+
 RED, BLUE, GREEN, GREY = "#c1272d", "#0b6e99", "#3c8d40", "#888888"
 
 

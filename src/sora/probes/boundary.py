@@ -74,9 +74,7 @@ class Boundary(Probe[ProbedModel]):
 
     def picture(self, results: Mapping[str, Result], file: Path) -> None:
         """One row of panels per run, one panel per image."""
-        from matplotlib import pyplot as plt
-
-        from sora._drawing import save
+        from sora._drawing import plt, save
 
         rows, columns = len(results), max(len(result["images"]) for result in results.values())
         figure, grid = plt.subplots(rows, columns, figsize=(3.6 * columns, 3.7 * rows), squeeze=False)

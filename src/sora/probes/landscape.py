@@ -62,9 +62,7 @@ class Landscape(Probe[ProbedModel]):
         """Per run a surface with its contours below, on one scale for all runs."""
         import numpy as np
 
-        from matplotlib import pyplot as plt
-
-        from sora._drawing import save
+        from sora._drawing import plt, save
 
         figure = plt.figure(figsize=(5.0 * len(results), 8.4))
         highest = max(np.max(surface["loss"]) for surface in results.values())

@@ -90,7 +90,8 @@ def _draw_pert_align(panel: Axes, results: Mapping[str, Result]) -> None:
                 xycoords=("data", "axes fraction"),
             )  # fmt: skip
     panel.set(title="PertAlign while training", xlabel="step", ylim=(min(0.0, panel.get_ylim()[0]), 1.0))
-    panel.legend(loc="best", frameon=False)
+    if any(result["pert_align"]["steps"] for result in results.values()):
+        panel.legend(loc="best", frameon=False)
 
 
 def _draw_accuracy(panel: Axes, name: str, result: Result) -> None:
@@ -101,4 +102,5 @@ def _draw_accuracy(panel: Axes, name: str, result: Result) -> None:
     title = f"{name}: accuracy, held-out slice (n = {result['n']})"
     panel.set(title=title, xlabel="epoch", ylim=(0, 1.02))
     panel.yaxis.set_major_formatter(PercentFormatter(1.0))
-    panel.legend(loc="best", frameon=False)
+    if result["accuracy"]:
+        panel.legend(loc="best", frameon=False)
