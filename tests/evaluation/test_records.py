@@ -1,8 +1,9 @@
-"""`evaluation.json` grows, is never lost, and spares what it already knows."""
+"""`evaluation.json` grows, is never lost, and nothing in it is measured again."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sora.attacks import parse_all
+from sora.attacks import Attack, parse_all
 from sora.errors import RunError
-from sora.evaluation import _units, evaluate
-from sora.evaluation.files import evaluate_into, read_records
-from sora.threat import L2, Linf
+from sora.evaluation import evaluate
+from sora.evaluation.records import evaluate_into
+from sora.runs import RunFolder
+from sora.threat import L2, Linf, Threat
 
 torch.set_num_threads(1)
 
@@ -31,29 +33,50 @@ def pair(model: nn.Module) -> tuple[Tensor, Tensor]:
     return x, model(x).argmax(1)
 
 
-@pytest.fixture
-def units(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The units of work as they are done."""
-    save, made = _units.UnitStore.save, []
+@dataclass(frozen=True)
+class Recorded(Attack):
+    """An attack that notes the batches it is called for."""
 
-    def noted(store: _units.UnitStore, key: str, predictions: Tensor) -> None:
-        made.append(key)
-        save(store, key, predictions)
+    attack: Attack
+    calls: list[str]
 
-    monkeypatch.setattr(_units.UnitStore, "save", noted)
-    return made
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
+        self.calls.append(self.name)
+        return self.attack(model, x, y, threat, seed)
+
+    def settings(self, threat: Threat) -> dict[str, Any]:
+        return self.attack.settings(threat)
+
+    @property
+    def stream(self) -> int:
+        return self.attack.stream
 
 
-def test_five_more_attacks_are_five_more(
-    tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor], units: list[str]
+def recorded(names: str) -> tuple[list[Attack], list[str]]:
+    """Attacks, and the list of calls they will make."""
+    calls: list[str] = []
+    return [Recorded(attack.name, attack, calls) for attack in parse_all(names)], calls
+
+
+def count_passes(model: nn.Module) -> list[int]:
+    """A list that grows with every forward pass."""
+    passes: list[int] = []
+    model.register_forward_hook(lambda *_: passes.append(1))
+    return passes
+
+
+def test_only_the_missing_attacks_are_run(
+    tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]
 ) -> None:
+    folder = RunFolder(tmp_path)
     three = "clean,fgsm,pgd2"
-    evaluate_into(tmp_path, model, pair, [Linf(0.05)], parse_all(three), about={"dataset": "toy"})
-    units.clear()
-    eight = f"{three},pgd3,pgd4,pgd5,pgd6,apgd-ce"
-    (found,) = evaluate_into(tmp_path, model, pair, [Linf(0.05)], parse_all(eight))
-    assert {key.split(".")[0] for key in units} == {"pgd3", "pgd4", "pgd5", "pgd6", "apgd-ce", "clean"}
-    (record,) = read_records(tmp_path / "evaluation.json")
+    evaluate_into(folder, model, pair, [Linf(0.05)], parse_all(three), about={"dataset": "toy"})
+    seven = f"{three},pgd3,pgd4,pgd5,pgd6"
+    attacks, calls = recorded(seven)
+    eight = f"{seven},apgd-ce"
+    (evaluation,) = evaluate_into(folder, model, pair, [Linf(0.05)], [*attacks, *parse_all("apgd-ce")])
+    assert calls == ["pgd3", "pgd4", "pgd5", "pgd6"]
+    (record,) = folder.read_evaluations()
     assert list(record["accuracy"]) == list(record["attacks"]) == eight.split(",")
     assert record["attacks"]["pgd5"] | {"low": 0, "high": 0} == {
         "norm": "linf",
@@ -67,20 +90,20 @@ def test_five_more_attacks_are_five_more(
     }
     assert record["dataset"] == "toy"
     alone = evaluate(model, pair, Linf(0.05), eight)
-    assert found.record() == alone.record()
-    assert found.worst_case == alone.worst_case
+    assert evaluation.record() == alone.record()
+    assert evaluation.worst_case == alone.worst_case
     assert record["worst_case"]["over"] == eight.split(",")
 
 
-def test_what_is_known_is_not_done_again(
-    tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor], units: list[str]
+def test_a_complete_record_is_not_measured_again(
+    tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]
 ) -> None:
     threats = [Linf(0.05), L2(0.2), Linf(0)]
-    first = evaluate_into(tmp_path, model, pair, threats, parse_all("clean,fgsm"))
+    first = evaluate_into(RunFolder(tmp_path), model, pair, threats, parse_all("clean,fgsm"))
     text = (tmp_path / "evaluation.json").read_bytes()
-    units.clear()
-    again = evaluate_into(tmp_path, model, pair, threats, parse_all("fgsm,clean"))
-    assert units == []
+    passes = count_passes(model)
+    again = evaluate_into(RunFolder(tmp_path), model, pair, threats, parse_all("fgsm,clean"))
+    assert passes == []
     assert (tmp_path / "evaluation.json").read_bytes() == text
     assert [one.record() for one in first] == [other.record() for other in again]
     assert [path.name for path in tmp_path.iterdir()] == ["evaluation.json"]
@@ -89,25 +112,25 @@ def test_what_is_known_is_not_done_again(
 def test_other_weights_data_or_seeds_are_other_records(
     tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]
 ) -> None:
-    attacks, threats = parse_all("clean,pgd1"), [Linf(0.05)]
-    evaluate_into(tmp_path, model, pair, threats, attacks)
-    evaluate_into(tmp_path, model, pair, threats, attacks, seed=1)
-    evaluate_into(tmp_path, model, (pair[0][:20], pair[1][:20]), threats, attacks)
+    folder, attacks, threats = RunFolder(tmp_path), parse_all("clean,pgd1"), [Linf(0.05)]
+    evaluate_into(folder, model, pair, threats, attacks)
+    evaluate_into(folder, model, pair, threats, attacks, seed=1)
+    evaluate_into(folder, model, (pair[0][:20], pair[1][:20]), threats, attacks)
     with torch.no_grad():
         model[1].bias += 0.1
-    evaluate_into(tmp_path, model, pair, threats, attacks)
-    records = read_records(tmp_path / "evaluation.json")
+    evaluate_into(folder, model, pair, threats, attacks)
+    records = folder.read_evaluations()
     assert [record["attacks"]["clean"]["n"] for record in records] == [30, 30, 20, 30]
     assert len({json.dumps(record["fingerprint"]) for record in records}) == 4
 
 
-def test_few_classes_are_not_attacked_again(tmp_path: Path, units: list[str]) -> None:
+def test_the_reduced_autoattack_is_not_run_again(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(75, 2))
     pair = torch.rand(4, 3, 5, 5), torch.tensor([0, 1, 0, 1])
-    evaluate_into(tmp_path, model, pair, [Linf(1.0)], parse_all("aa"))
-    units.clear()
-    (found,) = evaluate_into(tmp_path, model, pair, [Linf(1.0)], parse_all("aa"))
-    assert (units, list(found.accuracy)) == ([], ["aa-reduced"])
+    evaluate_into(RunFolder(tmp_path), model, pair, [Linf(1.0)], parse_all("aa"))
+    passes = count_passes(model)
+    (evaluation,) = evaluate_into(RunFolder(tmp_path), model, pair, [Linf(1.0)], parse_all("aa"))
+    assert (passes, list(evaluation.accuracy)) == ([], ["aa-reduced"])
 
 
 @pytest.mark.parametrize("text", ["[{", '{"a": 1}', "[1]"])
@@ -117,13 +140,13 @@ def test_a_damaged_file_is_kept_and_named(
     path = tmp_path / "evaluation.json"
     path.write_text(text)
     with pytest.raises(RunError, match="move it away"):
-        evaluate_into(tmp_path, model, pair, [Linf(0.05)], parse_all("clean"))
+        evaluate_into(RunFolder(tmp_path), model, pair, [Linf(0.05)], parse_all("clean"))
     assert path.read_text() == text
 
 
 def test_the_file_is_plain_json(tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]) -> None:
     x, y = pair
-    evaluate_into(tmp_path, model, (x[y != 0], y[y != 0]), [Linf(0.05)], parse_all("clean"))
+    evaluate_into(RunFolder(tmp_path), model, (x[y != 0], y[y != 0]), [Linf(0.05)], parse_all("clean"))
 
     def refuse(constant: str) -> Any:
         raise AssertionError(constant)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sora.errors import UserError
+
 from .toys import images, measure, smooth
 
 

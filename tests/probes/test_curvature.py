@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sora.threat import L2, Threat
+
 from .toys import THREAT, images, measure, smooth
 
 

@@ -11,6 +11,7 @@ from sora.evaluation import evaluate
 from sora.probes import Result
 from sora.probes.eps_curve import largest_rise
 from sora.threat import Linf
+
 from .toys import THREAT, Bumpy, images, measure, smooth
 
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from sora.probes._plane import plane
 from sora.threat import L2, Linf, Threat
+
 from .toys import THREAT, Bumpy, images, measure, smooth
 
 

@@ -16,6 +16,7 @@ from PIL import Image
 from sora import probes
 from sora.errors import UserError
 from sora.probes import ProbedModel
+
 from .toys import THREAT, images, logged_run, smooth
 
 

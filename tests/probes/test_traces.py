@@ -8,6 +8,7 @@ import pytest
 
 from sora import metrics, probes
 from sora.probes.traces import falling_windows, lines, scaled
+
 from .toys import logged_run
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sora import probes
 from sora.runs import RunFolder
+
 from .toys import logged_run
 
 
