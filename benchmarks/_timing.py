@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from sora import methods, models
+from sora.settings import Settings
 from sora.threat import Linf
 from sora.training._allocator import keep_freed_memory
-from sora.settings import Settings
 from sora.training.setup import make_optimizer
 
 Call = Callable[[], object]

@@ -18,11 +18,10 @@ from tempfile import TemporaryDirectory
 
 import torch
 from _timing import EPS, Call, Trainer, arguments, finish, interleave, ratio, relative, start, table
+from sora.training.config import TrainConfig
 
 import sora
-from sora import data, methods, training
-from sora.evaluation.diagnostics import DIAGNOSTICS, diagnose
-from sora.training.config import TrainConfig
+from sora import data, methods, metrics, training
 
 STEPS = 30
 
@@ -77,12 +76,12 @@ def main() -> None:
     result["runs"] = rows
     threat = sora.Linf(EPS)
     looks: dict[str, Call] = {"step": trainer.step_of(trainer.method("fgsm"))}
-    for monitor in DIAGNOSTICS:
-        looks[monitor] = lambda monitor=monitor: diagnose(  # type: ignore[misc]
+    for monitor in metrics.names():
+        looks[monitor] = lambda monitor=monitor: metrics.measure(  # type: ignore[misc]
             trainer.model, trainer.x, trainer.y, threat, (monitor,)
         )
     times = interleave(looks, max(3, args.rounds // 4), args.clock)
-    rows = [{"monitor": name, "steps": ratio(times, name, "step")["ratio"]} for name in DIAGNOSTICS]
+    rows = [{"monitor": name, "steps": ratio(times, name, "step")["ratio"]} for name in metrics.names()]
     table("one look, in FGSM steps", rows)
     finish(args, "guard", {**result, "monitors": rows})
 

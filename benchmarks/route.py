@@ -53,8 +53,9 @@ def run(settings: dict[str, Any]) -> None:
 
         train(Request(settings).resolve(), quiet=True)
     except ImportError:
-        from sora.training import train
         from sora.training.config import TrainConfig, defaults  # type: ignore[import-not-found]
+
+        from sora.training import train
 
         values = defaults("digits", settings["method"]) | settings
         train(TrainConfig.build(values), quiet=True)
@@ -75,7 +76,9 @@ def main() -> None:
     changes = sum(a != b for a, b in zip(calls, calls[1:], strict=False))
     for name in dict.fromkeys(calls):
         print(f"{calls.count(name):6d}  {name}")
-    print(f"{len(set(calls))} files, {changes} changes of file, {len(calls)} calls ({flags.method}, batch {flags.batch})")
+    print(
+        f"{len(set(calls))} files, {changes} changes of file, {len(calls)} calls ({flags.method}, batch {flags.batch})"
+    )
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from sora.training.config import defaults
 from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -16,7 +17,6 @@ from sora import data, methods, models
 from sora.methods import Method
 from sora.threat import Linf
 from sora.training import distributed
-from sora.training.config import defaults
 from sora.training.journal import Journal
 
 PAGE = (Path(__file__).parent.parent / "docs" / "scale.md").read_text()

@@ -25,7 +25,20 @@ _MODULES = {
     "load": "runs",
     "Guard": "training.guard",
 }
-_PACKAGES = ("attacks", "curvature", "data", "evaluation", "methods", "models", "report", "threat", "training")
+_PACKAGES = (
+    "attacks",
+    "curvature",
+    "data",
+    "evaluation",
+    "methods",
+    "metrics",
+    "models",
+    "probes",
+    "runs",
+    "settings",
+    "threat",
+    "training",
+)
 
 __all__ = [
     "L2",

@@ -58,7 +58,7 @@ class Registry(Generic[E]):
     @contextmanager
     def scratch(self) -> Iterator[None]:
         """Undo at the end of the block whatever was registered inside it."""
-        self._discover()
+        self.discover()
         before = dict(self._entries)
         try:
             yield

@@ -207,7 +207,7 @@ def test_a_pickle_is_not_opened(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("not_a_number", "NaN"), ("many", "the model tells 120 classes apart, the data has 10")],
+    [("not_a_number", "NaN"), ("many", "the model has 120 classes, the data has 10")],
 )
 def test_models_that_cannot_be_judged(
     own: Path, capsys: pytest.CaptureFixture[str], name: str, message: str

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from sora.training.config import read_recipe, recipe_names
 
 from sora import data, methods, models
-from sora.training.config import read_recipe, recipe_names
 
 
 def test_help_names_every_verb(sora) -> None:

@@ -1,4 +1,4 @@
-"""`sora probe` on two small runs: files, pictures, words and refusals."""
+"""`sora probe` on two small runs: files, pictures, printed lines and error messages."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-
-from sora.cli import main
-from sora.report.traces import falling_windows, scaled, traces
-from sora.training import train
 from sora.training.config import TrainConfig, defaults
+
+from sora import probes
+from sora.cli import main
+from sora.training import train
 
 torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    place = tmp_path_factory.mktemp("runs")
+    folder = tmp_path_factory.mktemp("runs")
     small = {"epochs": 2, "batch_size": 48, "width": 4, "limit_train": 96, "limit_test": 40, "holdout": 20}
     small |= {
         "log_every": 1,
@@ -30,12 +30,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         "monitor_every": 2,
     }
     for method in ("fgsm", "sora"):
-        table = defaults("digits", method) | small | {"out": str(place / method)}
-        train(TrainConfig.build(table | {"set": table["set"] | {"model.stages": 1}}), quiet=True)
-    return [place / "fgsm", place / "sora"]
+        settings = defaults("digits", method) | small | {"out": str(folder / method)}
+        train(TrainConfig.build(settings | {"set": settings["set"] | {"model.stages": 1}}), quiet=True)
+    return [folder / "fgsm", folder / "sora"]
 
 
-@pytest.mark.parametrize("kind", ["eps-curve", "landscape", "boundary", "curvature", "traces"])
+@pytest.mark.parametrize("kind", probes.names())
 def test_every_probe_writes_json_and_a_picture(
     kind: str, runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -43,8 +43,8 @@ def test_every_probe_writes_json_and_a_picture(
         main(["probe", kind, *map(str, runs), "--limit", "12", "--out", str(tmp_path), "--device", "cpu"])
         == 0
     )
-    said = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in said] == ["fgsm", "sora", "picture"]
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in printed] == ["fgsm", "sora", "picture"]
     with Image.open(tmp_path / f"{kind}-fgsm-sora.png") as picture:
         assert picture.width > 300
     for run in runs:
@@ -66,7 +66,7 @@ def test_weights_of_a_step_and_json(runs: list[Path], capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["eps-curv"], "allowed: eps-curve, landscape, boundary, curvature, traces"),
+        (["eps-curv"], "unknown probe 'eps-curv'; did you mean 'eps-curve'? allowed: "),
         (["landscape"], "name at least one run folder"),
         (["landscape", "nowhere"], "there is no run in nowhere: it has no config.yaml"),
         (["traces", "nowhere"], "there is no run in nowhere"),
@@ -76,9 +76,9 @@ def test_mistakes_are_one_line(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["probe", *arguments]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
 
 
 def test_a_missing_snapshot_is_named(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,7 +90,7 @@ def test_a_missing_snapshot_is_named(runs: list[Path], capsys: pytest.CaptureFix
 
 @pytest.fixture
 def unfinished(runs: list[Path], tmp_path: Path) -> Path:
-    """What a run that still trains, or was killed, has on disk."""
+    """The files of a run that is still training or was killed."""
     folder = tmp_path / "killed"
     folder.mkdir()
     shutil.copy(runs[0] / "config.yaml", folder)
@@ -102,19 +102,19 @@ class TestUnfinished:
     def test_a_snapshot_needs_no_finished_run(
         self, runs: list[Path], unfinished: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        found = []
+        results = []
         for folder in (unfinished, runs[0]):
             assert main(["probe", "landscape", str(folder), "--at", "2", "--limit", "5", "--json"]) == 0
-            found += json.loads(capsys.readouterr().out).values()
-        assert found[0] == found[1]
+            results += json.loads(capsys.readouterr().out).values()
+        assert results[0] == results[1]
 
-    def test_without_a_step_the_kept_ones_are_named(
+    def test_without_a_step_the_error_lists_the_snapshots(
         self, unfinished: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert main(["probe", "landscape", str(unfinished)]) == 2
         assert "killed is not finished; --at STEP takes a snapshot, it has: 2, 4" in capsys.readouterr().err
 
-    def test_a_network_of_the_users_own_must_be_repeated(
+    def test_a_custom_network_must_be_specified_again(
         self, unfinished: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         config = unfinished / "config.yaml"
@@ -123,42 +123,38 @@ class TestUnfinished:
         assert "repeat it: --model nobody.knows:it" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["eps-curve", "landscape", "boundary", "curvature"])
-def test_a_bar_on_a_terminal_and_nowhere_else(
+@pytest.mark.parametrize("kind", [name for name in probes.names() if probes.info(name).needs_model])
+def test_a_progress_bar_only_on_a_terminal(
     kind: str, runs: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["probe", kind, str(runs[0]), "--limit", "12", "--device", "cpu"]
     assert main(command) == 0
     assert capsys.readouterr().err == ""
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes standard error for a terminal
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then treats standard error as a terminal
     monkeypatch.setenv("TERM", "xterm")
     assert main([*command, "--json"]) == 0
     assert capsys.readouterr().err == ""
     assert main(command) == 0
-    said = capsys.readouterr().err
-    assert kind in said
-    assert "100 %" in said
+    printed = capsys.readouterr().err
+    assert kind in printed
+    assert "100 %" in printed
 
 
-class TestTraces:
-    def test_a_step_is_refused(self, runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["probe", "traces", str(runs[0]), "--at", "2"]) == 2
-        said = "traces shows all steps of a run; --at goes with eps-curve, landscape, boundary, curvature"
-        assert said in capsys.readouterr().err
+def test_a_step_is_refused_for_a_probe_of_logs(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", "traces", str(runs[0]), "--at", "2"]) == 2
+    message = "traces shows all steps of a run; --at goes with eps-curve, landscape, boundary, curvature"
+    assert message in capsys.readouterr().err
 
-    def test_series_of_all_logs(self, runs: list[Path]) -> None:
-        found = traces(runs[1])
-        assert found["series"]["loss"]["steps"] == [1, 2, 3, 4]
-        assert found["series"]["kl"]["steps"] == [2, 4]
-        assert {"pert_align", "pgd", "held-out clean", "step_size"} <= found["series"].keys()
 
-    def test_a_fall_is_reported_once_and_a_constant_never(self) -> None:
-        assert len(falling_windows([1.0] * 300 + [0.0] * 300)) == 1
-        assert falling_windows([0.7] * 600) == []
-        assert falling_windows([0.0] * 300 + [1.0] * 300) == []  # a rise is none
-        assert falling_windows([]) == []
+def test_the_help_describes_every_probe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert [name for name in probes.names() if name not in printed] == []
 
-    def test_scaling_keeps_ranges_that_exist(self) -> None:
-        assert scaled("pgd", [0.2, 0.5]) == [0.2, 0.5]
-        assert scaled("elle", [1e-4, 1e-2, 1.0]) == pytest.approx([0, 0.5, 1])
-        assert scaled("loss", [3.0, 3.0]) == [0.5, 0.5]
+
+def test_runs_with_the_same_name_get_their_parents_name_too(runs: list[Path], tmp_path: Path) -> None:
+    folders = [shutil.copytree(runs[0], tmp_path / parent / "run") for parent in ("a", "b")]
+    report = probes.probe_runs("training", folders)
+    assert list(report.results) == ["a-run", "b-run"]
+    assert report.picture == tmp_path / "a" / "run" / "probes" / "training-a-run-b-run.png"
+    assert report.picture.exists()

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sora.training.config import read_recipe
 
 from sora import data
-from sora.training.config import read_recipe
 from tests.data import formats
 from tests.data.helpers import change_source, unpack
 

@@ -172,7 +172,7 @@ def test_the_held_out_images_are_watched() -> None:
     for val in (None, 80):
         parts = split(dataset(val=val))
         assert parts.watched is parts.holdout
-        assert parts.watched_name == "held-out"
+        assert parts.watched_name == "holdout"
 
 
 @pytest.mark.parametrize("val", [None, 80])

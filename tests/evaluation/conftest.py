@@ -1,4 +1,4 @@
-"""AutoAttack by hand: the package's own classes, told everything, as the yardstick for ours."""
+"""AutoAttack called directly through the classes of `pyautoattack`, as the reference for our results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def by_hand(
     targets: int,
     queries: int = 5000,
 ) -> Robust:
-    """Which examples are robust before AutoAttack and after each of its parts (linf)."""
+    """Which examples are correctly classified before AutoAttack and after each of its parts (linf)."""
     from pyautoattack.autopgd_base import APGDAttack, APGDAttack_targeted
     from pyautoattack.fab_pt import FABAttack_PT
     from pyautoattack.square import SquareAttack
@@ -39,15 +39,15 @@ def by_hand(
         "square": SquareAttack(model, n_queries=queries, p_init=0.8, resc_schedule=False, **common),
     }
     robust = torch.cat([model(part).argmax(1) for part in x.split(batch_size)]) == y
-    found = {"clean": robust}
+    after = {"clean": robust}
     for name, attack in parts.items():
         robust = robust.clone()
         left = robust.nonzero()[:, 0]
         for number, batch in enumerate(left.split(batch_size) if len(left) else ()):
             attack.seed = mix(seed, zlib.crc32(name.encode()), number)
             robust[batch] = model(attack.perturb(x[batch], y[batch])).argmax(1) == y[batch]
-        found[name] = robust
-    return found
+        after[name] = robust
+    return after
 
 
 @pytest.fixture

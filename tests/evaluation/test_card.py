@@ -9,7 +9,8 @@ import torch
 
 from sora.attacks import create
 from sora.evaluation import Evaluation
-from sora.evaluation.card import Subject, write_card
+from sora.evaluation.card import ModelFacts, write_card
+from sora.runs import RunFolder
 from sora.threat import Linf
 
 ROBUSTBENCH = (
@@ -18,7 +19,7 @@ ROBUSTBENCH = (
 )
 
 
-def judged(**wrong: int) -> Evaluation:
+def evaluation(**wrong: int) -> Evaluation:
     labels = torch.arange(200) % 10
     predictions = {}
     for name, count in wrong.items():
@@ -29,9 +30,10 @@ def judged(**wrong: int) -> Evaluation:
     return Evaluation(threat, labels, 10, predictions, settings)
 
 
-def test_card_tells_numbers_training_and_loading(tmp_path: Path) -> None:
-    subject = Subject("mine", "preactresnet18", "cifar10", 'sora.load("a")', {"method": "sora", "epochs": 30})
-    write_card(tmp_path, subject, [judged(clean=30, fgsm=90, pgd10=100, aa=107)])
+def test_card_has_numbers_training_and_loading(tmp_path: Path) -> None:
+    training = {"method": "sora", "epochs": 30}
+    facts = ModelFacts("mine", "preactresnet18", "cifar10", 'sora.load("a")', training)
+    write_card(RunFolder(tmp_path), facts, [evaluation(clean=30, fgsm=90, pgd10=100, aa=107)])
     card = json.loads((tmp_path / "model_card.json").read_text())
     assert list(card)[:9] == ROBUSTBENCH.split()[:9]
     assert set(ROBUSTBENCH.split()) <= card.keys()
@@ -45,12 +47,16 @@ def test_card_tells_numbers_training_and_loading(tmp_path: Path) -> None:
     assert 'sora.load("a")' in text
 
 
-def test_card_says_what_is_missing_and_what_is_doubtful(tmp_path: Path) -> None:
-    write_card(tmp_path, Subject("mine", "own:net", "digits", "..."), [judged(clean=30, fgsm=10, pgd10=190)])
+def test_card_states_what_is_missing_and_what_is_doubtful(tmp_path: Path) -> None:
+    write_card(
+        RunFolder(tmp_path),
+        ModelFacts("mine", "own:net", "digits", "..."),
+        [evaluation(clean=30, fgsm=10, pgd10=190)],
+    )
     card = json.loads((tmp_path / "model_card.json").read_text())
     assert (card["autoattack_acc"], card["unreliable"]) == ("", True)
     text = (tmp_path / "model_card.md").read_text()
     assert "AutoAttack was not run" in text
     assert "**overfitted**" in text
     assert "exceeds clean accuracy" in text
-    assert "Not known." in text
+    assert "Unknown." in text

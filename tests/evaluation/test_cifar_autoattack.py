@@ -1,4 +1,4 @@
-"""AutoAttack on a CIFAR-10 model through the command line: by hand, killed and restarted, on two ranks.
+"""AutoAttack on a CIFAR-10 model by the command line: against the original classes, killed, on two ranks.
 
 Needs CIFAR-10 under $SORA_DATA. $SORA_TEST_RUN names a finished width-16 run to use; without it a short one
 is trained.
@@ -22,7 +22,8 @@ import torch
 
 import sora
 from sora.cli import main
-from sora.evaluation.files import read_records, restore
+from sora.evaluation.records import restore
+from sora.runs import RunFolder
 from sora.threat import Linf
 
 pytestmark = pytest.mark.slow
@@ -51,13 +52,13 @@ def images() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def robust(folder: Path) -> torch.Tensor:
-    (record,) = read_records(folder / "evaluation.json")
+    (record,) = RunFolder(folder).read_evaluations()
     return restore(record, images()[1], Linf("8/255")).robust["aa"]
 
 
 @pytest.fixture(scope="module")
 def expected(run: Path, tmp_path_factory: pytest.TempPathFactory) -> torch.Tensor:
-    """The robust set of one process that nobody disturbed."""
+    """The robust set found by one process that was not interrupted."""
     folder = tmp_path_factory.mktemp("alone")
     assert main(["evaluate", str(run), *FLAGS, "--out", str(folder), "--json"]) == 0
     return robust(folder)
@@ -73,9 +74,9 @@ def test_it_is_the_set_of_the_packages_own_attacks(
 ) -> None:
     torch.set_num_threads(1)
     x, y = images()
-    found = autoattack_by_hand(sora.load(run), x, y, 8 / 255, batch_size=BATCH, seed=0, targets=9)
-    assert torch.equal(expected, found["square"])
-    assert 0 < int(expected.sum()) < int(found["clean"].sum())
+    reference = autoattack_by_hand(sora.load(run), x, y, 8 / 255, batch_size=BATCH, seed=0, targets=9)
+    assert torch.equal(expected, reference["square"])
+    assert 0 < int(expected.sum()) < int(reference["clean"].sum())
 
 
 def test_killed_three_times_it_ends_with_the_same_set(

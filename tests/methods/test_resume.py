@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sora.training.config import TrainConfig, defaults
 
 from sora import methods
 from sora.methods import Method, StepOutput
-from sora.training.config import TrainConfig, defaults
 from sora.training.loop import train
 
 HYPER: dict[str, dict[str, Any]] = {

@@ -108,7 +108,9 @@ def test_folders_of_the_first_format_are_read(finished, tmp_path) -> None:
     folder = RunFolder(finished.folder())
     old = folder.read_settings().flat()
     (folder.path / "config.yaml").write_text(yaml.safe_dump(old, sort_keys=False))
-    description = {k: v for k, v in folder.read_model().items() if k not in ("format", "classes", "data", "versions")}
+    description = {
+        k: v for k, v in folder.read_model().items() if k not in ("format", "classes", "data", "versions")
+    }
     (folder.path / "model.json").write_text(json.dumps(description))
     assert folder.read_settings().flat() == old
     assert sora.load(folder.path)(torch.rand(2, 1, 16, 16)).shape == (2, 10)

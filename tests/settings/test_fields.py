@@ -64,7 +64,11 @@ def test_presets_set_their_familys_options() -> None:
 
 @pytest.mark.parametrize(
     ("dataset", "name"),
-    [("digits", "digits-sora-s3"), ("folder:/a b/c", "folder--a-b-c-sora-s3"), ("npz:x.npz", "npz-x-npz-sora-s3")],
+    [
+        ("digits", "digits-sora-s3"),
+        ("folder:/a b/c", "folder--a-b-c-sora-s3"),
+        ("npz:x.npz", "npz-x-npz-sora-s3"),
+    ],
 )
 def test_default_folders_have_letters_digits_and_dashes(dataset: str, name: str) -> None:
     assert Settings.build({"dataset": dataset, "seed": 3}).folder().name == name

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.training.disturbances import Recorder, SignalAfter
 
 import sora
 from sora import methods
 from sora.runs import RunFolder
 from sora.settings import Settings
 from sora.training import Hook, Interrupted, train
-from tests.training.disturbances import Recorder, SignalAfter
 
 BuildSettings = Callable[..., Settings]
 Script = Callable[[int, int], float]  # (attempt, step) -> PertAlign

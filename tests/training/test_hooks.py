@@ -65,7 +65,9 @@ def test_hooks_of_fit_are_called() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
     hook = Everything()
     settings = {"epochs": 1, "batch_size": 12, "holdout": 4, "attacks": ("clean",)}
-    result = sora.fit(model, ((images, labels), (images[:8], labels[:8])), hooks=[hook], quiet=True, **settings)
+    result = sora.fit(
+        model, ((images, labels), (images[:8], labels[:8])), hooks=[hook], quiet=True, **settings
+    )
     assert hook.events[0] == ("start", 0)
     assert hook.events[-1][0] == "end"
     assert result.n == 8

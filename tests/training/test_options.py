@@ -87,7 +87,9 @@ def test_a_memory_of_one_process_is_refused_with_several(
 
 @pytest.mark.parametrize("guard", ["stop", "rollback", "pgd"])
 def test_a_guard_that_would_hear_nothing_is_refused(settings: BuildSettings, guard: str) -> None:
-    with pytest.raises(UserError, match=f"guard {guard} needs PertAlign, which trades does not have; allowed: off"):
+    with pytest.raises(
+        UserError, match=f"guard {guard} needs PertAlign, which trades does not have; allowed: off"
+    ):
         settings("trades", guard=guard)
 
 

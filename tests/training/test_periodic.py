@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.training.test_guard_actions import Scripted, collapse_from, scripted_run
 from torch import nn
 
 from sora import metrics
@@ -15,7 +16,6 @@ from sora.errors import UserError
 from sora.runs import RunFolder
 from sora.settings import Settings
 from sora.training import Hook, train
-from tests.training.test_guard_actions import Scripted, collapse_from, scripted_run
 
 BuildSettings = Callable[..., Settings]
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors import torch as safetensors_torch
+from tests.training.disturbances import Killed, SignalAfter, kill_at, poison_at
 
 from sora import _files, methods
 from sora.errors import RunError
 from sora.runs import RunFolder
 from sora.settings import Resolved, Settings
 from sora.training import Hook, Interrupted, train
-from tests.training.disturbances import Killed, SignalAfter, kill_at, poison_at
 
 FILES = ("model.safetensors", "metrics.jsonl", "evals.jsonl", "events.jsonl")
 

@@ -18,54 +18,56 @@ def _table(title: str, columns: Sequence[str]) -> Table:
     return table
 
 
-def attack_table(found: Evaluation) -> Table:
-    """One threat: attacks one under the other."""
+def attack_table(evaluation: Evaluation) -> Table:
+    """One threat: one attack per row."""
+    n = str(evaluation.n)
     columns = ("attack", "accuracy", "95 % interval", "n")
-    table = _table(f"{found.threat.norm} eps {found.threat.given}", columns)
-    for name, share in found.accuracy.items():
-        table.add_row(name, _percent(share), _interval(found.attacks[name]), str(found.n))
-    worst = found.worst_case
-    table.add_row("worst case", _percent(worst["accuracy"]), _interval(worst), str(found.n), style="bold")
+    table = _table(f"{evaluation.threat.norm} eps {evaluation.threat.given}", columns)
+    for name, share in evaluation.accuracy.items():
+        table.add_row(name, _percent(share), _interval(evaluation.attacks[name]), n)
+    worst = evaluation.worst_case
+    table.add_row("worst case", _percent(worst["accuracy"]), _interval(worst), n, style="bold")
     return table
 
 
-def threat_table(found: Sequence[Evaluation]) -> Table:
-    """Several threats: one a row, as in tables over the test radius."""
-    names = list(dict.fromkeys(name for each in found for name in each.accuracy))
+def threat_table(evaluations: Sequence[Evaluation]) -> Table:
+    """Several threats: one per row, as in tables over the test radius."""
+    names = list(dict.fromkeys(name for each in evaluations for name in each.accuracy))
     table = _table("accuracy in % (95 % interval)", ("norm", "eps", *names, "worst case"))
-    for each in found:
+    for each in evaluations:
         cells = [_cell(each, name) if name in each.accuracy else "" for name in names]
         table.add_row(each.threat.norm, each.threat.given, *cells, _percent(each.worst_case["accuracy"]))
     return table
 
 
-def class_table(found: Evaluation, classes: Sequence[str]) -> Table:
+def class_table(evaluation: Evaluation, classes: Sequence[str]) -> Table:
     """Accuracy of each class under each attack."""
-    table = _table("accuracy by class", ("class", *found.accuracy))
-    columns = [found.per_class(name) for name in found.accuracy]
+    table = _table("accuracy by class", ("class", *evaluation.accuracy))
+    columns = [evaluation.per_class(name) for name in evaluation.accuracy]
     for number, name in enumerate(classes):
         table.add_row(name, *(_percent(column[number]) for column in columns))
     return table
 
 
-def confusion_table(found: Evaluation, name: str, classes: Sequence[str]) -> Table:
-    """What each class is taken for under an attack."""
-    if name not in found.predictions:
-        raise UserError(f"--confusion {name!r} was not evaluated; allowed: {', '.join(found.predictions)}")
-    table = _table(f"true class (rows) and prediction (columns) under {name}", ("", *classes))
-    for true, row in zip(classes, found.confusion(name).tolist(), strict=True):
+def confusion_table(evaluation: Evaluation, attack: str, classes: Sequence[str]) -> Table:
+    """True classes against predicted classes under an attack."""
+    if attack not in evaluation.predictions:
+        allowed = ", ".join(evaluation.predictions)
+        raise UserError(f"--confusion {attack!r} was not evaluated; allowed: {allowed}")
+    table = _table(f"true class (rows) and prediction (columns) under {attack}", ("", *classes))
+    for true, row in zip(classes, evaluation.confusion(attack).tolist(), strict=True):
         table.add_row(true, *map(str, row))
     return table
 
 
-def _cell(found: Evaluation, name: str) -> str:
-    low, high = (f"{100 * found.attacks[name][end]:.1f}" for end in ("low", "high"))
-    return f"{100 * found.accuracy[name]:.1f} ({low}-{high})"
+def _cell(evaluation: Evaluation, attack: str) -> str:
+    low, high = (f"{100 * evaluation.attacks[attack][end]:.1f}" for end in ("low", "high"))
+    return f"{100 * evaluation.accuracy[attack]:.1f} ({low}-{high})"
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _interval(found: Mapping[str, Any]) -> str:
-    return f"{100 * found['low']:.1f} - {100 * found['high']:.1f}"
+def _interval(counts: Mapping[str, Any]) -> str:
+    return f"{100 * counts['low']:.1f} - {100 * counts['high']:.1f}"

@@ -79,7 +79,7 @@ def option_flags(options: type[Options], without: tuple[str, ...] = ()) -> list[
             default = ",".join(map(str, default))
         allowed = allowed_range(field.metadata)
         text = field.metadata["help"] + (f" ({allowed})" if allowed else "")
-        hint = Annotated[_flag_type(hints[field.name]), tyro.conf.arg(help=text)]
+        hint: Any = Annotated[_flag_type(hints[field.name]), tyro.conf.arg(help=text)]
         flags.append((field.name, hint, dataclasses.field(default=default)))
     return flags
 

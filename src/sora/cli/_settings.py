@@ -33,8 +33,8 @@ _COMMON: Extra = {
     "debug": (bool, False, "show where an error happened"),
 }
 _INTRO = (
-    "A setting that is not given comes from --config, else from the recipe, else it has the default shown here; "
-    "--dry-run prints every value with its origin."
+    "A setting that is not given comes from --config, else from the recipe, else it has the default shown here;"
+    " --dry-run prints every value with its origin."
 )
 
 
@@ -60,10 +60,10 @@ def parse_run_flags(
         for name, (t, default, help) in ({**(extra or {})} | _COMMON).items()
     ]
     for group, cls in GROUPS.items():
-        flags = option_flags(cls, without)
+        options = option_flags(cls, without)
         if group == "threat":
-            flags.append(("set", _SET, dataclasses.field(default=())))
-        part: Any = dataclasses.make_dataclass(group, flags, frozen=True)
+            options.append(("set", _SET, dataclasses.field(default=())))
+        part: Any = dataclasses.make_dataclass(group, options, frozen=True)
         part.__doc__ = cls.__doc__
         fields.append((group, part, dataclasses.field(default_factory=part)))
     spec: Any = dataclasses.make_dataclass("Flags", fields, frozen=True)

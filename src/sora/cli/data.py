@@ -107,10 +107,11 @@ class CheckFlags:
 
 def _check(argv: list[str]) -> None:
     from sora import data
-    from sora.training.config import read_recipe, recipe_names
+    from sora.settings import recipes
 
     flags = parse(CheckFlags, argv, "data check")
-    recipe = read_recipe(flags.name) if flags.name in recipe_names() and flags.name != "digits" else {}
+    name = None if flags.name == "digits" else recipes.own_recipe(flags.name)
+    recipe = recipes.flattened(name) if name else {}
     report = data.check(flags.name, flags.data_dir, recipe.get("mean"), recipe.get("std"))
     if flags.json:
         print(json.dumps(dataclasses.asdict(report), indent=2))
@@ -172,15 +173,14 @@ def _show_attack(flags: ShowFlags, folder: str) -> dict[str, Any]:
     import sora
     from sora import attacks, data
     from sora.data import gallery
-    from sora.threat import threat
-    from sora.training.run import read_config
+    from sora.runs import RunFolder
 
-    config = read_config(Path(folder))
-    model, ball = sora.load(folder, model=flags.model), threat(config["norm"], config["eps"])
-    dataset = data.load(flags.name or config["dataset"], flags.data_dir or config["data_dir"])
+    settings = RunFolder(folder).read_settings()
+    model = sora.load(folder, model=flags.model)
+    dataset = data.load(flags.name or settings.dataset, flags.data_dir or settings.data_dir)
     chosen = dataset.test.subset(gallery.one_of_each(dataset.test, flags.images))
     x, y = next(chosen.batches(len(chosen)))
-    adversarial = attacks.fgsm(model, x, y, ball)
+    adversarial = attacks.fgsm(model, x, y, settings.threat())
     with torch.no_grad():
         predicted = [model(z).argmax(1).tolist() for z in (x, adversarial)]
     images = [
@@ -188,7 +188,7 @@ def _show_attack(flags: ShowFlags, folder: str) -> dict[str, Any]:
         for classes in zip(y.tolist(), *predicted, strict=True)
     ]
     captions = [f"{image['class']}: {image['clean']} > {image['perturbed']}" for image in images]
-    subject = f"{config['method']} on {dataset.name}, FGSM {config['norm']} {config['eps']}"
+    subject = f"{settings.method} on {dataset.name}, FGSM {settings.norm} {settings.eps}"
     title = f"{subject}\nclass: predicted when clean > when perturbed"
     gallery.draw_attack(x, adversarial, captions, title, Path(flags.out))
     return {"dataset": dataset.name, "shows": subject, "run": folder, "images": images}

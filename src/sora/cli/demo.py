@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
+from sora import probes
 from sora.cli._parse import parse
 from sora.cli.compare import report_failures, show
 from sora.experiments.compare import train_and_compare
 from sora.experiments.plan import plan
-from sora.report.curves import training_picture
 from sora.runs import RunFolder
 from sora.settings import Request
 
@@ -47,7 +46,8 @@ def run(argv: list[str]) -> int:
         for name, run_folder in folders.items():
             print(story(name, outcome.comparison["methods"][name], run_folder.read_log("evals")))
         picture = folder / "demo.png"
-        training_picture({name: each.path for name, each in folders.items()}, picture, "digits, linf eps 0.15")
+        probe = probes.create("training", title="digits, linf eps 0.15")
+        probe.picture({name: probe.measure(each) for name, each in folders.items()}, picture)
         print(f"\npicture: {picture}")
     return report_failures(outcome, len(runs), folder)
 

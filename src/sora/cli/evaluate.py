@@ -5,32 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated
 
 import torch
 import tyro
 from rich.console import Console
-from torch import nn
 
-import sora
 from sora import data
+from sora._devices import pick_device
+from sora._files import plain
 from sora.attacks import create_all
 from sora.cli._evaluate_tables import attack_table, class_table, confusion_table, threat_table
 from sora.cli._parse import parse, parse_set
 from sora.cli._tables import VERDICT_STYLE
-from sora.data import Dataset
 from sora.errors import UserError
-from sora.evaluation import BATCH, Evaluation, doubts, verdict
-from sora.evaluation.card import PROTOCOL, Subject, write_card
-from sora.evaluation.files import evaluate_into, full_record, plain
-from sora.threat import Threat, threat
-from sora.training.config import TrainConfig, defaults
-from sora.training.distributed import pick_device, process_group, rank, world
-from sora.training.run import build_model, load_weights, read_config
-
-HELP = "accuracy of a trained model under attacks"
+from sora.evaluation import BATCH, Evaluation, warnings_about
+from sora.evaluation.card import PROTOCOL, write_card
+from sora.evaluation.records import evaluate_into, full_record
+from sora.evaluation.subject import Subject, subject_of_run, subject_of_weights
+from sora.training.distributed import process_group, rank, world
 
 Set = tyro.conf.UseAppendAction[tuple[str, ...]]
 
@@ -83,18 +76,6 @@ class Flags:
     """no progress bar"""
 
 
-class Judged(NamedTuple):
-    """What is evaluated: a model, its data, its threat, and what is known about it."""
-
-    model: nn.Module
-    dataset: Dataset
-    config: TrainConfig
-    folder: Path
-    about: dict[str, Any]
-    load: str
-    summary: dict[str, Any]
-
-
 def run(argv: list[str]) -> int:
     """Evaluate, write, print."""
     flags = parse(Flags, argv, "evaluate")
@@ -102,118 +83,72 @@ def run(argv: list[str]) -> int:
     if flags.threads:
         torch.set_num_threads(flags.threads)
     device = pick_device(flags.device)
-    judged = _from_weights(flags) if flags.weights else _from_run(flags)
-    limit = judged.config.limit_test if flags.limit is None else flags.limit or None
+    subject = _subject(flags)
+    limit = subject.settings.limit_test if flags.limit is None else flags.limit or None
     with process_group(device):
         first = rank() == 0
-        found = evaluate_into(
-            judged.folder,
-            judged.model,
-            data.split(judged.dataset, holdout=0, limit_test=limit).test,
-            _threats(flags, judged.config),
+        evaluations = evaluate_into(
+            subject.folder,
+            subject.model,
+            data.split(subject.dataset, holdout=0, limit_test=limit).test,
+            subject.threats(flags.eps, flags.norms),
             attacks,
-            about=judged.about,
+            about=subject.about,
             batch_size=flags.batch_size,
             seed=flags.seed,
-            num_classes=judged.dataset.num_classes,
+            num_classes=subject.dataset.num_classes,
             device=device,
             progress=first and not flags.quiet and not flags.json,
             shard=world() > 1,
         )
     if first and flags.card:
-        trained_for = judged.config.threat()  # the headline, where it was evaluated
-        ordered = sorted(found, key=lambda evaluation: evaluation.threat != trained_for)
-        write_card(judged.folder, _subject(judged), ordered)
+        trained_for = subject.settings.threat()  # the headline, where it was evaluated
+        ordered = sorted(evaluations, key=lambda evaluation: evaluation.threat != trained_for)
+        write_card(subject.folder, subject.facts(), ordered)
     if first:
-        _print(flags, judged, found)
+        _print(flags, subject, evaluations)
     return 0
 
 
-def _from_run(flags: Flags) -> Judged:
+def _subject(flags: Flags) -> Subject:
+    places = {"data_dir": flags.data_dir, "out": flags.out}
+    if flags.weights is not None:
+        if flags.run is not None or flags.model is None or flags.dataset is None:
+            raise UserError("--weights needs --model and --dataset, and no run folder")
+        options = parse_set(flags.set)
+        return subject_of_weights(
+            flags.weights,
+            model=flags.model,
+            dataset=flags.dataset,
+            width=flags.width,
+            options=options,
+            **places,
+        )
     if flags.run is None:
         raise UserError("name a run folder, or --weights FILE with --model and --dataset")
     given = [name for name in ("width", "set") if getattr(flags, name)]
     if given:
         raise UserError(f"--{given[0]} goes with --weights; a run knows its own network")
-    folder = Path(flags.run)
-    config = TrainConfig.build(read_config(folder))
-    model = sora.load(folder, model=flags.model)
-    dataset = data.load(flags.dataset or config.dataset, flags.data_dir or config.data_dir)
-    path = folder / "summary.json"
-    summary = json.loads(path.read_text()) if path.exists() else {}
-    about = {key: summary.get(key) for key in ("method", "model", "seed", "weights")}
-    load = f'import sora\n\nmodel = sora.load("{folder.name}")  # the run folder'
-    out = Path(flags.out) if flags.out else folder
-    return Judged(model, dataset, config, out, about | _circumstances(dataset), load, summary)
+    return subject_of_run(flags.run, model=flags.model, dataset=flags.dataset, **places)
 
 
-def _from_weights(flags: Flags) -> Judged:
-    if flags.run is not None or flags.weights is None or flags.model is None or flags.dataset is None:
-        raise UserError("--weights needs --model and --dataset, and no run folder")
-    path = Path(flags.weights)
-    base = defaults(flags.dataset, "benign", {}, flags.model)
-    own = {"data_dir": flags.data_dir, "set": base["set"] | parse_set(flags.set)}
-    config = TrainConfig.build({**base, **own, "width": flags.width or base.get("width")})
-    dataset = data.load(flags.dataset, flags.data_dir)
-    model, spec = build_model(config, dataset)
-    load_weights(model, path)
-    about = {"model": flags.model, "weights": path.name}
-    options = {**spec, **spec["options"], "name": None, "options": None}
-    text = ", ".join(f"{key}={value!r}" for key, value in options.items() if value is not None)
-    load = (
-        "import safetensors.torch\nimport sora\n\n"
-        f'model = sora.models.create("{flags.model}", {text})\n'
-        f'model.load_state_dict(safetensors.torch.load_file("{path.name}"))\nmodel.eval()'
-    )
-    out = Path(flags.out) if flags.out else path.with_name(f"{path.stem}-evaluation")
-    return Judged(model, dataset, config, out, about | _circumstances(dataset), load, {})
-
-
-def _circumstances(dataset: Dataset) -> dict[str, Any]:
-    versions = {name: metadata.version(name) for name in ("torch", "numpy", "pyautoattack")}
-    return {"dataset": dataset.name, "versions": {"sora": sora.__version__, **versions}}
-
-
-def _threats(flags: Flags, config: TrainConfig) -> list[Threat]:
-    """Each radius in each norm; a radius may name its own."""
-    norms = [word.strip() for word in (flags.norms or config.norm).split(",")]
-    radii = [word.strip() for word in (flags.eps or config.eps).split(",")]
-    found = []
-    for radius in radii:
-        own, colon, eps = radius.partition(":")
-        found += [threat(own, eps)] if colon else [threat(norm, radius) for norm in norms]
-    return list(dict.fromkeys(found))
-
-
-def _subject(judged: Judged) -> Subject:
-    config = judged.config
-    if not judged.summary:
-        return Subject(judged.folder.name, config.model, judged.dataset.name, judged.load)
-    settings = ("method", "norm", "eps", "epochs", "batch_size", "optimizer", "lr", "schedule", "augment")
-    training = {key: getattr(config, key) for key in (*settings, "weight_decay", "seed")} | config.set
-    training |= {key: judged.summary.get(key) for key in ("n_train", "train_seconds", "weights")}
-    name = f"{config.method} {config.model} {config.dataset}"
-    return Subject(name, config.model, judged.dataset.name, judged.load, training)
-
-
-def _print(flags: Flags, judged: Judged, found: Sequence[Evaluation]) -> None:
+def _print(flags: Flags, subject: Subject, evaluations: Sequence[Evaluation]) -> None:
     if flags.json:
-        records = [judged.about | full_record(evaluation) for evaluation in found]
+        records = [subject.about | full_record(evaluation) for evaluation in evaluations]
         shown = [{key: value for key, value in each.items() if key != "predictions"} for each in records]
         print(json.dumps(plain(shown), indent=2))
         return
     console = Console(highlight=False)
-    console.print(attack_table(found[0]) if len(found) == 1 else threat_table(found))
-    for evaluation in found:
+    console.print(attack_table(evaluations[0]) if len(evaluations) == 1 else threat_table(evaluations))
+    for evaluation in evaluations:
         where = f"{evaluation.threat.norm} {evaluation.threat.given}"
-        if {"fgsm", "pgd10"} <= evaluation.accuracy.keys():
-            word = verdict(evaluation.accuracy)
-            console.print(f"{where}: [{VERDICT_STYLE[word]}]{word}[/]")
-        for text in doubts(evaluation):
+        if evaluation.verdict:
+            console.print(f"{where}: [{VERDICT_STYLE[evaluation.verdict]}]{evaluation.verdict}[/]")
+        for text in warnings_about(evaluation):
             console.print(f"{where}: warning: {text}", style="yellow", markup=False)
         if flags.per_class:
-            console.print(class_table(evaluation, judged.dataset.classes))
+            console.print(class_table(evaluation, subject.dataset.classes))
         if flags.confusion:
-            console.print(confusion_table(evaluation, flags.confusion, judged.dataset.classes))
+            console.print(confusion_table(evaluation, flags.confusion, subject.dataset.classes))
     console.print(PROTOCOL, style="dim", markup=False)
-    console.print(f"n = {found[0].n} images of {judged.dataset.name}; {judged.folder / 'evaluation.json'}")
+    console.print(f"n = {evaluations[0].n} images of {subject.dataset.name}; {subject.folder.evaluations}")

@@ -41,9 +41,9 @@ class Splits:
         return self.train.subset(chosen).center(height, width)
 
     @property
-    def watched_name(self) -> Literal["held-out", "training"]:
+    def watched_name(self) -> Literal["holdout", "training"]:
         """What the watched images are, to label the numbers measured on them."""
-        return "held-out" if len(self.holdout) else "training"
+        return "holdout" if len(self.holdout) else "training"
 
 
 def split(

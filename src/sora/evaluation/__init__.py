@@ -1,7 +1,7 @@
 """Accuracy under attacks, with the settings, the count and the interval of each number."""
 
-from sora.evaluation._accuracy import BATCH, evaluate
-from sora.evaluation._doubts import doubts
-from sora.evaluation._result import Evaluation, verdict, wilson
+from sora.evaluation.accuracy import BATCH, evaluate
+from sora.evaluation.reliability import warnings_about
+from sora.evaluation.result import Evaluation, verdict, wilson
 
-__all__ = ["BATCH", "Evaluation", "doubts", "evaluate", "verdict", "wilson"]
+__all__ = ["BATCH", "Evaluation", "evaluate", "verdict", "warnings_about", "wilson"]

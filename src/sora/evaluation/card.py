@@ -1,16 +1,14 @@
-"""A model card: what was measured, how the model was made, how to use it. For people and for programs."""
+"""A model card, as text and as JSON: what was measured, how the model was trained, how to load it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from sora._files import write_text
-from sora.evaluation._doubts import doubts
-from sora.evaluation._result import Evaluation, verdict
+from sora.evaluation.reliability import warnings_about
+from sora.evaluation.result import Evaluation
+from sora.runs import RunFolder
 
 PROTOCOL = (
     "Model in evaluation mode, pixels in [0, 1], perturbations in pixel units; 95 % intervals over the n"
@@ -20,8 +18,8 @@ PROTOCOL = (
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What a card is about."""
+class ModelFacts:
+    """What a card says about a model apart from its accuracy."""
 
     name: str
     architecture: str
@@ -32,59 +30,58 @@ class Subject:
     """How it was trained, as far as that is known."""
 
 
-def write_card(folder: Path, subject: Subject, found: Sequence[Evaluation]) -> None:
-    """Write `model_card.md` and `model_card.json`; the first evaluation is the headline."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "model_card.md", markdown(subject, found))
-    write_text(folder / "model_card.json", json.dumps(entry(subject, found), indent=2) + "\n")
+def write_card(folder: RunFolder, facts: ModelFacts, evaluations: Sequence[Evaluation]) -> None:
+    """Write the card into a folder; the first evaluation gives the headline numbers."""
+    folder.write_card(markdown(facts, evaluations), entry(facts, evaluations))
 
 
-def entry(subject: Subject, found: Sequence[Evaluation]) -> dict[str, Any]:
-    """The card for programs: RobustBench's keys, percentages as text, then ours in full.
+def entry(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
+    """The card as JSON: RobustBench's keys with percentages as text, then our own numbers in full.
 
-    `link`, `authors`, `venue` and `reported` are empty as in RobustBench's own generated entries: they are
-    about a publication. `autoattack_acc` is empty unless all of AutoAttack was run.
+    `link`, `authors`, `venue` and `reported` describe a publication and are empty, as in RobustBench's own
+    generated entries. `autoattack_acc` is empty unless all of AutoAttack was run.
     """
-    head = found[0]
+    head = evaluations[0]
     return {
         "link": "",
-        "name": subject.name,
+        "name": facts.name,
         "authors": "",
         "additional_data": False,
         "number_forward_passes": 1,
-        "dataset": subject.dataset,
+        "dataset": facts.dataset,
         "venue": "",
-        "architecture": subject.architecture,
+        "architecture": facts.architecture,
         "eps": head.threat.given,
         "threat_model": {"linf": "Linf", "l2": "L2"}[head.threat.norm],
         "clean_acc": _percent(head.accuracy.get("clean")),
         "reported": "",
         "autoattack_acc": _percent(head.accuracy.get("aa")),
-        "unreliable": bool(doubts(head)),
-        "evaluations": [evaluation.record() | {"warnings": doubts(evaluation)} for evaluation in found],
-        "training": dict(subject.training),
-        "load": subject.load,
+        "unreliable": bool(warnings_about(head)),
+        "evaluations": [each.record() | {"warnings": warnings_about(each)} for each in evaluations],
+        "training": dict(facts.training),
+        "load": facts.load,
     }
 
 
-def markdown(subject: Subject, found: Sequence[Evaluation]) -> str:
-    """The card for people."""
+def markdown(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> str:
+    """The card as Markdown."""
     rows = [
         "| threat | attack | accuracy | 95 % interval | n |",
         "| --- | --- | ---: | ---: | ---: |",
     ]
-    for evaluation in found:
+    notes = []
+    if evaluations[0].verdict:
+        notes.append(f"- Verdict on catastrophic overfitting: **{evaluations[0].verdict}**.")
+    for evaluation in evaluations:
         rows += _rows(evaluation)
-    notes = [f"- **Warning** ({_threat(each)}): {text}." for each in found for text in doubts(each)]
-    if {"fgsm", "pgd10"} <= found[0].accuracy.keys():
-        notes.insert(0, f"- Verdict on catastrophic overfitting: **{verdict(found[0].accuracy)}**.")
-    if not any("aa" in evaluation.accuracy for evaluation in found):
+        notes += [f"- **Warning** ({_threat(evaluation)}): {text}." for text in warnings_about(evaluation)]
+    if not any("aa" in evaluation.accuracy for evaluation in evaluations):
         notes.append("- AutoAttack was not run: robust accuracy is an upper bound.")
-    training = [f"| {key} | `{value}` |" for key, value in subject.training.items() if value is not None]
-    trained = ["| setting | value |", "| --- | --- |", *training] if training else ["Not known."]
+    training = [f"| {key} | `{value}` |" for key, value in facts.training.items() if value is not None]
+    trained = ["| setting | value |", "| --- | --- |", *training] if training else ["Unknown."]
     parts = [
-        f"# {subject.name}",
-        f"`{subject.architecture}` for `{subject.dataset}`.",
+        f"# {facts.name}",
+        f"`{facts.architecture}` for `{facts.dataset}`.",
         "## Robustness",
         "\n".join(rows),
         "\n".join(notes),
@@ -92,24 +89,25 @@ def markdown(subject: Subject, found: Sequence[Evaluation]) -> str:
         "## How it was trained",
         "\n".join(trained),
         "## How to load it",
-        f"```python\n{subject.load}\n```",
-        "It takes images in [0, 1], shape (batch, channels, height, width), and returns logits:"
-        " normalisation is inside.",
+        f"```python\n{facts.load}\n```",
+        "The model takes images in [0, 1] of shape (batch, channels, height, width) and returns logits;"
+        " normalisation is its first layer.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _rows(found: Evaluation) -> list[str]:
-    shares = {name: {"accuracy": found.accuracy[name], **each} for name, each in found.attacks.items()}
+def _rows(evaluation: Evaluation) -> list[str]:
+    accuracy = evaluation.accuracy
+    attacks = {name: {"accuracy": accuracy[name], **own} for name, own in evaluation.attacks.items()}
     rows = []
-    for name, each in {**shares, "**worst case**": found.worst_case}.items():
-        accuracy, low, high = (f"{100 * each[key]:.2f}" for key in ("accuracy", "low", "high"))
-        rows.append(f"| {_threat(found)} | {name} | {accuracy} % | {low} - {high} | {each['n']} |")
+    for name, each in {**attacks, "**worst case**": evaluation.worst_case}.items():
+        share, low, high = (f"{100 * each[key]:.2f}" for key in ("accuracy", "low", "high"))
+        rows.append(f"| {_threat(evaluation)} | {name} | {share} % | {low} - {high} | {each['n']} |")
     return rows
 
 
-def _threat(found: Evaluation) -> str:
-    return f"{found.threat.norm} {found.threat.given}"
+def _threat(evaluation: Evaluation) -> str:
+    return f"{evaluation.threat.norm} {evaluation.threat.given}"
 
 
 def _percent(share: float | None) -> str:

@@ -37,5 +37,7 @@ def plan(request: Request, names: Sequence[str], seeds: int, folder: Path) -> li
         own = {key: value for key, value in options.items() if key.split(".")[0] in (family, "model")}
         for seed in range(first, first + seeds):
             changes = {"method": name, "seed": seed, "out": str(folder / f"{name}-s{seed}"), "set": own}
-            runs.append(Request({**given, **changes}, request.source, request.config, request.recipe).resolve())
+            runs.append(
+                Request({**given, **changes}, request.source, request.config, request.recipe).resolve()
+            )
     return runs

@@ -221,5 +221,5 @@ class RunFolder:
         except (ValueError, UnicodeDecodeError) as error:
             raise RunError(f"{path} is damaged ({error}); move it away to go on without it") from None
         if not isinstance(value, kind):
-            raise RunError(f"{path} is damaged: expected a {kind.__name__}")
+            raise RunError(f"{path} is damaged: expected a {kind.__name__}; move it away to go on without it")
         return value

@@ -77,7 +77,9 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
             own[name].copy_(tensor)
 
 
-def load(run: str | Path | RunFolder, *, model: str | nn.Module | None = None, device: str = "cpu") -> nn.Module:
+def load(
+    run: str | Path | RunFolder, *, model: str | nn.Module | None = None, device: str = "cpu"
+) -> nn.Module:
     """The trained model of a run, from [0, 1] images to logits, in evaluation mode.
 
     Args:

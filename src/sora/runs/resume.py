@@ -24,12 +24,16 @@ def settle(request: Request, resume: Resume) -> Resolved:
     if not folder.exists():
         resolved = request.resolve()
         if resume == "yes":
-            raise UserError(f"there is no run in {folder.path} to resume; leave out --resume or use --resume auto")
+            raise UserError(
+                f"there is no run in {folder.path} to resume; leave out --resume or use --resume auto"
+            )
         return resolved
     if resume in (None, "dry run"):
         resolved = request.resolve()  # mistakes in the request are reported before a used folder is
         if resume is None:
-            raise UserError(f"{folder.path} already holds a run; continue it with --resume or choose another --out")
+            raise UserError(
+                f"{folder.path} already holds a run; continue it with --resume or choose another --out"
+            )
         return resolved
     stored = folder.read_config()
     resolved = request.resolve(stored)

@@ -112,7 +112,8 @@ class Request:
         return list({recipe.name: recipe for recipe in parts}.values())
 
     def _recipe_layers(self, chosen: list[Recipe], method: str) -> list[Layer]:
-        networks = list(accumulate((r.values.get("model") for r in chosen), lambda old, new: new or old))
+        named: list[str | None] = [recipe.values.get("model") for recipe in chosen]
+        networks = list(accumulate(named, lambda before, new: new or before))
         trained = self.wanted().get("model") or (networks[-1] if networks else None)
         general = [
             Layer(f"recipe {recipe.name}", _for_network(recipe.values, trained, network))

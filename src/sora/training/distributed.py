@@ -11,7 +11,6 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sora._ranks import summed
-from sora.errors import UserError
 
 
 @contextmanager
@@ -43,23 +42,6 @@ def rank() -> int:
 def world() -> int:
     """How many processes train together."""
     return distributed.get_world_size() if distributed.is_initialized() else 1
-
-
-def device_name(name: str) -> str:
-    """`name` with nothing left open: `auto` is a GPU if there is one, `cuda` is this rank's own GPU."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if name == "cuda" else name
-
-
-def pick_device(name: str) -> torch.device:
-    """The device of that name, see `device_name`."""
-    try:
-        device = torch.device(device_name(name))
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError):
-        raise UserError(f"device {name!r} is not available; allowed: cpu, cuda, cuda:N, auto") from None
-    return device
 
 
 def wrap(model: nn.Module) -> nn.Module:

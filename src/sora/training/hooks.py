@@ -64,7 +64,9 @@ class Hooks:
     def notify(self, event: str, *arguments: Any) -> None:
         """Call one event of every hook that has it."""
         if event not in self._listeners:
-            overriding = [hook for hook in self._hooks if getattr(type(hook), event) is not getattr(Hook, event)]
+            overriding = [
+                hook for hook in self._hooks if getattr(type(hook), event) is not getattr(Hook, event)
+            ]
             self._listeners[event] = [getattr(hook, event) for hook in overriding]
         for listener in self._listeners[event]:
             listener(*arguments)

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import torch
 from torch import nn
 
+from sora._devices import pick_device
 from sora.data import Dataset
 from sora.errors import RunError
 from sora.settings import Resolved, Settings
@@ -42,7 +43,7 @@ def train(
         quiet: Print nothing while working.
     """
     resolved = settings if isinstance(settings, Resolved) else Resolved(settings, {})
-    device = distributed.pick_device(resolved.settings.device)
+    device = pick_device(resolved.settings.device)
     if resolved.settings.threads:
         torch.set_num_threads(resolved.settings.threads)
     torch.backends.cudnn.deterministic = True

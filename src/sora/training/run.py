@@ -66,9 +66,7 @@ class Run:
         self.total_steps = settings.epochs * len(self.loader)
         self.threat = settings.threat()
         network, self.network_description = prepare_model(settings, self.dataset, device, model)
-        self.state = prepare_state(
-            settings, network, self.dataset, len(self.splits.train), len(self.loader)
-        )
+        self.state = prepare_state(settings, network, self.dataset, len(self.splits.train), len(self.loader))
         forward = at_precision(self.state.model, settings.precision)
         self.model = distributed.wrap(forward)
         """The network as the weight update calls it: in its precision, its gradients averaged over ranks."""

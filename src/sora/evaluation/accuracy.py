@@ -1,0 +1,96 @@
+"""Accuracy under attacks: the same batches and the same random numbers every time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from sora._passes import bare, frozen
+from sora.attacks import Attack, create_all
+from sora.errors import UserError
+from sora.evaluation._checks import inspect_model
+from sora.evaluation.examples import Data, as_examples
+from sora.evaluation.fingerprints import evaluation_fingerprint
+from sora.evaluation.progress import Meter
+from sora.evaluation.result import Evaluation
+from sora.evaluation.units import AttackRunner, UnitStore
+from sora.threat import Threat
+
+BATCH = 250
+
+
+def evaluate(
+    model: nn.Module,
+    data: Data,
+    threat: Threat,
+    attacks: str | Sequence[str | Attack] = ("clean", "fgsm", "pgd10"),
+    *,
+    batch_size: int = BATCH,
+    seed: int = 0,
+    num_classes: int | None = None,
+    device: torch.device | str | None = None,
+    progress: bool = False,
+    state: Path | str | None = None,
+    shard: bool = False,
+) -> Evaluation:
+    """Measure a model's accuracy in evaluation mode; it is left in the mode it was in.
+
+    The random numbers of each batch depend on (seed, attack, batch) alone: another run gives the same
+    result to the last digit, whatever else is evaluated, and torch's own random state is not used.
+
+    Args:
+        model: From inputs to logits; moved to `device` if one is given.
+        data: An `ImageSet`, a pair of tensors (inputs, labels), or an iterable of such batches, which is
+            read into memory.
+        threat: The norm ball and the box.
+        attacks: Attacks or their names, see `sora list attacks`.
+        batch_size: Examples attacked together. It determines the memory needed, and the random numbers.
+        seed: Seed of the attacks' random numbers.
+        num_classes: The number of classes of the data; a model with another number is refused.
+        device: Where to compute; the model's own device if not given.
+        progress: Show a progress bar with the remaining time.
+        state: Folder for finished units of work. The same evaluation started again after an interruption
+            continues from there and gives the same result; a different one ignores them.
+        shard: Split the work over the processes of torch.distributed, all of which must make this call;
+            each gets the whole result, equal to that of a single process.
+    """
+    if batch_size < 1:
+        raise UserError(f"batch size {batch_size}; expected 1 or more")
+    chosen, examples, model = create_all(attacks), as_examples(data), bare(model)
+    target = device_of(model) if device is None else torch.device(device)
+    model.to(target)
+    with frozen(model), Meter(model, progress) as meter:
+        x, y = examples.take(torch.arange(min(batch_size, len(examples.labels))), target)
+        inspection = inspect_model(model, x, y, examples.labels, threat, num_classes)
+        chosen = [attack.for_classes(inspection.num_classes) for attack in chosen]
+        folder = None
+        if state is not None:
+            folder = Path(state) / evaluation_fingerprint(model, examples, threat, seed, batch_size)
+        runner = AttackRunner(
+            model,
+            examples,
+            threat,
+            target,
+            batch_size=batch_size,
+            seed=seed,
+            store=UnitStore(folder),
+            meter=meter,
+            shard=shard,
+        )
+        predictions = runner.run(chosen)
+    return Evaluation(
+        threat=threat,
+        labels=examples.labels,
+        num_classes=inspection.num_classes,
+        predictions=predictions,
+        settings={attack.name: attack.settings(threat) for attack in chosen},
+        zero_gradients=inspection.zero_gradients,
+    )
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model's parameters are; the CPU for a model without any."""
+    return next((tensor.device for tensor in model.parameters()), torch.device("cpu"))

@@ -1,0 +1,67 @@
+"""The examples a model is evaluated on, whatever form the data has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sora.data import ImageSet
+from sora.errors import UserError
+
+Data = ImageSet | tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
+
+
+class Examples(Protocol):
+    """Labels, and inputs that are loaded one batch at a time.
+
+    Inputs are always contiguous: noise is drawn in the order of memory, and must not depend on the form
+    the data came in.
+    """
+
+    labels: Tensor
+
+    def take(self, positions: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Inputs and labels at these positions."""
+
+
+class _Images:
+    def __init__(self, images: ImageSet) -> None:
+        self._images, self.labels = images, images.labels
+
+    def take(self, positions: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        x = self._images.gather(positions).to(device).float().div_(255)
+        return x.contiguous(), self.labels[positions].to(device)
+
+
+class _Pair:
+    def __init__(self, inputs: Tensor, labels: Tensor) -> None:
+        if len(inputs) != len(labels):
+            raise UserError(f"{len(inputs)} inputs come with {len(labels)} labels; expected one label each")
+        self._inputs, self.labels = inputs, labels.cpu()
+
+    def take(self, positions: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        x = self._inputs[positions.to(self._inputs.device)].to(device)
+        return x.contiguous(), self.labels[positions].to(device)
+
+
+def as_examples(data: Data) -> Examples:
+    """Any accepted data as examples.
+
+    An iterable of batches, a DataLoader for instance, is read once into memory: it may be shuffled, and
+    every attack must get the same examples in the same order.
+    """
+    if isinstance(data, ImageSet):
+        examples: Examples = _Images(data)
+    elif isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+        examples = _Pair(*data)
+    else:
+        batches = [(batch[0].cpu(), batch[1].cpu()) for batch in data]
+        if not batches:
+            raise UserError("there is nothing to evaluate: the data has no batch")
+        examples = _Pair(torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches]))
+    if len(examples.labels) == 0:
+        raise UserError("there is nothing to evaluate: the data has no example")
+    return examples

@@ -1,0 +1,103 @@
+"""Progress bars of evaluations and probes, which may run for hours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+def _bar() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    return Progress(*columns, *times, console=Console(stderr=True), transient=True)
+
+
+@contextmanager
+def progress_bar(title: str, total: int, show: bool) -> Iterator[Callable[[], None]]:
+    """A bar over equal steps, shown on a terminal only; call the function it yields after each step."""
+    bar = _bar() if show else None
+    if bar is None or not bar.console.is_terminal:
+        yield lambda: None
+        return
+    with bar:
+        task = bar.add_task(title, total=total)
+        yield lambda: bar.advance(task)
+
+
+class Meter:
+    """A progress bar that counts examples passing through a model; does nothing when not shown.
+
+    Args:
+        model: The model whose forward passes are counted.
+        show: Whether there is a bar at all.
+        interval: Seconds between two lines of text where standard error is not a terminal.
+    """
+
+    def __init__(self, model: nn.Module, show: bool, interval: float = 30) -> None:
+        self._model, self._show, self._interval = model, show, interval
+        self._stages: dict[str, int] = {}
+        self._limit = 0.0  # highest count the bar may show before the current unit has ended
+        self._bar: Progress | None = None
+        self._last_line = time.monotonic()
+
+    def __enter__(self) -> Meter:
+        if self._show:
+            self._bar = _bar()
+            self._task = self._bar.add_task("", total=None)
+            self._bar.start()
+            self._hook = self._model.register_forward_hook(self._count)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._hook.remove()
+            self._bar.stop()
+
+    @property
+    def completed(self) -> float:
+        """Examples counted so far."""
+        return 0.0 if self._bar is None else self._bar.tasks[0].completed
+
+    @property
+    def total(self) -> int:
+        """Examples expected in all stages together."""
+        return sum(self._stages.values())
+
+    def plan(self, stage: str, passes: int) -> None:
+        """Set how many examples a stage will pass through the model; may be corrected later."""
+        self._stages[stage] = passes
+        if self._bar is not None:
+            self._bar.update(self._task, total=self.total)
+
+    @contextmanager
+    def unit(self, title: str, passes: int) -> Iterator[None]:
+        """A unit of work, counted in full when it ends, even if the attack stopped early."""
+        if self._bar is None:
+            yield
+            return
+        self._limit = self.completed + passes
+        self._bar.update(self._task, description=title)
+        self._print_line(title)
+        yield
+        self._bar.update(self._task, completed=self._limit)
+
+    def _print_line(self, title: str) -> None:
+        """Print progress from time to time where there is no terminal to draw a bar on."""
+        assert self._bar is not None
+        if not self._bar.console.is_terminal and time.monotonic() > self._last_line + self._interval:
+            self._last_line = time.monotonic()
+            self._bar.console.print(f"{title}: {self._bar.tasks[0].percentage:.0f} % done", highlight=False)
+
+    def _count(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
+        assert self._bar is not None
+        self._bar.update(self._task, completed=min(self.completed + len(args[0]), self._limit))

@@ -1,0 +1,138 @@
+"""The result of an evaluation: predictions under each attack, and the numbers computed from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sora.attacks import Attack
+from sora.errors import UserError
+from sora.threat import Threat
+
+Z = 1.959963984540054  # two-sided 95 % of a normal distribution
+
+
+def wilson(successes: int, n: int) -> tuple[float, float]:
+    """The 95 % interval of a proportion (Wilson's score interval, valid also near 0 and 1)."""
+    share = successes / n
+    centre = (share + Z**2 / (2 * n)) / (1 + Z**2 / n)
+    half = Z / (1 + Z**2 / n) * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
+    # Rounding must not push an end past the proportion itself.
+    return max(0.0, min(centre - half, share)), min(1.0, max(centre + half, share))
+
+
+def verdict(accuracy: Mapping[str, float]) -> str:
+    """Whether FGSM accuracy can be trusted: `healthy`, `suspect` or `overfitted`.
+
+    Overfitted when PGD-10 accuracy is below a quarter of FGSM accuracy, healthy when it is at least half,
+    otherwise suspect. With an FGSM accuracy of 0 there is nothing to compare and the verdict is suspect: a
+    model without any robustness is not catastrophically overfitted, but it is not healthy either.
+    """
+    missing = [name for name in ("fgsm", "pgd10") if name not in accuracy]
+    if missing:
+        raise UserError(f"a verdict needs the accuracy under {' and '.join(missing)} as well")
+    single, multi = accuracy["fgsm"], accuracy["pgd10"]
+    if multi < single / 4:
+        return "overfitted"
+    return "healthy" if single > 0 and multi >= single / 2 else "suspect"
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation:
+    """Predictions of one model on the same examples under several attacks of one threat."""
+
+    threat: Threat
+    labels: Tensor
+    num_classes: int
+    predictions: dict[str, Tensor]
+    """The predicted class of each example under each attack."""
+    settings: dict[str, dict[str, Any]]
+    """Norm, eps, steps, step size and restarts of each attack."""
+    zero_gradients: float = 0.0
+    """Share of the first batch's examples whose input gradient is exactly zero."""
+
+    def __repr__(self) -> str:
+        accuracy = ", ".join(f"{name} {100 * share:.1f} %" for name, share in self.accuracy.items())
+        verdict = f"; {self.verdict}" if self.verdict else ""
+        return (
+            f"{type(self).__name__}({self.threat.norm} {self.threat.given}, n={self.n}: {accuracy}{verdict})"
+        )
+
+    @property
+    def n(self) -> int:
+        """The number of examples."""
+        return len(self.labels)
+
+    @cached_property
+    def robust(self) -> dict[str, Tensor]:
+        """Which examples are still correctly classified under each attack."""
+        return {name: predicted == self.labels for name, predicted in self.predictions.items()}
+
+    @cached_property
+    def accuracy(self) -> dict[str, float]:
+        """The share of correctly classified examples under each attack."""
+        return {name: int(flags.sum()) / self.n for name, flags in self.robust.items()}
+
+    @property
+    def verdict(self) -> str | None:
+        """`verdict(accuracy)`; None if FGSM or PGD-10 was not run."""
+        return verdict(self.accuracy) if {"fgsm", "pgd10"} <= self.accuracy.keys() else None
+
+    @cached_property
+    def attacks(self) -> dict[str, dict[str, Any]]:
+        """Each attack's settings with n and the 95 % interval of its accuracy."""
+        return {name: own | self._count(self.robust[name]) for name, own in self.settings.items()}
+
+    @cached_property
+    def robust_to_all(self) -> Tensor:
+        """Which examples stay correctly classified under every attack: only these may be called robust."""
+        return torch.stack(list(self.robust.values())).all(0)
+
+    @cached_property
+    def worst_case(self) -> dict[str, Any]:
+        """The share of `robust_to_all`, with n, its 95 % interval, and the attacks it is over."""
+        share = int(self.robust_to_all.sum()) / self.n
+        return {"accuracy": share, "over": list(self.predictions), **self._count(self.robust_to_all)}
+
+    def per_class(self, name: str) -> list[float]:
+        """Accuracy under an attack for each class; NaN for a class without examples."""
+        hits = self.labels[self.robust[name]].bincount(minlength=self.num_classes)
+        sizes = self.labels.bincount(minlength=self.num_classes)
+        return (hits.double() / sizes).tolist()
+
+    def confusion(self, name: str) -> Tensor:
+        """Counts of (true class, predicted class) under an attack."""
+        pairs = self.labels * self.num_classes + self.predictions[name]
+        return pairs.bincount(minlength=self.num_classes**2).view(self.num_classes, self.num_classes)
+
+    def has(self, attack: Attack) -> bool:
+        """Whether this attack was run."""
+        return attack.for_classes(self.num_classes).name in self.predictions
+
+    def merged(self, other: Evaluation) -> Evaluation:
+        """Both evaluations as one; they must have the same model, examples and threat."""
+        if other.threat != self.threat or not torch.equal(other.labels, self.labels):
+            raise ValueError("evaluations of different threats or examples cannot be merged")
+        return replace(
+            other,
+            predictions=self.predictions | other.predictions,
+            settings=self.settings | other.settings,
+        )
+
+    def record(self) -> dict[str, Any]:
+        """The numbers in the form that the files of a run folder have."""
+        return {
+            "threat": {"norm": self.threat.norm, "eps": self.threat.eps},
+            "accuracy": dict(self.accuracy),
+            "attacks": {name: dict(settings) for name, settings in self.attacks.items()},
+        }
+
+    def _count(self, flags: Tensor) -> dict[str, Any]:
+        low, high = wilson(int(flags.sum()), self.n)
+        return {"n": self.n, "low": low, "high": high}

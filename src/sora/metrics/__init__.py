@@ -1,0 +1,20 @@
+"""Numbers of one batch that show catastrophic overfitting (appendix J of the paper), found by name.
+
+`measure(model, x, y, threat, ("kl", "pgd"))` computes some of them.
+"""
+
+from sora.metrics._batch import AttackedBatch, GradientAndLogits
+from sora.metrics._registry import Metric, Scale, check_metrics, create, info, measure, names, register
+
+__all__ = [
+    "AttackedBatch",
+    "GradientAndLogits",
+    "Metric",
+    "Scale",
+    "check_metrics",
+    "create",
+    "info",
+    "measure",
+    "names",
+    "register",
+]

@@ -1,0 +1,25 @@
+"""Looks inside a trained model or a run, found by name: each measures, draws, and states its result.
+
+`create("eps-curve").measure(ProbedModel(model, (x, y), threat))` measures a model;
+`probe_runs("eps-curve", folders)` does everything `sora probe` does.
+"""
+
+from sora.probes._base import Probe, ProbedModel, Result
+from sora.probes._registry import ProbeInfo, create, info, names, register
+from sora.probes._runs import ProbeReport, probe_runs
+from sora.probes._subject import SubjectOptions, load_subject
+
+__all__ = [
+    "Probe",
+    "ProbeInfo",
+    "ProbeReport",
+    "ProbedModel",
+    "Result",
+    "SubjectOptions",
+    "create",
+    "info",
+    "load_subject",
+    "names",
+    "probe_runs",
+    "register",
+]

@@ -1,0 +1,79 @@
+"""What a probe is, and what it measures: a model on images, or the logs of a run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from sora._passes import bare
+from sora.evaluation.accuracy import device_of
+from sora.evaluation.examples import Data, Examples, as_examples
+from sora.threat import Threat
+
+Result = dict[str, Any]
+"""What a probe measured, as plain numbers, lists and dictionaries that JSON can store."""
+
+Subject = TypeVar("Subject")
+
+
+class Probe(ABC, Generic[Subject]):
+    """A subclass of `Probe[ProbedModel]` measures a model, one of `Probe[RunFolder]` reads a run's logs.
+
+    Its options, if it has any, are the fields of a frozen dataclass.
+    """
+
+    @abstractmethod
+    def measure(self, subject: Subject) -> Result:
+        """The numbers; a function of the subject alone, which is left unchanged."""
+
+    @abstractmethod
+    def picture(self, results: Mapping[str, Result], file: Path) -> None:
+        """Draw the results of one or more runs, by their names, into one picture file."""
+
+    @abstractmethod
+    def sentence(self, result: Result) -> str:
+        """The result in one line."""
+
+
+@dataclass(frozen=True)
+class ProbedModel:
+    """A model, the images it is measured on, and the threat.
+
+    Attributes:
+        model: From inputs to logits; measured in evaluation mode and left as it was.
+        data: An `ImageSet`, a pair of tensors (inputs, labels), or an iterable of such batches.
+        threat: The norm ball and the box.
+        seed: Seed of random directions and starts; torch's own random state is not used.
+        progress: Show a progress bar on a terminal.
+    """
+
+    model: nn.Module
+    data: Data
+    threat: Threat
+    seed: int = 0
+    progress: bool = False
+
+    @property
+    def network(self) -> nn.Module:
+        """The model without a DDP wrapper."""
+        return bare(self.model)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return device_of(self.network)
+
+    def examples(self) -> Examples:
+        """The images, to be taken by position."""
+        return as_examples(self.data)
+
+    def all_images(self) -> tuple[Tensor, Tensor]:
+        """All images and labels, on the model's device."""
+        examples = self.examples()
+        return examples.take(torch.arange(len(examples.labels)), self.device)

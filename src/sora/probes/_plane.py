@@ -1,0 +1,59 @@
+"""The plane in which landscapes and decision boundaries are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sora._passes import input_gradient
+from sora.threat import Threat
+
+
+class Plane(NamedTuple):
+    """The points `x + a u + b v` around each image x, clamped to the box.
+
+    `u` is the FGSM perturbation and `v` a random one of the same radius, so the FGSM example is (1, 0).
+    """
+
+    x: Tensor
+    u: Tensor
+    v: Tensor
+    threat: Threat
+
+    def at(self, a: Tensor, b: Tensor) -> Tensor:
+        """The points (a, b), which broadcast against the images."""
+        return self.threat.clamp(self.x + a * self.u + b * self.v)
+
+    def coordinates(self, point: Tensor) -> tuple[float, float, float]:
+        """The (a, b) nearest to a point, for a plane of one image, and the share that is off the plane."""
+        # In double precision: the solver's last bits depend on the memory alignment of its operands.
+        basis = torch.stack((self.u.flatten(), self.v.flatten()), 1).double()
+        delta = (point - self.x).flatten().double()
+        solution = torch.linalg.lstsq(basis, delta[:, None]).solution
+        off = (delta - (basis @ solution)[:, 0]).norm() / delta.norm().clamp(min=1e-12)
+        a, b = solution[:, 0].tolist()
+        return round(a, 6), round(b, 6), round(off.item(), 6)
+
+
+def plane(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int) -> Plane:
+    """The plane around each image of a batch."""
+    generator = torch.Generator(x.device).manual_seed(seed)
+    noise = torch.empty_like(x).normal_(generator=generator)
+    gradient, _ = input_gradient(model, x, y)
+    u, v = (threat.step(x, z, threat.eps) - x for z in (gradient, noise))
+    return Plane(x, u, v, threat)
+
+
+def axis(span: float, points: int) -> list[float]:
+    """Evenly spaced values from -span to span."""
+    return torch.linspace(-span, span, points, dtype=torch.float64).tolist()
+
+
+def grid_points(values: list[float]) -> Iterator[tuple[int, int, float, float]]:
+    """All grid points: row, column, b and a."""
+    for row, b in enumerate(values):
+        for column, a in enumerate(values):
+            yield row, column, b, a

@@ -1,0 +1,58 @@
+"""Probes by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sora._registry import Registry
+from sora.probes._base import Probe
+
+P = TypeVar("P", bound=type[Probe[Any]])
+
+
+@dataclass(frozen=True)
+class ProbeInfo:
+    """A registry entry."""
+
+    name: str
+    summary: str
+    cls: type[Probe[Any]]
+    images: int = 0
+    """Number of test images it is measured on by default; 0 for a probe that reads logs only."""
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether it measures a model; otherwise it reads the logs of a run."""
+        return self.images > 0
+
+
+_REGISTRY: Registry[ProbeInfo] = Registry(
+    "probe", "sora.probes", order=("eps_curve", "landscape", "boundary", "curvature", "traces")
+)
+
+
+def register(name: str, summary: str, *, images: int = 0) -> Callable[[P], P]:
+    """Class decorator that registers a probe; `images` is required for one that measures a model."""
+
+    def add(cls: P) -> P:
+        _REGISTRY.add(ProbeInfo(name, summary, cls, images))
+        return cls
+
+    return add
+
+
+def names() -> list[str]:
+    """All probes."""
+    return _REGISTRY.names()
+
+
+def info(name: str) -> ProbeInfo:
+    """The entry of a probe."""
+    return _REGISTRY.info(name)
+
+
+def create(name: str, **options: Any) -> Probe[Any]:
+    """The probe of that name; keyword arguments are its options."""
+    return info(name).cls(**options)

@@ -1,0 +1,69 @@
+"""A probe applied to run folders: its results are stored in each, and one picture shows them all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from sora._files import plain
+from sora.errors import UserError
+from sora.probes._base import Result
+from sora.probes._registry import create, info, names
+from sora.probes._subject import SubjectOptions, load_subject
+from sora.runs import RunFolder
+
+
+class ProbeReport(NamedTuple):
+    """Results and sentences by the names of the runs, and where the picture is."""
+
+    results: dict[str, Result]
+    sentences: dict[str, str]
+    picture: Path
+
+
+def probe_runs(
+    name: str,
+    folders: Sequence[str | Path],
+    options: SubjectOptions | None = None,
+    out: str | Path | None = None,
+) -> ProbeReport:
+    """Measure each run, store `probes/NAME[-STEP].json` in it, and draw one picture.
+
+    Args:
+        name: A probe from `names()`.
+        folders: Run folders.
+        options: Which weights and images; for probes that measure a model.
+        out: Folder of the picture; the first run's `probes/` if not given.
+    """
+    options = options or SubjectOptions()
+    entry, probe = info(name), create(name)
+    runs = [RunFolder(folder) for folder in folders]
+    if not runs:
+        raise UserError("name at least one run folder")
+    if options.step is not None and not entry.needs_model:
+        measuring = [other for other in names() if info(other).needs_model]
+        raise UserError(f"{name} shows all steps of a run; --at goes with {', '.join(measuring)}")
+    title = name if options.step is None else f"{name}-{options.step}"
+    results: dict[str, Result] = {}
+    for run, label in zip(runs, _labels(runs), strict=True):
+        run.read_config()  # raises if this is not a run folder
+        subject = load_subject(run, entry.images, options) if entry.needs_model else run
+        result = plain(probe.measure(subject))
+        run.write_probe(title, {"probe": name, "run": label, "at": options.step, **result})
+        results[label] = result
+    suffix = "" if len(results) == 1 else "-" + "-".join(results)
+    picture = (Path(out) if out else runs[0].probes) / f"{title}{suffix}.png"
+    probe.picture(results, picture)
+    return ProbeReport(results, {label: probe.sentence(result) for label, result in results.items()}, picture)
+
+
+def _labels(runs: Sequence[RunFolder]) -> list[str]:
+    """The folders' names, with the parent's name in front where two runs share theirs."""
+    short = [run.name for run in runs]
+    if len(set(short)) == len(short):
+        return short
+    longer = [f"{run.path.resolve().parent.name}-{run.name}" for run in runs]
+    if len(set(longer)) < len(longer):
+        raise UserError("the same run is named twice")
+    return longer

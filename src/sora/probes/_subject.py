@@ -1,0 +1,60 @@
+"""The model of a run, at its end or at a snapshot, with the images to measure it on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sora import data
+from sora._devices import pick_device
+from sora.errors import UserError
+from sora.probes._base import ProbedModel
+from sora.runs import RunFolder, describe_network, load, load_network
+from sora.threat import threat
+
+
+@dataclass(frozen=True)
+class SubjectOptions:
+    """Which weights of a run are measured, on which images, under which threat.
+
+    Attributes:
+        step: The step of a snapshot; the final weights if not given.
+        images: Number of test images, class-balanced; the probe's default if not given.
+        eps: Radius; the run's own if not given.
+        seed: Seed of random directions and starts.
+        model: Repeats the `package.module:function` of a run with a custom network.
+        data_dir: Where data sets are; the run's own setting if not given.
+        device: `cpu`, `cuda`, `cuda:1` ... or `auto`.
+        progress: Show a progress bar on a terminal.
+    """
+
+    step: int | None = None
+    images: int | None = None
+    eps: str | None = None
+    seed: int = 0
+    model: str | None = None
+    data_dir: str | None = None
+    device: str = "auto"
+    progress: bool = False
+
+
+def load_subject(run: RunFolder, default_images: int, options: SubjectOptions) -> ProbedModel:
+    """The model of a run on images of its test set."""
+    settings = run.read_settings()
+    dataset = data.load(settings.dataset, options.data_dir or settings.data_dir)
+    if options.step is not None:
+        # Built from the settings, because the run may still be training and have no final model.
+        description = describe_network(settings, dataset)
+        model = load_network(description, run.snapshot(options.step), options.model)
+    elif run.has_model():
+        model = load(run, model=options.model)
+    else:
+        steps = ", ".join(map(str, run.snapshots())) or "none"
+        raise UserError(f"{run.path} is not finished; --at STEP takes a snapshot, it has: {steps}")
+    images = min(options.images or default_images, len(dataset.test))
+    return ProbedModel(
+        model.to(pick_device(options.device)),
+        data.split(dataset, holdout=0, limit_test=images).test,
+        threat(settings.norm, options.eps) if options.eps else settings.threat(),
+        options.seed,
+        options.progress,
+    )

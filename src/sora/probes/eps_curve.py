@@ -1,0 +1,132 @@
+"""Accuracy as a function of the test radius, which shows epsilon overfitting (section 3 of the paper)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sora._passes import frozen, input_gradient
+from sora._seeds import mix
+from sora.attacks import pgd
+from sora.evaluation import BATCH
+from sora.evaluation.progress import progress_bar
+from sora.probes._base import Probe, ProbedModel, Result
+from sora.probes._registry import register
+
+LOW, HIGH, PER_EPS = -2, 4, 8  # from -2 eps to 4 eps in steps of eps/8
+MULTIPLES = [k / PER_EPS for k in range(LOW * PER_EPS, HIGH * PER_EPS + 1)]
+ZERO = MULTIPLES.index(0.0)
+MARKED = 0.02  # a larger rise of FGSM accuracy is marked in the picture
+
+
+class Rise(NamedTuple):
+    """The largest increase within a sequence, and the positions where it starts and ends."""
+
+    size: float
+    start: int
+    end: int
+
+
+def largest_rise(values: Sequence[float]) -> Rise:
+    """The largest `values[j] - values[i]` with `i <= j`: 0 for a sequence that never rises."""
+    lowest, best = 0, Rise(0.0, 0, 0)
+    for position, value in enumerate(values):
+        if value < values[lowest]:
+            lowest = position
+        best = max(best, Rise(value - values[lowest], lowest, position), key=lambda rise: rise.size)
+    return best
+
+
+@register("eps-curve", "FGSM accuracy from -2 eps to 4 eps, PGD-10 accuracy from 0 to 4 eps", images=500)
+@dataclass(frozen=True)
+class EpsCurve(Probe[ProbedModel]):
+    """FGSM accuracy from -2 eps to 4 eps (a negative step goes against the gradient), PGD-10's from 0 on.
+
+    The index of epsilon overfitting is the largest rise of FGSM accuracy as the step grows from 0: a longer
+    step gives the attacker more freedom, so the curve of a robust model does not rise.
+
+    Attributes:
+        batch_size: Images attacked together.
+    """
+
+    batch_size: int = BATCH
+
+    def measure(self, subject: ProbedModel) -> Result:
+        """Both curves, and the largest rise of the FGSM curve."""
+        model, examples, threat = subject.network, subject.examples(), subject.threat
+        correct: dict[str, list[Tensor | int]] = {name: [0] * len(MULTIPLES) for name in ("fgsm", "pgd10")}
+        batches = torch.split(torch.arange(len(examples.labels)), self.batch_size)
+        attacks = len(batches) * len(MULTIPLES[ZERO:])  # counts PGD only, which takes nearly all the time
+        with frozen(model), progress_bar("eps-curve", attacks, subject.progress) as advance:
+            for number, positions in enumerate(batches):
+                x, y = examples.take(positions, subject.device)
+                gradient, _ = input_gradient(model, x, y)  # the same for all radii
+                for index, multiple in enumerate(MULTIPLES):
+                    fgsm = threat.step(x, gradient, multiple * threat.eps)
+                    correct["fgsm"][index] += _correct(model, fgsm, y)
+                    if multiple >= 0:
+                        generator = torch.Generator(x.device).manual_seed(mix(subject.seed, number))
+                        strong = pgd(model, x, y, threat.scaled(multiple), generator=generator)
+                        correct["pgd10"][index] += _correct(model, strong, y)
+                        advance()
+        n = len(examples.labels)
+        fgsm_curve, pgd_curve = ([int(count) / n for count in counts] for counts in correct.values())
+        rise = largest_rise(fgsm_curve[ZERO:])
+        return {
+            "threat": {"norm": threat.norm, "eps": threat.eps},
+            "n": n,
+            "multiples": MULTIPLES,
+            "fgsm": fgsm_curve,
+            "pgd10": [None] * ZERO + pgd_curve[ZERO:],
+            "index": rise.size,
+            "rise": {"from": MULTIPLES[ZERO + rise.start], "to": MULTIPLES[ZERO + rise.end]},
+            "index_all": largest_rise(fgsm_curve).size,
+        }
+
+    def picture(self, results: Mapping[str, Result], file: Path) -> None:
+        """One panel per run; the largest rise is shaded."""
+        from matplotlib.ticker import PercentFormatter
+
+        from sora._drawing import BLUE, GREY, RED, panels, save
+
+        figure, axes = panels(len(results))
+        for panel, (name, curve) in zip(axes, results.items(), strict=True):
+            eps, multiples = curve["threat"]["eps"], curve["multiples"]
+            panel.plot(multiples, curve["fgsm"], color=RED, label="FGSM", linewidth=1.8)
+            strong = [(m, p) for m, p in zip(multiples, curve["pgd10"], strict=True) if p is not None]
+            panel.plot(*zip(*strong, strict=True), color=BLUE, label="PGD-10", linewidth=1.8)
+            panel.axvline(0, color=GREY, linewidth=0.8)
+            panel.axvline(1, color=GREY, linewidth=0.8, linestyle="--")
+            if curve["index"] > MARKED:
+                panel.axvspan(curve["rise"]["from"], curve["rise"]["to"], color=RED, alpha=0.10)
+            panel.set(
+                title=f"{name}: largest rise {100 * curve['index']:.1f} points",
+                xlabel=f"step in multiples of eps = {eps:.4g} (trained at 1)",
+                ylabel=f"accuracy (n = {curve['n']})",
+                ylim=(0, 1.02),
+            )
+            panel.yaxis.set_major_formatter(PercentFormatter(1.0))
+            panel.legend(frameon=False)
+        save(figure, file)
+
+    def sentence(self, result: Result) -> str:
+        """The largest rise, and the accuracies at 0 and at eps."""
+        fgsm, rise = result["fgsm"], result["rise"]
+        zero, one = (result["multiples"].index(multiple) for multiple in (0.0, 1.0))
+        where = f" (from {rise['from']:g} eps to {rise['to']:g} eps)" if result["index"] else ""
+        return (
+            f"FGSM accuracy rises by {100 * result['index']:.1f} points at most{where}; clean "
+            f"{100 * fgsm[zero]:.1f} %, FGSM {100 * fgsm[one]:.1f} %, PGD-10 "
+            f"{100 * result['pgd10'][one]:.1f} % at eps (n = {result['n']})"
+        )
+
+
+def _correct(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    with torch.no_grad():
+        logits: Tensor = model(x)
+    return (logits.argmax(1) == y).sum()

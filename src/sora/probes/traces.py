@@ -1,0 +1,161 @@
+"""All numbers of a run in one scaled plot, with an enlarged view of the alarm (Figures 3, 14 and 15)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from sora import metrics
+from sora.metrics import Scale
+from sora.probes._base import Probe, Result
+from sora.probes._registry import register
+from sora.runs import RunFolder
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+NOT_SERIES = ("step", "epoch", "attempt", "n", "lr")  # fields of a log line that are not drawn over time
+ZOOM = 60  # steps on either side of the alarm
+WINDOW = 200
+
+
+class Line(NamedTuple):
+    """How a series is drawn."""
+
+    colour: str
+    style: str = "-"
+    scale: Scale = "as is"
+    width: float = 1.2
+
+
+# Series that every run logs, drawn before and after the metrics chosen by --monitor.
+FIRST = {"pert_align": Line("black", width=2.2)}
+LAST = {
+    "loss": Line("#888888", ":", "scaled"),
+    "step_size": Line("#b15928", ":", "scaled"),
+    "held-out clean": Line("#888888"),
+    "held-out fgsm": Line("#e08214"),
+    "held-out pgd10": Line("#2d004b"),
+}
+
+
+def lines() -> dict[str, Line]:
+    """All series that are drawn, in the order of the legend; the JSON file has the others as well."""
+    entries = [metrics.info(name) for name in metrics.names()]
+    drawn = {entry.name: Line(entry.colour, entry.line, entry.scale) for entry in entries if entry.colour}
+    return {**FIRST, **drawn, **LAST}
+
+
+@register("traces", "all numbers a run logged, in one scaled plot, with an enlarged view of the alarm")
+class Traces(Probe[RunFolder]):
+    """Every series of a run as steps, raw values and values scaled for one plot, and its events."""
+
+    def measure(self, subject: RunFolder) -> Result:
+        """Accuracies and cosines are not scaled.
+
+        After a rollback a step may occur twice: the value of the last attempt is used.
+        """
+        series: dict[str, dict[int, float]] = {}
+        for row in subject.read_log("metrics") + subject.read_log("monitors"):
+            for name, value in row.items():
+                if name not in NOT_SERIES and value is not None:
+                    series.setdefault(name, {})[row["step"]] = value
+        for row in subject.read_log("evals"):
+            for name, value in row["accuracy"].items():
+                series.setdefault(f"held-out {name}", {})[row["step"]] = value
+        ordered = {name: dict(sorted(points.items())) for name, points in series.items()}
+        aligned = list(ordered.get("pert_align", {}).items())
+        falls = falling_windows([value for _, value in aligned])
+        scales = {name: line.scale for name, line in lines().items()}
+        return {
+            "series": {
+                name: {
+                    "steps": list(points),
+                    "values": list(points.values()),
+                    "scaled": scaled(list(points.values()), scales.get(name, "as is")),
+                }
+                for name, points in ordered.items()
+            },
+            "events": subject.read_log("events"),
+            "falls": [aligned[start][0] for start in falls],
+        }
+
+    def picture(self, results: Mapping[str, Result], file: Path) -> None:
+        """One panel per run and, for a run that raised an alarm, a second one around the first alarm."""
+        from sora._drawing import panels, save
+
+        views: list[tuple[str, Result, int | None]] = []
+        for name, result in results.items():
+            views.append((name, result, None))
+            alarms = _alarms(result)
+            if alarms:
+                views.append((f"{name}, around the alarm at step {alarms[0]}", result, alarms[0]))
+        figure, axes = panels(len(views), width=7.0, height=4.6)
+        for panel, (title, result, centre) in zip(axes, views, strict=True):
+            _draw(panel, result, centre)
+            panel.set(title=title, xlabel="step", ylim=(-0.15, 1.05))
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.set_layout_engine("constrained")
+        figure.legend(handles, labels, loc="outside lower center", ncols=7, frameon=False, fontsize=8)
+        save(figure, file)
+
+    def sentence(self, result: Result) -> str:
+        """How many series there are, and the steps of the alarms."""
+        alarms = ", ".join(map(str, _alarms(result))) or "- (none)"
+        return f"{len(result['series'])} series; alarms at step {alarms}"
+
+
+def scaled(values: Sequence[float], scale: Scale) -> list[float]:
+    """Values as they are drawn: unchanged, or they or their logarithms scaled to [0, 1] over the run."""
+    if scale == "as is":
+        return list(values)
+    if scale == "log, scaled":
+        values = [math.log10(max(value, 1e-12)) for value in values]
+    low, high = min(values), max(values)
+    return [(value - low) / (high - low) if high > low else 0.5 for value in values]
+
+
+def falling_windows(values: Sequence[float], width: int = WINDOW, fall: float = 0.5) -> list[int]:
+    """Starts of windows in a finished series that end far lower than they begin.
+
+    A window is reported when the mean of its first quarter exceeds the mean of its last by `fall`; of
+    consecutive such windows only the first is.
+    """
+    width = min(width, len(values))
+    quarter = width // 4
+    if quarter == 0:
+        return []
+    starts, falling_before = [], False
+    for start in range(len(values) - width + 1):
+        window = values[start : start + width]
+        falling = sum(window[:quarter]) - sum(window[-quarter:]) >= fall * quarter
+        if falling and not falling_before:
+            starts.append(start)
+        falling_before = falling
+    return starts
+
+
+def _alarms(result: Result) -> list[int]:
+    return [event["step"] for event in result["events"] if event["event"] == "alarm"]
+
+
+def _draw(panel: Axes, result: Result, centre: int | None) -> None:
+    low, high = (-math.inf, math.inf) if centre is None else (centre - ZOOM, centre + ZOOM)
+    for name, line in lines().items():
+        series = result["series"].get(name, {"steps": [], "scaled": []})
+        pairs = zip(series["steps"], series["scaled"], strict=True)
+        points = [(step, value) for step, value in pairs if low <= step <= high]
+        constant = line.scale == "scaled" and len(set(series["scaled"])) == 1  # e.g. a fixed step size
+        if not points or constant:
+            continue
+        label = name if line.scale == "as is" else f"{name} ({line.scale})"
+        panel.plot(
+            *zip(*points, strict=True), label=label, color=line.colour, linestyle=line.style,
+            linewidth=line.width,
+        )  # fmt: skip
+    for event in result["events"]:
+        if event["event"] in ("alarm", "recovered") and low <= event["step"] <= high:
+            colour = "#c1272d" if event["event"] == "alarm" else "#3c8d40"
+            panel.axvline(event["step"], color=colour, linestyle=":", linewidth=1.4)

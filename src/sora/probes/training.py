@@ -1,0 +1,106 @@
+"""PertAlign over the training steps of several runs, and their accuracies on the held-out slice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sora.probes._base import Probe, Result
+from sora.probes._registry import register
+from sora.runs import RunFolder
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = ("#c1272d", "#0b6e99", "#3c8d40", "#8a5a00", "#6a3d9a", "#444444", "#b15928", "#1b9e77")
+ATTACKS = {"clean": "#888888", "fgsm": "#e08214", "pgd10": "#2d004b"}
+
+
+@register("training", "PertAlign while training, with alarms, and accuracies on the held-out slice")
+@dataclass(frozen=True)
+class Training(Probe[RunFolder]):
+    """PertAlign of all runs in one panel, the accuracies of each run in a panel of its own.
+
+    Attributes:
+        title: A line above the picture.
+    """
+
+    title: str = ""
+
+    def measure(self, subject: RunFolder) -> Result:
+        """The series that the picture shows, read from the logs."""
+        rows = [row for row in subject.read_log("metrics") if row["pert_align"] is not None]
+        evaluations = subject.read_log("evals")
+        accuracy = {}
+        for attack in ATTACKS:
+            own = [row for row in evaluations if attack in row["accuracy"]]
+            if own:
+                accuracy[attack] = {
+                    "epochs": [row["epoch"] for row in own],
+                    "values": [row["accuracy"][attack] for row in own],
+                }
+        return {
+            "n": next(iter(evaluations[0]["attacks"].values()))["n"] if evaluations else 0,
+            "pert_align": {
+                "steps": [row["step"] for row in rows],
+                "values": [row["pert_align"] for row in rows],
+            },
+            "accuracy": accuracy,
+            "alarms": [row["step"] for row in subject.read_log("events") if row["event"] == "alarm"],
+        }
+
+    def picture(self, results: Mapping[str, Result], file: Path) -> None:
+        """One panel of PertAlign for all runs and one panel of accuracies per run."""
+        from sora._drawing import panels, save
+
+        figure, axes = panels(len(results) + 1, width=4.6, height=3.6, columns=5)
+        _draw_pert_align(axes[0], results)
+        for panel, (name, result) in zip(axes[1:], results.items(), strict=True):
+            _draw_accuracy(panel, name, result)
+        if self.title:
+            figure.suptitle(self.title)
+        save(figure, file, dpi=130)
+
+    def sentence(self, result: Result) -> str:
+        """The last PertAlign, the alarms and the last accuracies."""
+        aligned, alarms = result["pert_align"], ", ".join(map(str, result["alarms"])) or "- (none)"
+        last = (
+            f"{aligned['values'][-1]:.2f} at step {aligned['steps'][-1]}"
+            if aligned["steps"]
+            else "not logged"
+        )
+        shares = ", ".join(
+            f"{name} {100 * own['values'][-1]:.1f} %" for name, own in result["accuracy"].items()
+        )
+        held_out = f"; held-out accuracy {shares} (n = {result['n']})" if shares else ""
+        return f"PertAlign {last}; alarms at step {alarms}{held_out}"
+
+
+def _draw_pert_align(panel: Axes, results: Mapping[str, Result]) -> None:
+    for number, (name, result) in enumerate(results.items()):
+        colour, aligned = COLOURS[number % len(COLOURS)], result["pert_align"]
+        if aligned["steps"]:
+            panel.plot(aligned["steps"], aligned["values"], color=colour, label=name, linewidth=1.8)
+        for step in result["alarms"]:
+            panel.axvline(step, color=colour, linestyle=":", linewidth=1.2)
+            panel.annotate(
+                f" alarm, step {step}", (step, 0.97), color=colour, fontsize=8, va="top",
+                xycoords=("data", "axes fraction"),
+            )  # fmt: skip
+    panel.set(title="PertAlign while training", xlabel="step", ylim=(min(0.0, panel.get_ylim()[0]), 1.0))
+    if any(result["pert_align"]["steps"] for result in results.values()):
+        panel.legend(loc="best", frameon=False)
+
+
+def _draw_accuracy(panel: Axes, name: str, result: Result) -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    for attack, series in result["accuracy"].items():
+        panel.plot(series["epochs"], series["values"], color=ATTACKS[attack], label=attack, linewidth=1.8)
+    title = f"{name}: accuracy, held-out slice (n = {result['n']})"
+    panel.set(title=title, xlabel="epoch", ylim=(0, 1.02))
+    panel.yaxis.set_major_formatter(PercentFormatter(1.0))
+    if result["accuracy"]:
+        panel.legend(loc="best", frameon=False)

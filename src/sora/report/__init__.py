@@ -1,1 +1,0 @@
-"""Tables and figures, made from run folders alone."""

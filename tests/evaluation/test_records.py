@@ -1,0 +1,156 @@
+"""`evaluation.json` grows, is never lost, and nothing in it is measured again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sora.attacks import Attack, create_all
+from sora.errors import RunError
+from sora.evaluation import evaluate
+from sora.evaluation.records import evaluate_into
+from sora.runs import RunFolder
+from sora.threat import L2, Linf, Threat
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(75, 5))
+
+
+@pytest.fixture
+def pair(model: nn.Module) -> tuple[Tensor, Tensor]:
+    x = torch.rand(30, 3, 5, 5, generator=torch.Generator().manual_seed(0))
+    return x, model(x).argmax(1)
+
+
+@dataclass(frozen=True)
+class Recorded(Attack):
+    """An attack that notes the batches it is called for."""
+
+    attack: Attack
+    calls: list[str]
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
+        self.calls.append(self.name)
+        return self.attack(model, x, y, threat, seed)
+
+    def settings(self, threat: Threat) -> dict[str, Any]:
+        return self.attack.settings(threat)
+
+    @property
+    def stream(self) -> int:
+        return self.attack.stream
+
+
+def recorded(names: str) -> tuple[list[Attack], list[str]]:
+    """Attacks, and the list of calls they will make."""
+    calls: list[str] = []
+    return [Recorded(attack.name, attack, calls) for attack in create_all(names)], calls
+
+
+def count_passes(model: nn.Module) -> list[int]:
+    """A list that grows with every forward pass."""
+    passes: list[int] = []
+    model.register_forward_hook(lambda *_: passes.append(1))
+    return passes
+
+
+def test_only_the_missing_attacks_are_run(
+    tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]
+) -> None:
+    folder = RunFolder(tmp_path)
+    three = "clean,fgsm,pgd2"
+    evaluate_into(folder, model, pair, [Linf(0.05)], create_all(three), about={"dataset": "toy"})
+    seven = f"{three},pgd3,pgd4,pgd5,pgd6"
+    attacks, calls = recorded(seven)
+    eight = f"{seven},apgd-ce"
+    (evaluation,) = evaluate_into(folder, model, pair, [Linf(0.05)], [*attacks, *create_all("apgd-ce")])
+    assert calls == ["pgd3", "pgd4", "pgd5", "pgd6"]
+    (record,) = folder.read_evaluations()
+    assert list(record["accuracy"]) == list(record["attacks"]) == eight.split(",")
+    assert record["attacks"]["pgd5"] | {"low": 0, "high": 0} == {
+        "norm": "linf",
+        "eps": 0.05,
+        "steps": 5,
+        "step_size": 0.0125,
+        "restarts": 1,
+        "n": 30,
+        "low": 0,
+        "high": 0,
+    }
+    assert record["dataset"] == "toy"
+    alone = evaluate(model, pair, Linf(0.05), eight)
+    assert evaluation.record() == alone.record()
+    assert evaluation.worst_case == alone.worst_case
+    assert record["worst_case"]["over"] == eight.split(",")
+
+
+def test_a_complete_record_is_not_measured_again(
+    tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]
+) -> None:
+    threats = [Linf(0.05), L2(0.2), Linf(0)]
+    first = evaluate_into(RunFolder(tmp_path), model, pair, threats, create_all("clean,fgsm"))
+    text = (tmp_path / "evaluation.json").read_bytes()
+    passes = count_passes(model)
+    again = evaluate_into(RunFolder(tmp_path), model, pair, threats, create_all("fgsm,clean"))
+    assert passes == []
+    assert (tmp_path / "evaluation.json").read_bytes() == text
+    assert [one.record() for one in first] == [other.record() for other in again]
+    assert [path.name for path in tmp_path.iterdir()] == ["evaluation.json"]
+
+
+def test_other_weights_data_or_seeds_are_other_records(
+    tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]
+) -> None:
+    folder, attacks, threats = RunFolder(tmp_path), create_all("clean,pgd1"), [Linf(0.05)]
+    evaluate_into(folder, model, pair, threats, attacks)
+    evaluate_into(folder, model, pair, threats, attacks, seed=1)
+    evaluate_into(folder, model, (pair[0][:20], pair[1][:20]), threats, attacks)
+    with torch.no_grad():
+        model[1].bias += 0.1
+    evaluate_into(folder, model, pair, threats, attacks)
+    records = folder.read_evaluations()
+    assert [record["attacks"]["clean"]["n"] for record in records] == [30, 30, 20, 30]
+    assert len({json.dumps(record["fingerprint"]) for record in records}) == 4
+
+
+def test_the_reduced_autoattack_is_not_run_again(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(75, 2))
+    pair = torch.rand(4, 3, 5, 5), torch.tensor([0, 1, 0, 1])
+    evaluate_into(RunFolder(tmp_path), model, pair, [Linf(1.0)], create_all("aa"))
+    passes = count_passes(model)
+    (evaluation,) = evaluate_into(RunFolder(tmp_path), model, pair, [Linf(1.0)], create_all("aa"))
+    assert (passes, list(evaluation.accuracy)) == ([], ["aa-reduced"])
+
+
+@pytest.mark.parametrize("text", ["[{", '{"a": 1}', "[1]"])
+def test_a_damaged_file_is_kept_and_named(
+    tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor], text: str
+) -> None:
+    path = tmp_path / "evaluation.json"
+    path.write_text(text)
+    with pytest.raises(RunError, match="move it away"):
+        evaluate_into(RunFolder(tmp_path), model, pair, [Linf(0.05)], create_all("clean"))
+    assert path.read_text() == text
+
+
+def test_the_file_is_plain_json(tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]) -> None:
+    x, y = pair
+    evaluate_into(RunFolder(tmp_path), model, (x[y != 0], y[y != 0]), [Linf(0.05)], create_all("clean"))
+
+    def refuse(constant: str) -> Any:
+        raise AssertionError(constant)
+
+    (record,) = json.loads((tmp_path / "evaluation.json").read_text(), parse_constant=refuse)
+    assert record["per_class"]["clean"][0] is None  # no example of that class
+    assert sum(map(sum, record["confusion"]["clean"])) == int((y != 0).sum())

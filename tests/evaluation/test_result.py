@@ -1,0 +1,123 @@
+"""Numbers computed from predictions: intervals, verdict, worst case, classes, warnings."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sora.attacks import create
+from sora.errors import UserError
+from sora.evaluation import Evaluation, verdict, warnings_about, wilson
+from sora.threat import Linf
+
+LABELS = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2, 2])
+
+
+def result(zero_gradients: float = 0.0, repeat: int = 1, **wrong: int) -> Evaluation:
+    """An evaluation in which each attack changes the first few of the ten predictions, as many as given."""
+    labels = LABELS.repeat(repeat)
+    predictions, settings = {}, {}
+    for name, count in wrong.items():
+        predicted = LABELS.clone()
+        predicted[:count] = (predicted[:count] + 1) % 3
+        predictions[name] = predicted.repeat(repeat)
+        settings[name] = create("clean").settings(Linf(0.1))
+    return Evaluation(Linf(0.1), labels, 4, predictions, settings, zero_gradients)
+
+
+def test_wilson_interval_of_a_known_case() -> None:
+    low, high = wilson(8, 10)
+    assert (low, high) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+
+
+@given(n=st.integers(1, 10_000), data=st.data())
+def test_wilson_interval_holds_the_share_and_stays_in_range(n: int, data: st.DataObject) -> None:
+    successes = data.draw(st.integers(0, n))
+    low, high = wilson(successes, n)
+    assert 0 <= low <= successes / n <= high <= 1
+    more = wilson(2 * successes, 2 * n)
+    assert more[1] - more[0] < high - low
+
+
+@pytest.mark.parametrize(
+    ("fgsm", "pgd10", "expected"),
+    [
+        (0.6, 0.3, "healthy"),
+        (0.6, 0.29, "suspect"),
+        (0.6, 0.15, "suspect"),
+        (0.6, 0.149, "overfitted"),
+        (0.9, 0.0, "overfitted"),
+        (0.0, 0.0, "suspect"),
+        (0.0, 0.2, "suspect"),
+        (math.nan, 0.2, "suspect"),
+    ],
+)
+def test_verdict(fgsm: float, pgd10: float, expected: str) -> None:
+    assert verdict({"fgsm": fgsm, "pgd10": pgd10, "clean": 1.0}) == expected
+
+
+def test_a_verdict_needs_both_attacks() -> None:
+    with pytest.raises(UserError, match="fgsm and pgd10"):
+        verdict({"clean": 1.0})
+    assert result(clean=1, fgsm=3).verdict is None
+    assert result(clean=1, fgsm=3, pgd10=9).verdict == "overfitted"
+
+
+def test_an_evaluation_prints_as_one_line() -> None:
+    assert repr(result(clean=1, fgsm=3, pgd10=4)) == (
+        "Evaluation(linf 0.1, n=10: clean 90.0 %, fgsm 70.0 %, pgd10 60.0 %; healthy)"
+    )
+    assert repr(result(clean=1)) == "Evaluation(linf 0.1, n=10: clean 90.0 %)"
+
+
+def test_numbers_follow_from_predictions() -> None:
+    evaluation = result(clean=1, pgd10=5)
+    assert evaluation.accuracy == {"clean": 0.9, "pgd10": 0.5}
+    assert evaluation.per_class("pgd10")[:3] == [0.0, 0.75, 1.0]
+    assert math.isnan(evaluation.per_class("pgd10")[3])
+    assert evaluation.confusion("pgd10").tolist() == [[0, 4, 0, 0], [0, 3, 1, 0], [0, 0, 2, 0], [0, 0, 0, 0]]
+    assert evaluation.confusion("clean").sum() == evaluation.n
+    assert evaluation.attacks["pgd10"]["n"] == 10
+    assert (evaluation.attacks["pgd10"]["low"], evaluation.attacks["pgd10"]["high"]) == wilson(5, 10)
+
+
+def test_worst_case_is_over_attacks_example_by_example() -> None:
+    evaluation = result(a=3)
+    other = LABELS.clone()
+    other[-2:] = 0
+    merged = evaluation.merged(
+        Evaluation(Linf(0.1), LABELS, 4, {"b": other}, {"b": create("clean").settings(Linf(0.1))})
+    )
+    assert merged.accuracy == {"a": 0.7, "b": 0.8}
+    assert merged.worst_case["accuracy"] == 0.5
+    assert merged.worst_case["over"] == ["a", "b"]
+    assert merged.robust_to_all.tolist() == [False] * 3 + [True] * 5 + [False] * 2
+    with pytest.raises(ValueError, match="cannot be merged"):
+        evaluation.merged(Evaluation(Linf(0.2), LABELS, 4, {"b": other}, {}))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"clean": 1, "fgsm": 3, "pgd10": 4, "aa": 4, "repeat": 100}, None),
+        ({"clean": 3, "fgsm": 1}, "exceeds clean accuracy"),
+        ({"clean": 1, "pgd10": 3, "aa": 8, "repeat": 10}, "far above AutoAttack"),
+        ({"clean": 1, "pgd10": 3, "aa": 8}, None),  # too few examples to be significant
+        ({"clean": 1, "zero_gradients": 0.6}, "60% of the examples inspected is exactly zero"),
+    ],
+)
+def test_warnings(given: dict[str, Any], message: str | None) -> None:
+    warnings = warnings_about(result(**given))
+    assert len(warnings) == (0 if message is None else 1)
+    assert message is None or message in warnings[0]
+
+
+def test_a_collapsed_model_is_named() -> None:
+    collapsed = Evaluation(Linf(0.1), LABELS, 3, {"clean": torch.full_like(LABELS, 2)}, {})
+    assert "predicts class 2 for everything" in warnings_about(collapsed)[0]

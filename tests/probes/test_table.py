@@ -1,0 +1,95 @@
+"""What holds for every probe: one row here for each."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from PIL import Image
+
+from sora import probes
+from sora.errors import UserError
+from sora.probes import ProbedModel
+
+from .toys import THREAT, images, logged_run, smooth
+
+
+class Row(NamedTuple):
+    name: str
+    options: dict[str, Any]  # that make it quick
+    keys: set[str]  # what a result has, at least
+    sentence: str  # how the sentence begins
+
+
+TABLE = [
+    Row("eps-curve", {"batch_size": 5}, {"threat", "n", "fgsm", "pgd10", "index"}, "FGSM accuracy rises by"),
+    Row("landscape", {"points": 5}, {"threat", "n", "axis", "loss", "way", "bump"}, "the loss bumps"),
+    Row("boundary", {"points": 7, "panels": 2}, {"threat", "axis", "images"}, "of 2 correctly classified"),
+    Row("curvature", {}, {"threat", "n", "numbers", "lemma"}, "pertalign "),
+    Row("traces", {}, {"series", "events", "falls"}, "9 series; alarms at step 22"),
+    Row(
+        "training", {"title": "a run"}, {"n", "pert_align", "accuracy", "alarms"}, "PertAlign 0.10 at step 40"
+    ),
+]
+MODEL_PROBES = [row for row in TABLE if probes.info(row.name).needs_model]
+
+
+def subject(row: Row, folder: Path) -> Any:
+    if probes.info(row.name).needs_model:
+        return ProbedModel(smooth(), images(), THREAT)
+    return logged_run(folder / "run")
+
+
+def test_the_table_has_every_probe() -> None:
+    assert [row.name for row in TABLE] == probes.names()
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_measure_picture_and_sentence(row: Row, tmp_path: Path) -> None:
+    probe = probes.create(row.name, **row.options)
+    result = probe.measure(subject(row, tmp_path))
+    assert row.keys <= result.keys()
+    assert json.loads(json.dumps(result)) == result
+    assert probe.sentence(result).startswith(row.sentence)
+    assert "\n" not in probe.sentence(result)
+    probe.picture({"one": result, "two": result}, tmp_path / "new" / "picture.png")
+    with Image.open(tmp_path / "new" / "picture.png") as picture:
+        assert picture.width > 300
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["picture.png"]
+
+
+@pytest.mark.parametrize("row", MODEL_PROBES, ids=lambda row: row.name)
+def test_a_probe_leaves_the_model_unchanged_and_repeats_itself(row: Row) -> None:
+    model = smooth().train()
+    before, stream = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    probe = probes.create(row.name, **row.options)
+    first = probe.measure(ProbedModel(model, images(), THREAT))
+    assert torch.equal(stream, torch.get_rng_state())
+    assert model.training
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert probe.measure(ProbedModel(model, images(), THREAT)) == first
+
+
+@pytest.mark.parametrize("name", probes.names())
+def test_every_probe_has_a_summary_and_a_section_in_the_documentation(name: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "probes.md").read_text()
+    assert f"\n## `{name}`\n" in page
+    assert probes.info(name).summary
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(UserError, match="unknown probe 'eps-curv'; did you mean 'eps-curve'"):
+        probes.create("eps-curv")
+
+
+def test_matplotlib_is_imported_only_to_draw() -> None:
+    code = "import sys; from sora import probes; probes.names(); print('matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

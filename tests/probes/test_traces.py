@@ -1,0 +1,59 @@
+"""Series of a run's logs, scaled for one plot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sora import metrics, probes
+from sora.probes.traces import falling_windows, lines, scaled
+
+from .toys import logged_run
+
+
+def test_series_of_all_logs(tmp_path: Path) -> None:
+    result = probes.create("traces").measure(logged_run(tmp_path / "run"))
+    series = result["series"]
+    assert series["loss"]["steps"] == list(range(1, 41))
+    assert series["kl"]["steps"] == [10, 20, 30, 40]
+    assert series["kl"]["scaled"] == pytest.approx([1, 1 - 2 / 2, 0, 0])  # logarithms are cut at 1e-12
+    assert series["pgd"]["scaled"] == series["pgd"]["values"]
+    assert series["held-out pgd10"]["values"] == [0.4, 0.2]
+    assert [event["event"] for event in result["events"]] == ["alarm"]
+    assert len(result["falls"]) == 1
+
+
+def test_a_step_that_was_repeated_after_a_rollback_counts_once(tmp_path: Path) -> None:
+    run = logged_run(tmp_path / "run")
+    length = run.log_path("metrics").stat().st_size
+    run.open_log("metrics", length).append({"step": 40, "loss": 9.0, "pert_align": 0.5})
+    series = probes.create("traces").measure(run)["series"]
+    assert series["loss"]["steps"] == list(range(1, 41))
+    assert series["loss"]["values"][-1] == 9.0
+
+
+def test_a_fall_is_reported_once_and_a_constant_never() -> None:
+    assert len(falling_windows([1.0] * 300 + [0.0] * 300)) == 1
+    assert falling_windows([0.7] * 600) == []
+    assert falling_windows([0.0] * 300 + [1.0] * 300) == []  # this is a rise
+    assert falling_windows([]) == []
+
+
+def test_scaling() -> None:
+    assert scaled([0.2, 0.5], "as is") == [0.2, 0.5]
+    assert scaled([2.0, 4.0, 3.0], "scaled") == [0, 1, 0.5]
+    assert scaled([1e-4, 1e-2, 1.0], "log, scaled") == pytest.approx([0, 0.5, 1])
+    assert scaled([3.0, 3.0], "scaled") == [0.5, 0.5]
+
+
+def test_every_metric_with_a_colour_is_drawn_as_registered() -> None:
+    for name in metrics.names():
+        entry = metrics.info(name)
+        line = lines().get(name)
+        assert (line is not None) == (entry.colour is not None)
+        assert line is None or (line.colour, line.style, line.scale) == (
+            entry.colour,
+            entry.line,
+            entry.scale,
+        )
