@@ -1,14 +1,15 @@
 """How many source files one training batch visits: a measure of how far a reader has to travel.
 
-    python benchmarks/route.py [--method sora] [--src DIR]
+    python benchmarks/route.py [--method sora]
 
-Counts, for one batch in the middle of a run, the files of the package whose functions are called and how often
-control passes from one file to another.
+Counts, for one batch in the middle of a run, the files of the package whose functions are called, and how
+often control passes from one file to another.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
 from pathlib import Path
@@ -73,7 +74,7 @@ def main() -> None:
         settings = {"dataset": "digits", "method": flags.method, "epochs": 2, "threads": 1}
         settings |= {"eval_every": 0, "attacks": ("clean",), "out": str(Path(folder) / "run")}
         calls = visited(package, settings, flags.batch)
-    changes = sum(a != b for a, b in zip(calls, calls[1:], strict=False))
+    changes = sum(a != b for a, b in itertools.pairwise(calls))
     for name in dict.fromkeys(calls):
         print(f"{calls.count(name):6d}  {name}")
     print(

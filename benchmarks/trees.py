@@ -2,8 +2,9 @@
 
     python benchmarks/trees.py OLD NEW [--pairs 8] [--width 16]
 
-OLD and NEW are checkouts. Each pair times SORA's step (`textbook.py --only sora`) and the steps of the main methods
-(`step.py`) in a fresh process per checkout; a ratio is NEW over OLD inside a pair, given by its quartiles.
+OLD and NEW are checkouts. Each pair times SORA's step (`textbook.py --only sora`) and the steps of the main
+methods (`step.py`) in a fresh process per checkout; a ratio is NEW over OLD inside a pair, given by its
+quartiles.
 """
 
 from __future__ import annotations

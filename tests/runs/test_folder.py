@@ -18,7 +18,8 @@ from sora.training import train
 METRICS = {"step", "epoch", "attempt", "loss", "accuracy", "pert_align", "linearity", "step_size", "lr"}
 SUMMARY = {
     "method", "dataset", "model", "seed", "versions", "train_seconds", "images_per_second", "peak_memory_mb",
-    "weights", "threat", "accuracy", "attacks", "pert_align", "co", "machine", "settings_hash", "data", "format",
+    "weights", "threat", "accuracy", "attacks", "pert_align", "co", "machine", "settings_hash",
+    "data", "format",
 }  # fmt: skip
 
 

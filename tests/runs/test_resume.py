@@ -30,7 +30,7 @@ def test_a_used_folder_needs_resume(finished) -> None:
 
 def test_a_free_folder_cannot_be_resumed(tmp_path) -> None:
     request = Request({"out": str(tmp_path / "free")})
-    with pytest.raises(UserError, match="no run in .* to resume; leave out --resume or use --resume auto"):
+    with pytest.raises(UserError, match=r"no run in .* to resume; leave out --resume or use --resume auto"):
         settle(request, "yes")
     assert settle(request, "auto").settings.epochs == 20
 

@@ -122,9 +122,9 @@ def test_a_recipe_can_be_named(file) -> None:
 
 
 def test_options_of_another_method_are_refused_when_explicit() -> None:
-    with pytest.raises(UserError, match="'fgsm.alpha' belongs to another method"):
+    with pytest.raises(UserError, match=r"'fgsm.alpha' belongs to another method"):
         resolve(method="sora", set={"fgsm.alpha": 1})
-    with pytest.raises(UserError, match="did you mean 'sora.alpha0'"):
+    with pytest.raises(UserError, match=r"did you mean 'sora.alpha0'"):
         resolve(set={"sora.alpah0": 1})
 
 
@@ -155,7 +155,7 @@ def test_code_is_not_imported_because_a_file_names_it(file) -> None:
     with pytest.raises(UserError, match="names the network 'os:system', which runs code of yours"):
         resolve(path)
     stored = yaml.safe_load(resolve(model="torch.nn:Identity").stored())
-    with pytest.raises(UserError, match="stored run names the network 'torch.nn:Identity'"):
+    with pytest.raises(UserError, match=r"stored run names the network 'torch.nn:Identity'"):
         Request({}).resolve(stored)
     stored["origins"]["model"] = "flag"  # a claim in a file is no permission
     with pytest.raises(UserError, match="stored run names"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -91,7 +91,13 @@ def test_evaluations_reach_hooks_of_the_user(settings: BuildSettings) -> None:
 
 
 class TestSnapshots:
-    LONG = {"epochs": 8, "batch_size": 8, "log_every": 4, "eval_every": 0, "attacks": ("clean",)}
+    LONG: ClassVar[dict[str, Any]] = {
+        "epochs": 8,
+        "batch_size": 8,
+        "log_every": 4,
+        "eval_every": 0,
+        "attacks": ("clean",),
+    }
 
     @pytest.fixture(autouse=True)
     def _calm_afterwards(self) -> Any:

@@ -33,8 +33,8 @@ _COMMON: Extra = {
     "debug": (bool, False, "show where an error happened"),
 }
 _INTRO = (
-    "A setting that is not given comes from --config, else from the recipe, else it has the default shown here;"
-    " --dry-run prints every value with its origin."
+    "A setting that is not given comes from --config, else from the recipe, else it has the default shown"
+    " here; --dry-run prints every value with its origin."
 )
 
 

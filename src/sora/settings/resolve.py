@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,8 +111,9 @@ class Request:
         return list({recipe.name: recipe for recipe in parts}.values())
 
     def _recipe_layers(self, chosen: list[Recipe], method: str) -> list[Layer]:
-        named: list[str | None] = [recipe.values.get("model") for recipe in chosen]
-        networks = list(accumulate(named, lambda before, new: new or before))
+        networks: list[str | None] = []
+        for recipe in chosen:
+            networks.append(recipe.values.get("model") or (networks[-1] if networks else None))
         trained = self.wanted().get("model") or (networks[-1] if networks else None)
         general = [
             Layer(f"recipe {recipe.name}", _for_network(recipe.values, trained, network))

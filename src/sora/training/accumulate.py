@@ -1,7 +1,7 @@
 """One weight update's gradients from a batch in parts, for batches that do not fit into memory at once.
 
-Each part is a step of its own to the method: SORA's coefficient moves once per part. Losses are weighted by the
-parts' sizes, so the gradients add up to those of the batch's mean loss.
+Each part is a step of its own to the method: SORA's coefficient moves once per part. Losses are weighted by
+the parts' sizes, so the gradients add up to those of the batch's mean loss.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Guard:
 
     @property
     def healthy(self) -> bool:
-        """Whether the current weights may be called good: no alarm, and the average well above its threshold."""
+        """Whether the current weights may be called good: no alarm, average well above the threshold."""
         return not self.alarmed and self.seen >= self.silent and self.average > self.clear
 
     def update(self, pert_align: float) -> Event:

@@ -2,8 +2,8 @@
 
 A hook overrides the events it needs. Events come in this order: `start`, then for each batch `before_step`,
 `after_step`, at log steps `on_numbers` for every step since the last log and `on_log`, at the end of an epoch
-`after_epoch`, and `on_save_point`; `end` comes last. Hooks must not draw from torch's global random generator:
-it is seeded anew before every step, but not before every hook.
+`after_epoch`, and `on_save_point`; `end` comes last. A hook cannot disturb training's random numbers: the
+generator is seeded by position before every step.
 
     class Print(sora.training.Hook):
         def on_log(self, run, line):

@@ -1,4 +1,4 @@
-"""What is measured or kept now and then while a run trains: monitors, evaluations, snapshots of the weights."""
+"""What is measured or kept now and then while a run trains: monitors, evaluations, snapshots."""
 
 from __future__ import annotations
 
