@@ -77,9 +77,7 @@ def main() -> None:
     changes = sum(a != b for a, b in itertools.pairwise(calls))
     for name in dict.fromkeys(calls):
         print(f"{calls.count(name):6d}  {name}")
-    print(
-        f"{len(set(calls))} files, {changes} changes of file, {len(calls)} calls ({flags.method}, batch {flags.batch})"
-    )
+    print(f"{len(set(calls))} files, {changes} changes of file, {len(calls)} calls ({flags.method})")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
 """A run small enough to be repeated many times: 96 digits, a network of a few thousand weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from sora import methods
+from sora.methods._registry import METHODS
 from sora.settings import Request, Settings
+from tests.training.scripted import CALM, Script, Scripted, Unlucky
 
 SMALL = {
     "dataset": "digits",
@@ -29,6 +32,26 @@ BuildSettings = Callable[..., Settings]
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _own_methods() -> Iterator[None]:
+    """The tests' own methods, known by name during a test only."""
+    with METHODS.scratch():
+        methods.register("scripted", "FGSM with a scripted PertAlign", in_all=False)(Scripted)
+        methods.register("unlucky", "FGSM with one loss that is not finite", in_all=False)(Unlucky)
+        yield
+    Scripted.script = staticmethod(lambda attempt, step: CALM)
+
+
+@pytest.fixture
+def script() -> Callable[[Script], None]:
+    """Sets the PertAlign that the method `scripted` reports."""
+
+    def install(values: Script) -> None:
+        Scripted.script = staticmethod(values)
+
+    return install
 
 
 @pytest.fixture

@@ -4,64 +4,22 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from tests.training.disturbances import Recorder, SignalAfter
 
 import sora
-from sora import methods
 from sora.runs import RunFolder
 from sora.settings import Settings
-from sora.training import Hook, Interrupted, train
+from sora.training import Interrupted
+from tests.training.disturbances import Recorder, SignalAfter
+from tests.training.scripted import CALM, COLLAPSED, collapse_from, scripted_run
 
 BuildSettings = Callable[..., Settings]
-Script = Callable[[int, int], float]  # (attempt, step) -> PertAlign
 LONG = {"epochs": 8, "batch_size": 8, "log_every": 4, "checkpoint_every": 0}  # 96 steps
 LONG |= {"eval_every": 0, "attacks": ("clean",), "snapshots": False}
-CALM, COLLAPSED = 0.8, 0.0
-
-
-class Scripted(methods.info("fgsm").cls):  # type: ignore[misc]
-    """FGSM that reports the PertAlign of a script."""
-
-    script: Script = staticmethod(lambda attempt, step: CALM)
-    place = (0, 0)
-
-    def step(self, *arguments: Any, **options: Any) -> Any:
-        attempt, done = self.place
-        value = torch.tensor(type(self).script(attempt, done + 1))
-        return super().step(*arguments, **options)._replace(pert_align=value)
-
-
-methods.register("scripted", "a test's own method", in_all=False)(Scripted)
-
-
-class Follow(Hook):
-    """Passes the position in the run to the scripted method."""
-
-    def before_step(self, run: Any, batch: Any) -> None:
-        run.state.method.place = (run.state.attempt, run.state.step)
-
-
-@pytest.fixture
-def script() -> Iterator[Callable[[Script], None]]:
-    def install(values: Script) -> None:
-        Scripted.script = staticmethod(values)
-
-    yield install
-    Scripted.script = staticmethod(lambda attempt, step: CALM)
-
-
-def scripted_run(settings: Settings, *hooks: Hook, quiet: bool = True) -> dict[str, Any]:
-    return train(settings, hooks=[Follow(), *hooks], quiet=quiet).summary
-
-
-def collapse_from(first: int, attempts: int = 99) -> Script:
-    """Calm, then collapsed from a step on, in the first so many attempts."""
-    return lambda attempt, step: COLLAPSED if attempt < attempts and step >= first else CALM
 
 
 def events(settings: Settings) -> list[tuple[str, int, int]]:

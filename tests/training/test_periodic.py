@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.training.test_guard_actions import Scripted, collapse_from, scripted_run
 from torch import nn
 
 from sora import metrics
@@ -16,6 +15,7 @@ from sora.errors import UserError
 from sora.runs import RunFolder
 from sora.settings import Settings
 from sora.training import Hook, train
+from tests.training.scripted import collapse_from, scripted_run
 
 BuildSettings = Callable[..., Settings]
 
@@ -99,11 +99,6 @@ class TestSnapshots:
         "attacks": ("clean",),
     }
 
-    @pytest.fixture(autouse=True)
-    def _calm_afterwards(self) -> Any:
-        yield
-        Scripted.script = staticmethod(lambda attempt, step: 0.8)
-
     def run(self, settings: BuildSettings, **changes: Any) -> tuple[RunFolder, dict[int, Any]]:
         config = settings("scripted", **self.LONG | changes)
         weights: dict[int, Any] = {}
@@ -115,8 +110,8 @@ class TestSnapshots:
         scripted_run(config, Keep())
         return RunFolder(config.folder()), weights
 
-    def test_every_epoch_and_around_an_alarm(self, settings: BuildSettings) -> None:
-        Scripted.script = staticmethod(collapse_from(60))
+    def test_every_epoch_and_around_an_alarm(self, settings: BuildSettings, script: Any) -> None:
+        script(collapse_from(60))
         folder, weights = self.run(settings)
         epochs, around = set(range(12, 97, 12)), {60, 64, 68}  # the alarm comes at step 64
         assert set(folder.snapshots()) == epochs | around
@@ -127,13 +122,15 @@ class TestSnapshots:
         folder, _ = self.run(settings)
         assert list(folder.snapshots()) == list(range(12, 97, 12))
 
-    def test_nothing_after_a_return_belongs_to_the_alarm_before_it(self, settings: BuildSettings) -> None:
-        Scripted.script = staticmethod(collapse_from(60, attempts=1))
+    def test_nothing_after_a_return_belongs_to_the_alarm_before_it(
+        self, settings: BuildSettings, script: Any
+    ) -> None:
+        script(collapse_from(60, attempts=1))
         folder, _ = self.run(settings, guard="rollback")
         assert set(folder.snapshots()) == set(range(12, 97, 12)) | {60, 64}
 
-    def test_none_are_kept_when_off(self, settings: BuildSettings) -> None:
-        Scripted.script = staticmethod(collapse_from(60))
+    def test_none_are_kept_when_off(self, settings: BuildSettings, script: Any) -> None:
+        script(collapse_from(60))
         folder, _ = self.run(settings, snapshots=False)
         assert folder.snapshots() == {}
         assert not (folder.path / "snapshots").exists()

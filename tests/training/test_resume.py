@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors import torch as safetensors_torch
-from tests.training.disturbances import Killed, SignalAfter, kill_at, poison_at
 
-from sora import _files, methods
+from sora import _files
 from sora.errors import RunError
 from sora.runs import RunFolder
 from sora.settings import Resolved, Settings
 from sora.training import Hook, Interrupted, train
+from tests.training.disturbances import Killed, SignalAfter, kill_at, poison_at
 
 FILES = ("model.safetensors", "metrics.jsonl", "evals.jsonl", "events.jsonl")
 
@@ -126,22 +126,6 @@ def test_nonfinite_loss_stops_with_step_values_and_checkpoint(settings) -> None:
         train(config, hooks=[poison_at(5)], quiet=True)
     event = RunFolder(config.folder()).read_log("events")[-1]
     assert (event["event"], event["step"]) == ("nonfinite", 6)
-
-
-class Unlucky(methods.info("fgsm").cls):  # type: ignore[misc]
-    """FGSM whose loss is not a number at its fifth step."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-
-    def step(self, *arguments: Any, **options: Any) -> Any:
-        self.calls += 1
-        out = super().step(*arguments, **options)
-        return out._replace(loss=torch.tensor(torch.nan)) if self.calls == 5 else out
-
-
-methods.register("unlucky", "a test's own method", in_all=False)(Unlucky)
 
 
 def test_skipping_a_nonfinite_loss_leaves_the_weights_alone(settings) -> None:
