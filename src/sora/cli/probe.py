@@ -12,7 +12,7 @@ import tyro
 from sora import probes
 from sora.cli._parse import parse
 
-_KINDS = "; ".join(f"{name}: {probes.info(name).summary}" for name in probes.names())
+_KINDS = "\n".join(f"{name}: {probes.info(name).summary}" for name in probes.names())
 _LIMITS = ", ".join(
     f"{entry.images} for {entry.name}" for entry in map(probes.info, probes.names()) if entry.needs_model
 )
@@ -22,24 +22,26 @@ _LIMITS = ", ".join(
 class Flags:
     """sora probe KIND RUN [RUN ...]."""
 
-    kind: Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=_KINDS)]
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """run folders; several share one picture"""
+    kind: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="KIND", help=_KINDS)]
+    runs: Annotated[
+        tyro.conf.Positional[tuple[str, ...]],
+        tyro.conf.arg(metavar="RUN", help="run folders; several share one picture"),
+    ]
     at: int | None = None
-    """use the weights of this step, from a snapshot of the run; default: the final weights"""
-    limit: Annotated[int | None, tyro.conf.arg(help=f"test images, class-balanced; default: {_LIMITS}")] = (
-        None
-    )
+    """use the weights of this step, from a snapshot of the run, instead of the final ones"""
+    limit: Annotated[
+        int | None, tyro.conf.arg(help=f"test images, class-balanced; if not given, {_LIMITS}")
+    ] = None
     eps: str | None = None
-    """radius; default: the radius the run was trained for"""
+    """another radius than the one the run was trained for"""
     seed: int = 0
     """seed of random directions and starts"""
     model: str | None = None
     """for a run with a custom network: specifies its package.module:function again"""
     data_dir: str | None = None
-    """folder of the data sets; default: $SORA_DATA, else the user's cache"""
+    """folder of the data sets; if not given, $SORA_DATA, else the user's cache"""
     out: str | None = None
-    """folder of the picture; default: probes/ in the first run"""
+    """folder of the picture; if not given, probes/ in the first run"""
     device: str = "auto"
     """cpu, cuda, cuda:1 ...; auto: a GPU if there is one"""
     threads: int = 0
