@@ -18,10 +18,10 @@ from tempfile import TemporaryDirectory
 
 import torch
 from _timing import EPS, Call, Trainer, arguments, finish, interleave, ratio, relative, start, table
-from sora.training.config import TrainConfig
 
 import sora
 from sora import data, methods, metrics, training
+from sora.settings import Settings
 
 STEPS = 30
 
@@ -43,12 +43,17 @@ def run(guard: str, width: int, batch: int, folder: Path) -> Call:
     pixels, labels = torch.randint(0, 256, (STEPS * batch, 32, 32, 3), dtype=torch.uint8), torch.arange(10)
     train_set = data.ImageSet(pixels, labels.repeat(len(pixels) // 10 + 1)[: len(pixels)])
     dataset = data.Dataset("random", train_set, data.ImageSet(pixels[:10], labels), None, tuple("abcdefghij"))
-    table = {"method": "fgsm", "epochs": 1, "width": width, "batch_size": batch, "holdout": 0}
-    table |= {"attacks": ("clean",), "guard": guard, "threads": torch.get_num_threads(), "out": str(folder)}
+    settings = {"method": "fgsm", "epochs": 1, "width": width, "batch_size": batch, "holdout": 0}
+    settings |= {
+        "attacks": ("clean",),
+        "guard": guard,
+        "threads": torch.get_num_threads(),
+        "out": str(folder),
+    }
 
     def whole() -> None:
         shutil.rmtree(folder, ignore_errors=True)
-        training.train(TrainConfig.build(table), dataset=dataset, quiet=True)
+        training.train(Settings.build(settings), dataset=dataset, quiet=True)
 
     return whole
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from sora._files import read_json_lines
+from sora.runs import RunFolder
 from sora.training import Guard
 
 METRICS = ("pert_align", "gradalign", "altpertalign", "elle", "aae", "kl")
@@ -56,11 +56,11 @@ def first_alarm(lines: list[dict[str, Any]]) -> int | None:
 
 def leads(folder: Path, around: int) -> dict[str, Any]:
     """Lead in steps of the guard's alarm and of every metric, at a quarter and at half of the way."""
-    looks = read_json_lines(folder / "monitors.jsonl")
+    looks = RunFolder(folder).read_log("monitors")
     fall = fall_of_pgd(looks)
     if fall is None:
         return {"run": folder.name, "fall": None}
-    alarm = first_alarm(read_json_lines(folder / "metrics.jsonl"))
+    alarm = first_alarm(RunFolder(folder).read_log("metrics"))
     found: dict[str, Any] = {"run": folder.name, "fall": fall, "alarm": alarm and fall - alarm}
     looks = [look for look in looks if abs(look["step"] - fall) <= around]
     for name in METRICS:

@@ -47,19 +47,10 @@ def visited(package: Path, settings: dict[str, Any], batch: int) -> list[str]:
 
 
 def run(settings: dict[str, Any]) -> None:
-    """Train with the settings, in this version or the one before `sora.settings` existed."""
-    try:
-        from sora.settings import Request
-        from sora.training import train
+    from sora.settings import Request
+    from sora.training import train
 
-        train(Request(settings).resolve(), quiet=True)
-    except ImportError:
-        from sora.training.config import TrainConfig, defaults  # type: ignore[import-not-found]
-
-        from sora.training import train
-
-        values = defaults("digits", settings["method"]) | settings
-        train(TrainConfig.build(values), quiet=True)
+    train(Request(settings).resolve(), quiet=True)
 
 
 def main() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -41,18 +40,6 @@ def test_plain_loop_hears_the_alarm(example, capsys: pytest.CaptureFixture[str])
     """FGSM at a radius it cannot take never becomes robust, and the guard says so after its silence."""
     assert example("plain_loop").main("fgsm", epochs=5, eps=0.6) == ["alarm"]
     assert "alarm, PertAlign average" in capsys.readouterr().out
-
-
-def test_what_the_examples_need_is_an_extra() -> None:
-    """Nothing here runs them where it is not installed, so at least a user must be able to install it."""
-    lines = (EXAMPLES.parent / "pyproject.toml").read_text().splitlines()
-    (extra,) = [line for line in lines if line.startswith("examples = ")]
-    for file in ("lightning_module", "accelerate_loop"):
-        text = (EXAMPLES / f"{file}.py").read_text()
-        assert "pip install 'sora-at[examples]'" in text
-        imported = re.findall(r"^(?:from|import) (lightning|accelerate)\b", text, re.MULTILINE)
-        assert imported
-        assert all(f'"{name}>=' in extra for name in imported)
 
 
 def test_lightning(example) -> None:

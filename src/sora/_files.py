@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def _replace(path: Path, write: Callable[[Path], None]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # this process' own
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # no other process uses this name
     try:
         write(temporary)
         with temporary.open("rb") as handle:
@@ -53,34 +53,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
-
-
-class JsonLines:
-    """A log of one JSON object a line, appended to; a checkpoint remembers its length."""
-
-    def __init__(self, path: Path, length: int | None = None) -> None:
-        self.path = path
-        self._handle = path.open("ab")
-        if length is not None:
-            self._handle.truncate(length)
-            self._handle.seek(length)
-
-    def append(self, row: Mapping[str, Any]) -> None:
-        """Write one line."""
-        self._handle.write((json.dumps(plain(row), allow_nan=False) + "\n").encode())
-        self._handle.flush()
-
-    def length(self) -> int:
-        """Bytes written so far."""
-        return self._handle.tell()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._handle.close()
-
-
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """All complete lines of a log, also of one that is being written."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from sora.training.config import read_recipe, recipe_names
 
 from sora import data, methods, models
+from sora.settings import recipes
 
 
 def test_help_names_every_verb(sora) -> None:
@@ -65,7 +65,7 @@ def test_show_every_model(name, sora) -> None:
         assert json.loads(sora("show", name, "--json").out)["name"] == name
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", recipes.names())
 def test_show_every_recipe(name, sora) -> None:
     assert "epochs" in sora("show", "recipe", name).out
 
@@ -75,7 +75,7 @@ def test_show_every_data_set(name, sora, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("SORA_DATA", str(tmp_path))
     shown = json.loads(sora("show", name, "--json").out)
     assert shown["name"] == name
-    assert shown["recipe"]["mean"] == read_recipe(name)["mean"]
+    assert shown["recipe"]["mean"] == recipes.flattened(name)["mean"]
     if name == "digits":
         assert shown["where"] == "built in"
         return

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from sora.training.config import TrainConfig, defaults
 
 from sora import probes
 from sora.cli import main
+from sora.settings import Request
 from sora.training import train
 
 torch.set_num_threads(1)
@@ -30,8 +30,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         "monitor_every": 2,
     }
     for method in ("fgsm", "sora"):
-        settings = defaults("digits", method) | small | {"out": str(folder / method)}
-        train(TrainConfig.build(settings | {"set": settings["set"] | {"model.stages": 1}}), quiet=True)
+        own = {"dataset": "digits", "method": method, "out": str(folder / method), "set": {"model.stages": 1}}
+        train(Request(small | own).resolve(), quiet=True)
     return [folder / "fgsm", folder / "sora"]
 
 

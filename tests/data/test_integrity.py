@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sora.training.config import read_recipe
 
 from sora import data
+from sora.settings import recipes
 from tests.data import formats
 from tests.data.helpers import change_source, unpack
 
@@ -78,8 +78,8 @@ def test_only_parts_of_imagenet_use_its_statistics() -> None:
     packed = {name: known for name in data.names() if (known := data.info(name).packed) is not None}
     imagenet = {name for name, known in packed.items() if known.imagenet_statistics}
     assert imagenet == {"tinyimagenet", "imagenet100"}
-    mean = read_recipe("imagenet100")["mean"]
-    assert {name for name in packed if read_recipe(name)["mean"] == mean} == imagenet
+    mean = recipes.flattened("imagenet100")["mean"]
+    assert {name for name in packed if recipes.flattened(name)["mean"] == mean} == imagenet
 
 
 @pytest.mark.parametrize(("train", "fine"), [(16, True), (15, True), (14, False), (17, False)])

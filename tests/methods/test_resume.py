@@ -1,4 +1,4 @@
-"""Every method, killed in the middle of an epoch by the training loop's own rules, continues bit for bit."""
+"""Every method, killed in the middle of an epoch, continues bit for bit."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sora.training.config import TrainConfig, defaults
 
 from sora import methods
-from sora.methods import Method, StepOutput
-from sora.training.loop import train
+from sora.settings import Request
+from sora.training import Hook, train
+from tests.training.disturbances import Killed, kill_at
 
 HYPER: dict[str, dict[str, Any]] = {
     "atas": {"atas.warmup": 1, "atas.reset_every": 2},
@@ -24,34 +24,20 @@ HYPER: dict[str, dict[str, Any]] = {
 }
 
 
-def run(name: str, folder: Path) -> None:
-    table = defaults("digits", name)
-    table |= {"epochs": 3, "limit_train": 150, "limit_test": 30, "holdout": 20, "batch_size": 64, "width": 4}
-    table |= {"augment": ("crop:2", "flip"), "attacks": ("clean",), "checkpoint_every": 1, "log_every": 1}
-    table |= {"out": str(folder), "guard": "off", "snapshots": False, "threads": 1, "device": "cpu"}
-    table["set"] = {**table.get("set", {}), **HYPER.get(name, {})}
-    train(TrainConfig.build(table), quiet=True)
+def run(name: str, folder: Path, *hooks: Hook) -> None:
+    given = {"dataset": "digits", "method": name, "epochs": 3, "batch_size": 64, "width": 4}
+    given |= {"limit_train": 150, "limit_test": 30, "holdout": 20}  # three batches per epoch
+    given |= {"augment": ("crop:2", "flip"), "attacks": ("clean",), "checkpoint_every": 1, "log_every": 1}
+    given |= {"out": str(folder), "guard": "off", "snapshots": False, "threads": 1, "device": "cpu"}
+    train(Request(given | {"set": HYPER.get(name, {})}).resolve(), hooks=hooks, quiet=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", methods.names())
-def test_a_killed_run_continues_bit_for_bit(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_continues_bit_for_bit(name: str, tmp_path: Path) -> None:
     run(name, tmp_path / "whole")
-    calls, original = 0, Method.step
-
-    def dying(self: Method, *args: Any, **known: Any) -> StepOutput:
-        nonlocal calls
-        calls += 1
-        if calls == 5 * self.updates:  # three batches an epoch: in the middle of the second
-            raise MemoryError("killed")
-        return original(self, *args, **known)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Method, "step", dying)
-        with pytest.raises(MemoryError):
-            run(name, tmp_path / "killed")
+    with pytest.raises(Killed):
+        run(name, tmp_path / "killed", kill_at(4))
     assert not (tmp_path / "killed" / "model.safetensors").exists()
     run(name, tmp_path / "killed")
     for file in ("model.safetensors", "metrics.jsonl"):

@@ -80,7 +80,7 @@ def test_config_yaml_is_enough_to_run_again(finished, tmp_path) -> None:
 
 
 def test_config_yaml_is_grouped_and_knows_where_values_come_from(settings) -> None:
-    resolved = Request({"epochs": 1, "limit_train": 64, "out": str(settings().folder())}).resolve()
+    resolved = Request({"epochs": 1, "limit_train": 200, "out": str(settings().folder())}).resolve()
     train(resolved, quiet=True)
     stored = RunFolder(settings().folder()).read_config()
     assert stored["format"] == FORMAT

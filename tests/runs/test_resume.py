@@ -14,7 +14,7 @@ from sora.training import train
 
 @pytest.fixture
 def finished(settings) -> Resolved:
-    resolved = Resolved(settings(epochs=1), {})
+    resolved = Resolved(settings(epochs=1, device="cpu"), {})
     train(resolved, quiet=True)
     return resolved
 

@@ -106,7 +106,7 @@ def test_a_network_with_its_own_recipe_uses_it() -> None:
 def test_a_norm_with_its_own_recipe_uses_it_and_another_needs_a_radius() -> None:
     resolved = resolve(dataset="cifar10", norm="l2")
     assert (resolved.settings.eps, resolved.origins["eps"]) == ("0.5", "recipe cifar10-l2")
-    with pytest.raises(UserError, match=r"eps 8/255 \(recipe .*\) is not meant for l2; give --eps"):
+    with pytest.raises(UserError, match=r"eps 8/255 \(recipe .*\) is meant for linf; give --eps for l2"):
         resolve(dataset="tinyimagenet", norm="l2")
     assert resolve(dataset="tinyimagenet", norm="l2", eps="0.5").settings.eps == "0.5"
 

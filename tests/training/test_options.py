@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from sora import data, methods
+from sora._devices import device_name
 from sora.errors import UserError
 from sora.runs import RunFolder
 from sora.settings import Resolved, Settings
@@ -102,7 +103,7 @@ def test_each_rank_has_its_own_gpu(
 ) -> None:
     monkeypatch.setenv("LOCAL_RANK", "3")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    assert distributed.device_name(asked) == found
+    assert device_name(asked) == found
 
 
 def test_the_stored_device_is_not_that_of_a_single_rank(settings: BuildSettings) -> None:

@@ -78,11 +78,11 @@ class Request:
         method = self.wanted(stored).get("method", "sora")
         chosen = [] if stored is not None else self._recipes()
         base = [Layer("stored run", parse_config(stored, "config.yaml").values)] if stored is not None else []
-        layers = [*base, *self._recipe_layers(chosen, method), *self._own_layers(method)]
-        values, origins = _merge(layers, method)
+        recipe_layers = self._recipe_layers(chosen, method)
+        values, origins = _merge([*base, *recipe_layers, *self._own_layers(method)], method)
         settings = Settings.build(values)
         _refuse_code_from_files(settings, origins, self.source)
-        _refuse_radius_of_another_norm(settings, origins)
+        _refuse_radius_of_another_norm(settings, origins, recipe_layers)
         if self._file.origins:  # written by sora itself, e.g. for a run of a grid
             origins = {name: self._file.origins.get(name, origin) for name, origin in origins.items()}
         return Resolved(settings, origins, tuple(recipe.name for recipe in chosen))
@@ -187,13 +187,18 @@ def _refuse_code_from_files(settings: Settings, origins: Mapping[str, str], sour
         )
 
 
-def _refuse_radius_of_another_norm(settings: Settings, origins: Mapping[str, str]) -> None:
-    """A radius in a recipe belongs to the recipe's norm."""
-    norm, eps = origins.get("norm", DEFAULT), origins.get("eps", DEFAULT)
-    from_recipe = eps.startswith("recipe") or eps == DEFAULT
-    if from_recipe and norm != eps and settings.norm != "linf":
+def _refuse_radius_of_another_norm(
+    settings: Settings, origins: Mapping[str, str], recipe_layers: list[Layer]
+) -> None:
+    """A radius that nobody chose explicitly belongs to the norm of the recipe, or to linf, the default."""
+    origin = origins.get("eps", DEFAULT)
+    chosen = origin != DEFAULT and origin not in [layer.origin for layer in recipe_layers]
+    intended = next(
+        (layer.values["norm"] for layer in reversed(recipe_layers) if "norm" in layer.values), "linf"
+    )
+    if not chosen and settings.norm != intended:
         raise UserError(
-            f"eps {settings.eps} ({eps}) is not meant for {settings.norm}; give --eps, e.g. 0.5 for l2"
+            f"eps {settings.eps} ({origin}) is meant for {intended}; give --eps for {settings.norm}, e.g. 0.5"
         )
 
 
