@@ -28,27 +28,27 @@ def main(epochs: int = 10, method_name: str = "sora", eps: float = 0.15, cpu: bo
     guard = sora.Guard()
     accelerator.register_for_checkpointing(method, guard)  # both have a state_dict
 
-    waiting: list[torch.Tensor] = []
-    heard: list[str] = []
+    pending: list[torch.Tensor] = []
+    alarms: list[str] = []
     for epoch in range(1, epochs + 1):
         for x, y in loader:
             out = method.step(model, x, y)
             optimizer.step()
             optimizer.zero_grad()
-            waiting.append(out.pert_align)
-            if len(waiting) < 10:
+            pending.append(out.pert_align)
+            if len(pending) < 10:
                 continue
-            # The mean over processes: every guard hears the same values and says the same word.
-            for value in accelerator.reduce(torch.stack(waiting), "mean").tolist():
-                word = guard.update(value)
-                if word != "ok":
-                    heard.append(word)
-                    accelerator.print(f"epoch {epoch}: {word}, PertAlign average {guard.average:.2f}")
-            waiting.clear()
+            # The mean over processes, so that every guard gets the same values.
+            for value in accelerator.reduce(torch.stack(pending), "mean").tolist():
+                status = guard.update(value)
+                if status != "ok":
+                    alarms.append(status)
+                    accelerator.print(f"epoch {epoch}: {status}, PertAlign average {guard.average:.2f}")
+            pending.clear()
             if guard.alarmed:
-                return heard
+                return alarms
         accelerator.print(f"epoch {epoch}: loss {out.loss:.3f}, PertAlign average {guard.average:.2f}")
-    return heard
+    return alarms
 
 
 if __name__ == "__main__":

@@ -28,36 +28,36 @@ class Robust(pl.LightningModule):
         self.model = sora.models.create("preactresnet18", 10, in_channels=1, image_size=8, width=16, stages=2)
         self.method = sora.methods.create(method, sora.Linf(eps))  # a module: its buffers move and are saved
         self.guard = guard or sora.Guard()
-        self.waiting: list[Tensor] = []
+        self.pending: list[Tensor] = []
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """One batch: both passes, the update, and now and then a word with the guard."""
+        """One batch: both passes, the update, and every ten batches the guard."""
         optimizer: Any = self.optimizers()
         out = self.method.step(self.model, *batch)
         optimizer.step()
         optimizer.zero_grad()
         self.log_dict({"loss": out.loss, "pert_align": out.pert_align}, prog_bar=True)
-        self.waiting.append(out.pert_align)
-        if len(self.waiting) == 10:
-            self._ask_the_guard()
+        self.pending.append(out.pert_align)
+        if len(self.pending) == 10:
+            self._update_guard()
 
-    def _ask_the_guard(self) -> None:
-        for value in torch.stack(self.waiting).tolist():
+    def _update_guard(self) -> None:
+        for value in torch.stack(self.pending).tolist():
             if self.guard.update(value) == "alarm":
                 self.print(f"alarm at step {self.global_step}: PertAlign average {self.guard.average:.2f}")
                 self.trainer.should_stop = True
-        self.waiting.clear()
+        self.pending.clear()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep what the guard has heard."""
+        """Store the state of the guard."""
         checkpoint["guard"] = self.guard.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on where it was."""
+        """Restore the state of the guard."""
         self.guard.load_state_dict(checkpoint["guard"])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Any optimiser will do."""
+        """Any optimiser works."""
         return torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
 
 

@@ -1,9 +1,9 @@
-"""SORA and the guard in a training loop of your own.
+"""SORA and the guard in your own training loop.
 
     python examples/plain_loop.py
 
-The method makes both passes and fills `.grad`; the loop stays yours. PertAlign values wait on the device and
-reach the guard every ten steps, so that no step waits for the GPU.
+The method makes both passes and fills `.grad`; the rest of the loop is unchanged. PertAlign values stay on
+the device and are passed to the guard every ten steps, so that no step waits for the GPU.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import sora
 
 
 def digits() -> TensorDataset:
-    found = load_digits()
-    images = torch.tensor(found.images, dtype=torch.float32).unsqueeze(1) / 16  # [0, 1], as sora wants them
-    return TensorDataset(images, torch.tensor(found.target))
+    dataset = load_digits()
+    images = torch.tensor(dataset.images, dtype=torch.float32).unsqueeze(1) / 16  # pixels in [0, 1]
+    return TensorDataset(images, torch.tensor(dataset.target))
 
 
 def main(method_name: str = "sora", epochs: int = 10, eps: float = 0.15, seed: int = 0) -> list[str]:
@@ -32,29 +32,29 @@ def main(method_name: str = "sora", epochs: int = 10, eps: float = 0.15, seed: i
     loader = DataLoader(digits(), batch_size=128, shuffle=True)
 
     good = copy.deepcopy(model.state_dict())
-    waiting: list[torch.Tensor] = []
-    heard: list[str] = []
+    pending: list[torch.Tensor] = []
+    alarms: list[str] = []
     for epoch in range(1, epochs + 1):
         for x, y in loader:
             out = method.step(model, x, y)
             optimizer.step()
             optimizer.zero_grad()
-            waiting.append(out.pert_align)
-            if len(waiting) < 10:
+            pending.append(out.pert_align)
+            if len(pending) < 10:
                 continue
-            for value in torch.stack(waiting).tolist():
-                word = guard.update(value)
-                if word != "ok":
-                    heard.append(word)
-                    print(f"epoch {epoch}: {word}, PertAlign average {guard.average:.2f}")
-            waiting.clear()
+            for value in torch.stack(pending).tolist():
+                status = guard.update(value)
+                if status != "ok":
+                    alarms.append(status)
+                    print(f"epoch {epoch}: {status}, PertAlign average {guard.average:.2f}")
+            pending.clear()
             if guard.healthy:
                 good = copy.deepcopy(model.state_dict())
-            elif guard.alarmed:  # one thing to do about it: end with the last good weights
+            elif guard.alarmed:  # one possible reaction: end with the last good weights
                 model.load_state_dict(good)
-                return heard
+                return alarms
         print(f"epoch {epoch}: loss {out.loss:.3f}, PertAlign average {guard.average:.2f}")
-    return heard
+    return alarms
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def test_no_curvature_gives_ones_and_the_largest_step() -> None:
     assert value(optimal_step(linearity(G, g_adv), 0.02, 0.0627)) == 0.0627
 
 
-def test_a_loss_that_bends_up_gets_more_than_one_and_the_largest_step() -> None:
+def test_a_loss_that_curves_up_gets_more_than_one_and_the_largest_step() -> None:
     v = linearity(G, after(0.1, P, -H))
     assert value(v) > 1
     assert value(optimal_step(v, 0.02, 0.0627)) == 0.0627
@@ -178,7 +178,9 @@ def test_no_example_left_gives_nan(measure: Callable[..., Tensor]) -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("measure", [pert_align, alt_pert_align, linearity])
-def test_a_gradient_that_is_not_finite_shows(measure: Callable[..., Tensor], bad: float) -> None:
+def test_a_gradient_that_is_not_finite_gives_a_result_that_is_not_finite(
+    measure: Callable[..., Tensor], bad: float
+) -> None:
     good = rows([3, -1], [1, 2])
     broken = rows([3, -1], [bad, 2])
     assert not math.isfinite(value(measure(broken, good)))

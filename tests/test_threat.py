@@ -64,7 +64,7 @@ def test_inside_respects_ball_and_box(norm: type[Threat], z: Tensor, eps: float)
 @pytest.mark.parametrize("norm", NORMS)
 @settings(max_examples=40, deadline=None)
 @given(z=tensors(), eps=radii)
-def test_a_step_up_ends_in_ball_and_box_and_leaves_the_gradient_alone(
+def test_a_projected_step_ends_in_ball_and_box_and_does_not_change_the_gradient(
     norm: type[Threat], z: Tensor, eps: float
 ) -> None:
     ball, before = norm(eps), z.clone()
@@ -72,6 +72,28 @@ def test_a_step_up_ends_in_ball_and_box_and_leaves_the_gradient_alone(
     moved = ball.projected_step(x, ball.inside(x, -z) - x, z, 3 * eps)
     assert torch.equal(moved, ball.inside(x, 3 * eps * ball.direction(z) + (ball.inside(x, -z) - x)))
     assert torch.equal(z, before)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@settings(max_examples=40, deadline=None)
+@given(z=tensors(), eps=radii)
+def test_a_step_is_clamped_to_the_box_but_not_projected(norm: type[Threat], z: Tensor, eps: float) -> None:
+    x = torch.full(z.shape, 0.5)
+    free, boxed = norm(eps, box=None), norm(eps)
+    moved = free.step(x, z, 3 * eps)
+    torch.testing.assert_close(
+        free.size(moved - x), 3 * eps * free.size(free.direction(z)), rtol=1e-4, atol=1e-6
+    )
+    assert torch.equal(boxed.step(x, z, 3 * eps), moved.clamp(0, 1))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_step_without_normalisation_multiplies_the_gradient(norm: type[Threat]) -> None:
+    x, g = torch.zeros(2, 3), torch.tensor([[0.1, -0.2, 0.3], [0.0, 0.4, 0.0]])
+    ball = norm(0.5, box=None)
+    torch.testing.assert_close(ball.step(x, g, 2.0, normalise=False), 2 * g)
+    projected = ball.projected_step(x, 0.0, g, 2.0, normalise=False)
+    torch.testing.assert_close(projected, ball.project(2 * g))
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -119,7 +141,7 @@ def test_l2_projection_keeps_the_direction() -> None:
     torch.testing.assert_close(projected, torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
 
 
-def test_linf_direction_leaves_alone_what_has_no_gradient() -> None:
+def test_linf_direction_is_zero_without_a_gradient() -> None:
     direction = Linf(0.1).direction(torch.tensor([[2.0, 0.0, -1e-30, math.nan]]))
     assert direction.tolist() == [[1.0, 0.0, -1.0, 0.0]]
 
@@ -132,7 +154,7 @@ def test_box_none_never_clamps() -> None:
 @pytest.mark.parametrize(
     ("eps", "text"), [(8 / 255, "8/255"), (0.15, "0.15"), (0.2, "0.2"), (128 / 255, "0.502"), (0.0, "0")]
 )
-def test_eps_is_written_as_people_write_it(eps: float, text: str) -> None:
+def test_eps_is_shown_in_pixel_levels_or_as_a_number(eps: float, text: str) -> None:
     assert eps_text(eps) == text
 
 
@@ -142,7 +164,7 @@ def test_eps_reads_numbers_and_fractions(text: float | str, value: float) -> Non
 
 
 @pytest.mark.parametrize("text", ["8/0", "eight", "nan", "", "1/2/3", math.inf, None])
-def test_eps_that_is_no_number_is_refused(text: str) -> None:
+def test_eps_that_is_not_a_number_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="is not a number"):
         parse_eps(text)
 

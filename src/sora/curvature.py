@@ -90,6 +90,6 @@ def linearity(g: Tensor, g_adv: Tensor, norm: str = "linf", *, ratio_of_sums: bo
 
 def optimal_step(v: Tensor, alpha0: float, alpha_max: float) -> Tensor:
     """`min(alpha_max, alpha0 / (1 - v))` (Algorithm 1), and `alpha_max` where `v >= 1`."""
-    bend = 1.0 - v
-    step = alpha0 / torch.where(bend > 0, bend, 1.0)
-    return torch.where(bend > 0, step, torch.inf).clamp(max=alpha_max)
+    gap = 1.0 - v
+    step = alpha0 / torch.where(gap > 0, gap, 1.0)
+    return torch.where(gap > 0, step, torch.inf).clamp(max=alpha_max)

@@ -1,4 +1,4 @@
-"""AutoAttack: the package's own attacks and parameters, for any number of classes, in isolation."""
+"""AutoAttack: the attacks and parameters of the package, for any number of classes, without side effects."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def test_any_number_of_classes_runs(classes: int, threat: Threat) -> None:
     model = net(classes, classes)
     x, y = batch(model, 1, 6)
     before = torch.get_rng_state()
-    found = autoattack(model, x, y, threat)
+    x_adv = autoattack(model, x, y, threat)
     assert torch.equal(torch.get_rng_state(), before)
-    assert (threat.size(found - x) <= threat.eps + 1e-6).all()
-    assert found.min() >= 0
-    assert found.max() <= 1
-    assert torch.equal(found, autoattack(model, x, y, threat))
+    assert (threat.size(x_adv - x) <= threat.eps + 1e-6).all()
+    assert x_adv.min() >= 0
+    assert x_adv.max() <= 1
+    assert torch.equal(x_adv, autoattack(model, x, y, threat))
     assert model.training
     assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
 
@@ -81,8 +81,8 @@ def test_parameters_are_those_of_the_standard_version(threat: Threat) -> None:
         assert (attack.norm, attack.eps, attack.seed, attack.n_restarts) == (norm, threat.eps, 7, 1)
         assert attack.verbose is False
     for name in ("apgd-ce", "apgd-t"):
-        found = objects[name]
-        assert (found.n_iter, found.eot_iter, found.thr_decr, found.use_largereps) == (100, 1, 0.75, False)
+        apgd = objects[name]
+        assert (apgd.n_iter, apgd.eot_iter, apgd.thr_decr, apgd.use_largereps) == (100, 1, 0.75, False)
     assert objects["apgd-ce"].loss == "ce"
     assert (objects["apgd-t"].loss, objects["apgd-t"].n_target_classes) == ("dlr-targeted", 9)
     fab = objects["fab-t"]
@@ -103,12 +103,12 @@ def test_parts_stay_inside_ball_and_box(seed: int, name: str, threat: Threat) ->
     model = net(seed, 5)
     x, y = batch(model, seed, 4)
     x.view(-1)[::3] = x.view(-1)[::3].round()
-    found = create(name)(model, x.to(memory_format=torch.channels_last), y, threat, seed)
-    assert (threat.size(found - x) <= threat.eps + 1e-6).all()
-    assert found.min() >= 0
-    assert found.max() <= 1
+    x_adv = create(name)(model, x.to(memory_format=torch.channels_last), y, threat, seed)
+    assert (threat.size(x_adv - x) <= threat.eps + 1e-6).all()
+    assert x_adv.min() >= 0
+    assert x_adv.max() <= 1
     if threat.eps == 0:
-        assert torch.equal(found, x)
+        assert torch.equal(x_adv, x)
 
 
 def test_the_targeted_part_alone_needs_four_classes() -> None:
@@ -123,6 +123,6 @@ def test_the_targeted_part_alone_needs_four_classes() -> None:
     [((2, 9), Linf(0.1)), ((2, 3, 6, 6), Linf(0.1, box=(0, 255))), ((2, 1, 4, 4), L2(1.0))],
     ids=["vectors", "box", "tiny"],
 )
-def test_data_it_cannot_attack_is_named(shape: tuple[int, ...], threat: Threat) -> None:
+def test_data_it_cannot_attack_gets_a_clear_message(shape: tuple[int, ...], threat: Threat) -> None:
     with pytest.raises(UserError, match=r"square (works on|needs) images"):
         create("square")(nn.Flatten(), torch.rand(shape), torch.zeros(2, dtype=torch.long), threat)

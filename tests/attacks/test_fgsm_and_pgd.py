@@ -1,4 +1,4 @@
-"""FGSM and PGD: inside ball and box, as strong as they must be, and leaving no trace."""
+"""FGSM and PGD: inside ball and box, as strong as they must be, without side effects on the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ torch.set_num_threads(1)
 
 SIZE = (3, 4, 4)
 THREATS = st.builds(
-    lambda kind, eps, boxed: kind(eps, (0.0, 1.0) if boxed else None),
+    lambda kind, eps, with_box: kind(eps, (0.0, 1.0) if with_box else None),
     st.sampled_from([Linf, L2]),
     st.floats(0, 2),
     st.booleans(),
@@ -77,7 +77,7 @@ def test_ten_restarts_are_never_weaker_than_their_first(seed: int, threat: Threa
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 999), eps=st.floats(0.001, 0.5))
-def test_fgsm_is_all_there_is_against_a_linear_two_class_model(seed: int, eps: float) -> None:
+def test_pgd_equals_fgsm_on_a_linear_two_class_model(seed: int, eps: float) -> None:
     torch.manual_seed(seed)
     model, (x, y) = nn.Sequential(nn.Flatten(), nn.Linear(48, 2)), batch(seed, n=40, classes=2)
     one, ten = fgsm(model, x, y, Linf(eps)), create("pgd10")(model, x, y, Linf(eps), seed)
@@ -106,14 +106,14 @@ def test_max_loss_keeps_the_restart_of_highest_loss() -> None:
     losses = []
     for restarts in (1, 4):
         generator = torch.Generator().manual_seed(0)
-        found = pgd(model, x, y, Linf(0.1), 2, restarts=restarts, select="max_loss", generator=generator)
-        losses.append(nn.functional.cross_entropy(model.eval()(found), y, reduction="none"))
+        x_adv = pgd(model, x, y, Linf(0.1), 2, restarts=restarts, select="max_loss", generator=generator)
+        losses.append(nn.functional.cross_entropy(model.eval()(x_adv), y, reduction="none"))
     assert (losses[1] >= losses[0]).all()
     assert (losses[1] > losses[0]).any()
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_model_is_left_as_it_was(fails: bool) -> None:
+def test_the_model_is_left_unchanged(fails: bool) -> None:
     model, (x, y) = net(0), batch(0)
     model.train()
     model[1].eval()
@@ -135,12 +135,12 @@ def test_the_model_is_left_as_it_was(fails: bool) -> None:
 def test_attacks_work_inside_no_grad_and_on_vectors() -> None:
     model, x = nn.Linear(7, 3), torch.randn(5, 7) * 10
     with torch.no_grad():
-        found = pgd(model, x, torch.zeros(5, dtype=torch.long), L2(0.5, box=None))
-    assert_allowed(x, found, L2(0.5, box=None))
-    assert not torch.equal(found, x)
+        x_adv = pgd(model, x, torch.zeros(5, dtype=torch.long), L2(0.5, box=None))
+    assert_allowed(x, x_adv, L2(0.5, box=None))
+    assert not torch.equal(x_adv, x)
 
 
-def test_wrong_inputs_are_named() -> None:
+def test_wrong_inputs_get_a_clear_message() -> None:
     model, (x, y) = net(0), batch(0)
     with pytest.raises(UserError, match="outside the box"):
         fgsm(model, x * 255, y, Linf(0.1))

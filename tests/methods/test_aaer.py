@@ -52,7 +52,7 @@ def test_normal_examples_distance_carries_no_gradient() -> None:
 
 
 def mixed() -> tuple[torch.nn.Module, Tensor, Tensor, Tensor]:
-    """A batch some of whose adversarial examples are abnormal."""
+    """A batch with both normal and abnormal adversarial examples."""
     model, (x, y) = two_layer(), images(32)
     with torch.no_grad():
         model[1].weight.mul_(30)  # so curved that a step overshoots
@@ -69,7 +69,7 @@ def test_parameter_gradients_do_not_depend_on_lambda2() -> None:
     assert_same_gradients(one[1], other[1])
 
 
-def test_without_detaching_they_do() -> None:
+def test_parameter_gradients_depend_on_lambda2_without_detaching() -> None:
     model, x, y, eta = mixed()
     one, other = (
         run(create("aaer", WIDE, lambda2=value, detach_ce=False), model, x, y, noise=eta)[1]
@@ -115,7 +115,7 @@ def test_the_long_schedule_ramps_the_regulariser_up_over_epochs() -> None:
     assert losses[5] - plain == pytest.approx((full - plain) / 4)
 
 
-def test_variants_bring_their_own_defaults() -> None:
+def test_each_variant_has_its_own_defaults() -> None:
     n, rs = (create("aaer", LINF, variant=variant).hyper for variant in ("n", "rs"))
     assert (n.alpha, n.lambda1, n.lambda2, n.lambda3) == (1.0, 1.0, 1.5, 0.15)
     assert (rs.alpha, rs.lambda1, rs.lambda2, rs.lambda3) == (1.25, 1.0, 2.5, 1.5)

@@ -94,7 +94,7 @@ def test_random_start_steps_from_the_noise_and_clips() -> None:
 
 
 def feed(method: ELLE, value: float) -> float:
-    """Show ELLE-A one value of E and return the weight it sets for the next batch."""
+    """Update the state with one value of E; return the weight for the next batch."""
     x, zero = torch.zeros(2, 2), torch.zeros(())
     crafted = Crafted(x, extras={"elle": torch.tensor(value, dtype=torch.float64)})
     method.update_state(Inputs(x, torch.zeros(2, dtype=torch.long), ()), crafted, Learned(zero, x, None))
@@ -173,7 +173,7 @@ def test_adaptive_weight_is_the_one_in_the_loss() -> None:
     torch.testing.assert_close(second.loss, plain + 500 * second.extras["elle"])
 
 
-def test_plain_elle_remembers_nothing() -> None:
+def test_plain_elle_has_no_state() -> None:
     assert not create("elle", LINF).state_dict()
 
 

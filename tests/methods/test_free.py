@@ -39,7 +39,7 @@ def test_first_replay_of_the_first_batch_trains_on_clean_images() -> None:
         assert torch.equal(one, other)
 
 
-def test_with_one_replay_the_second_batch_starts_from_the_firsts_perturbation() -> None:
+def test_with_one_replay_the_second_batch_starts_from_the_perturbation_of_the_first() -> None:
     model, method = two_layer(), free(replays=1)
     (x1, y1), (x2, y2) = images(seed=1), images(seed=2)
     run(method, model, x1, y1)

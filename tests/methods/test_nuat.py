@@ -18,7 +18,7 @@ def test_nuclear_norm_of_a_diagonal_and_its_weight() -> None:
     diagonal = torch.diag(torch.tensor([3.0, 4.0]))
     assert nuclear_norm(diagonal).item() == pytest.approx(7.0)
 
-    class Logits(nn.Module):  # f(x) = 0 at x = 0, the diagonal elsewhere
+    class ZeroAtZero(nn.Module):  # f(x) = 0 at x = 0, the diagonal elsewhere
         def __init__(self) -> None:
             super().__init__()
             self.scale = nn.Parameter(torch.ones(()))
@@ -28,7 +28,7 @@ def test_nuclear_norm_of_a_diagonal_and_its_weight() -> None:
 
     method = create("nuat", LINF, lam=4.0)
     x, y, logits = torch.zeros(2, 2), torch.tensor([0, 1]), diagonal
-    loss = method.objective(Logits(), logits, Inputs(x, y, ()), Crafted(x))
+    loss = method.objective(ZeroAtZero(), logits, Inputs(x, y, ()), Crafted(x))
     assert loss.item() == pytest.approx(math.log(2) + 14.0, rel=1e-6)
 
 
@@ -90,7 +90,7 @@ def test_uniform_noise_is_an_option() -> None:
     assert noise.abs().min() < 0.1 * EPS
 
 
-def test_ramp_rises_after_each_of_the_first_epochs_and_rests_for_ten() -> None:
+def test_ramp_rises_after_each_of_the_first_epochs_and_is_constant_for_the_last_ten() -> None:
     method = create("nuat", LINF, lam=4.5, ramp=True)
     method.setup(n_train=9, shape=(2, 4, 4), batch_size=6, epochs=100, steps_per_epoch=2)
     values = []

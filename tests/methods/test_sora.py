@@ -16,7 +16,7 @@ CAP = 16 / 255
 
 
 def feed(method: Method, c: float, norm_of_g: float = 1.0) -> dict[str, Tensor]:
-    """Show SORA two gradients whose linearity coefficient is c."""
+    """Update the state with two gradients of linearity coefficient c."""
     g = torch.full((2, 4), norm_of_g)
     x, y, zero = torch.zeros(2, 4), torch.zeros(2, dtype=torch.long), torch.zeros(())
     return method.update_state(Inputs(x, y, ()), Crafted(x, g), Learned(zero, torch.zeros(2, 2), c * g))
@@ -48,7 +48,7 @@ def test_two_batches_of_coefficient_zero() -> None:
     assert method.v.item() == pytest.approx(0.9405 * 0.95, rel=1e-6)
 
 
-def test_coefficient_zero_for_ever_leaves_the_cap_at_the_eighth_update() -> None:
+def test_constant_coefficient_zero_leaves_the_cap_at_the_eighth_update() -> None:
     method, threshold = at(0.99), 1 - 0.02 / CAP
     below = []
     for _ in range(8):
@@ -71,7 +71,7 @@ def test_update_first_computes_alpha_star_from_the_new_v() -> None:
     assert method.alpha_star.item() == pytest.approx(0.038095, abs=1e-6)
 
 
-def test_coefficient_is_clamped_unless_told_otherwise() -> None:
+def test_coefficient_is_clamped_by_default() -> None:
     clamped, free = at(0.5), at(0.5, coef_clamp=None)
     extras = feed(clamped, 1e6)
     feed(free, 1e6)
@@ -117,14 +117,14 @@ def test_steps_are_drawn_one_per_pixel_and_channel() -> None:
     torch.testing.assert_close(out.x_adv, x + eta + share * 2 * EPS * g.sign(), rtol=0, atol=1e-8)
 
 
-def test_noise_is_not_boxed_before_the_gradient_unless_asked() -> None:
+def test_noise_is_clamped_before_the_gradient_only_with_box_noise() -> None:
     model, (x, y) = two_layer(), images()
     eta = uniform(x)
-    plain, boxed = (create("sora", LINF, sample=False, box_noise=flag) for flag in (False, True))
+    plain, clamped = (create("sora", LINF, sample=False, box_noise=flag) for flag in (False, True))
     seen: list[Tensor] = []
     model.register_forward_pre_hook(lambda module, args: seen.append(args[0].detach().clone()))
     plain.step(model, x, y, noise=eta)
-    boxed.step(model, x, y, noise=eta)
+    clamped.step(model, x, y, noise=eta)
     assert torch.equal(seen[0], x + eta)
     assert torch.equal(seen[2], (x + eta).clamp(0, 1))
 

@@ -26,7 +26,7 @@ class Row(NamedTuple):
     forwards: float  # over one batch, all its updates together
     reach: float = 1.0  # of the perturbation, in multiples of eps
     hyper: Mapping[str, Any] = MappingProxyType({})
-    waits: bool = False  # for the device, as its documentation says
+    waits: bool = False  # a step waits for the device, as documented
 
 
 ROWS = {  # a method's name, and after a space a variant of it
@@ -138,7 +138,7 @@ def test_craft_fills_no_parameter_gradient(label: str) -> None:
     assert not x.requires_grad
 
 
-class Failing(nn.Module):
+class FailsAtForward(nn.Module):
     """Raises at its n-th forward."""
 
     def __init__(self, model: nn.Module, at: int) -> None:
@@ -153,12 +153,12 @@ class Failing(nn.Module):
 
 
 @each_case
-def test_modes_and_flags_come_back_also_after_an_exception(label: str, norm: str) -> None:
+def test_modes_and_flags_are_restored_also_after_an_exception(label: str, norm: str) -> None:
     for at in itertools.count(1):
         model, x, y = batch_for("batchnorm")
         model[1].eval()  # a frozen BatchNorm in a training network
         model[0].bias.requires_grad_(False)
-        failing = Failing(model, at)
+        failing = FailsAtForward(model, at)
         modes = [module.training for module in failing.modules()]
         flags = [p.requires_grad for p in failing.parameters()]
         method = prepared(label, BALLS[norm], x)
@@ -217,7 +217,7 @@ def test_loss_scale_changes_the_gradients_and_nothing_else(label: str, norm: str
 
 
 @each_case
-def test_all_zero_input_gradients_do_no_harm(label: str, norm: str) -> None:
+def test_all_zero_input_gradients_give_finite_steps(label: str, norm: str) -> None:
     model, x, y = batch_for("two layers")
     nn.init.zeros_(model[-1].weight)  # constant logits
     method = prepared(label, BALLS[norm], x)
@@ -230,7 +230,7 @@ def test_all_zero_input_gradients_do_no_harm(label: str, norm: str) -> None:
 
 
 @each_case
-def test_a_network_that_returns_nan_does_not_raise_and_poisons_no_memory(label: str, norm: str) -> None:
+def test_a_network_that_returns_nan_does_not_raise_and_leaves_the_state_finite(label: str, norm: str) -> None:
     model, x, y = batch_for("two layers")
     method = prepared(label, BALLS[norm], x)
     list(steps(method, model, x, y))

@@ -33,8 +33,8 @@ WAITS: dict[str, Callable[[Tensor], object]] = {
 }
 
 
-class Waiting(methods.info("fgsm").cls):
-    """FGSM that makes a call in its attack."""
+class FGSMWithCall(methods.info("fgsm").cls):
+    """FGSM that calls a function of the batch while crafting."""
 
     call: Callable[[Tensor], object]
 
@@ -46,14 +46,14 @@ class Waiting(methods.info("fgsm").cls):
 @pytest.mark.parametrize("name", WAITS)
 def test_waiting_in_a_step_is_caught(name: str) -> None:
     model, (x, y) = two_layer(), images()
-    method = Waiting(LINF, create("fgsm", LINF).hyper)
+    method = FGSMWithCall(LINF, create("fgsm", LINF).hyper)
     method.call = WAITS[name]
     method.step(model, x, y)
     with pytest.raises(AssertionError, match="waits for the device"), no_sync():
         method.step(model, x, y)
 
 
-def test_changing_a_tensors_type_is_no_waiting() -> None:
+def test_changing_the_type_of_a_tensor_does_not_wait() -> None:
     x = torch.rand(4)
     with no_sync():
         x.to(torch.float16).to(x).to("meta")

@@ -11,10 +11,12 @@ from sora.methods.zerograd import without_smallest
 from .toys import EPS, LINF, gradient_at, images, run, two_layer, uniform
 
 
-@pytest.mark.parametrize(("q", "kept"), [(0.5, [3, -4]), (0.35, [3, -4]), (0.0, [1, -2, 3, -4]), (1.0, [-4])])
-def test_quantile_of_one_to_four(q: float, kept: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("q", "expected"), [(0.5, [3, -4]), (0.35, [3, -4]), (0.0, [1, -2, 3, -4]), (1.0, [-4])]
+)
+def test_quantile_of_one_to_four(q: float, expected: list[float]) -> None:
     g = torch.tensor([[1.0, -2.0, 3.0, -4.0]])
-    assert [value for value in without_smallest(g, q)[0].tolist() if value] == kept
+    assert [value for value in without_smallest(g, q)[0].tolist() if value] == expected
 
 
 @pytest.mark.parametrize(("q", "threshold"), [(0.5, 2.5), (0.35, 2.05)])
@@ -54,9 +56,9 @@ def test_kept_pixels_end_on_the_border_and_zeroed_ones_keep_their_noise() -> Non
     out, _ = run(create("zerograd", LINF, q=0.5), model, x, y, noise=eta)
     start = (x + eta).clamp(0, 1)
     g = gradient_at(model, start, y)
-    kept = without_smallest(g, 0.5) != 0
-    assert kept.flatten(1).sum(1).tolist() == [16] * 6
-    expected = torch.where(kept, (x + EPS * g.sign()).clamp(0, 1), start)
+    large = without_smallest(g, 0.5) != 0
+    assert large.flatten(1).sum(1).tolist() == [16] * 6
+    expected = torch.where(large, (x + EPS * g.sign()).clamp(0, 1), start)
     torch.testing.assert_close(out.x_adv, expected, rtol=0, atol=1e-9)
 
 

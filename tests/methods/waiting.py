@@ -1,4 +1,4 @@
-"""Catches what would make the host wait for a GPU, on a machine that has none."""
+"""Detects what would make the host wait for a GPU, on a machine that has none."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ WAITING_CALLS = {
 }
 
 
-class _Operations(TorchDispatchMode):
-    """What the library computes, also inside torch's own functions."""
+class _CheckOperations(TorchDispatchMode):
+    """Checks operations, also those inside torch's own functions."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -37,8 +37,8 @@ class _Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Calls(TorchFunctionMode):
-    """What the code asks for: a CPU tensor already is where `.cpu()` wants it, so no operation follows."""
+class _CheckCalls(TorchFunctionMode):
+    """Checks calls: `.cpu()` of a CPU tensor runs no operation."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
@@ -54,5 +54,5 @@ class _Calls(TorchFunctionMode):
 @contextmanager
 def no_sync() -> Iterator[None]:
     """Fails on everything inside that makes the host wait for the device."""
-    with _Operations(), _Calls():
+    with _CheckOperations(), _CheckCalls():
         yield

@@ -40,13 +40,17 @@ class AAERHyper(Hyper):
 
     variant: Literal["n", "rs"] = option("n", "attack of N-FGSM or of FGSM-RS")
     k: float = option(2.0, "variant n: noise radius in multiples of eps", low=0)
-    alpha: float | None = option(None, "step size in multiples of eps; none: 1 (n), 1.25 (rs)", low=0)
+    alpha: float | None = option(None, "step size in multiples of eps; by default 1 (n), 1.25 (rs)", low=0)
     lambda1: float = option(1.0, "weight of the regulariser", low=0)
-    lambda2: float | None = option(None, "weight of its loss term; none: 1.5 (n), 2.5 (rs)", low=0)
-    lambda3: float | None = option(None, "weight of its logit term; none: 0.15 (n), 1.5 (rs)", low=0)
+    lambda2: float | None = option(None, "weight of its loss term; by default 1.5 (n), 2.5 (rs)", low=0)
+    lambda3: float | None = option(None, "weight of its logit term; by default 0.15 (n), 1.5 (rs)", low=0)
     detach_ce: bool = option(True, "the loss term carries no gradient (authors)")
-    ramp_epochs: int = option(0, "epochs to the regulariser's full weight; authors' long runs: 20", low=0)
-    strict: bool = option(False, "PertAlign from the cross-entropy alone, for another backward pass")
+    ramp_epochs: int = option(
+        0, "epochs until the regulariser has its full weight (authors' long runs: 20)", low=0
+    )
+    strict: bool = option(
+        False, "PertAlign from the cross-entropy alone, at the cost of another backward pass"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

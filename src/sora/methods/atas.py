@@ -22,11 +22,11 @@ class ATASHyper(Hyper):
     alpha_min: float = option(0.5, "smallest step in multiples of eps", low=0)
     alpha_max: float = option(1.75, "largest step in multiples of eps", low=0)
     warmup: int = option(5, "epochs with a step of eps", low=0)
-    reset_every: int = option(10, "epochs between new random perturbations; 0: never", low=0)
-    grad_reference_batch: int = option(0, "give c the meaning it has at this batch size; 0: off", low=0)
-    dtype: Literal["float32", "float16"] = option("float32", "number format of the memory")
+    reset_every: int = option(10, "epochs between new random perturbations; 0 means never", low=0)
+    grad_reference_batch: int = option(0, "batch size for which c is meant; 0 means the actual one", low=0)
+    dtype: Literal["float32", "float16"] = option("float32", "number format of the stored perturbations")
     storage: Literal["device", "cpu"] = option(
-        "device", "where the memory is; cpu: a step waits for the device"
+        "device", "where they are stored; on cpu, a step waits for the device"
     )
     attack_mode: Literal["train", "eval"] = option("eval", "mode of BatchNorm and Dropout while crafting")
 

@@ -35,7 +35,7 @@ class ELLEHyper(Hyper):
     adaptive: bool = option(False, "ELLE-A: the weight is 0 until the penalty jumps, then lam_max, decaying")
     lam_max: float = option(4000.0, "ELLE-A: weight after a jump", low=0)
     decay: float = option(0.99, "ELLE-A: factor on the weight after a batch without a jump", low=0, high=1)
-    deviations: float = option(2.0, "ELLE-A: standard deviations above the mean that are a jump", low=0)
+    deviations: float = option(2.0, "ELLE-A: standard deviations above the mean that count as a jump", low=0)
 
 
 @register(

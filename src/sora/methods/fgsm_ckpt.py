@@ -15,7 +15,7 @@ from sora.methods import Crafted, Hyper, Inputs, Method, input_gradient, option,
 class FGSMCkptHyper(Hyper):
     """FGSM-CKPT's hyper-parameters."""
 
-    checkpoints: int = option(3, "points on the way, the end included (c)", low=1)
+    checkpoints: int = option(3, "points on the way, including the end (c)", low=1)
     alpha: float = option(1.25, "step size in multiples of eps", low=0)
     attack_mode: Literal["train", "eval"] = option("eval", "mode of BatchNorm and Dropout while crafting")
 

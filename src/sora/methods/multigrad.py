@@ -17,8 +17,8 @@ class MultiGradHyper(Hyper):
 
     copies: int = option(3, "random points at which the gradient is taken (N)", low=1)
     alpha: float = option(2.0, "step size in multiples of eps", low=0)
-    agree: int | None = option(None, "copies that must have the same sign; none: all", low=1)
-    parallel: bool = option(True, "all copies in one pass; off: one by one, with less memory")
+    agree: int | None = option(None, "copies that must have the same sign; all by default", low=1)
+    parallel: bool = option(True, "all copies in one pass; otherwise one by one, with less memory")
 
     def __post_init__(self) -> None:
         super().__post_init__()

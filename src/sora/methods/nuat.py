@@ -19,7 +19,7 @@ RAMP_REST = 10  # epochs at the full weight after a ramp
 class NuATHyper(Hyper):
     """NuAT's hyper-parameters."""
 
-    lam: float = option(4.0, "weight of the nuclear norm (lambda): 4 for ten classes, 1 for 100", low=0)
+    lam: float = option(4.0, "weight of the nuclear norm (lambda): 4 for 10 classes, 1 for 100", low=0)
     alpha: float = option(1.0, "step size in multiples of eps", low=0)
     noise: Literal["signs", "uniform"] = option("signs", "start at random signs of eps/2, or uniform noise")
     ramp: bool = option(False, "raise lambda linearly from 0, full for the last 10 epochs (authors)")

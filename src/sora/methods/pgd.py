@@ -17,7 +17,8 @@ class PGDHyper(Hyper):
     steps: int = option(10, "attack steps", low=1)
     alpha: float = option(0.25, "step size in multiples of eps", low=0)
     align: Literal["second", "final"] = option(
-        "second", "PertAlign compares the first attack gradient with the second, or with the final point's"
+        "second",
+        "PertAlign compares the first attack gradient with the second, or with that at the final point",
     )
 
 

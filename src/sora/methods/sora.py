@@ -19,17 +19,23 @@ from sora.threat import L2, Threat
 class SORAHyper(Hyper):
     """SORA's hyper-parameters; the switches at the end are the paper's ablations."""
 
-    alpha0: float = option(0.02, "step at a coefficient of 0, in input units (not of eps)", above=0)
+    alpha0: float = option(
+        0.02, "step at a coefficient of 0, in input units (not in multiples of eps)", above=0
+    )
     beta: float = option(0.05, "weight of a batch in the moving coefficient v", low=0, high=1)
     alpha_max: float = option(2.0, "largest step in multiples of eps", low=0)
     v0: float = option(0.99, "the moving coefficient before the first batch")
     k: float = option(1.0, "noise radius in multiples of eps", low=0)
-    sample: bool = option(True, "draw a step for each element from [0, alpha*]; off: alpha* everywhere")
-    adaptive: bool = option(True, "follow the curvature; off: alpha* stays alpha_max")
+    sample: bool = option(
+        True, "draw a step for each element from [0, alpha*]; otherwise use alpha* everywhere"
+    )
+    adaptive: bool = option(True, "follow the curvature; otherwise alpha* stays alpha_max")
     clip_ball: bool = option(False, "project the perturbation onto the ball")
-    box_noise: bool = option(False, "bring the noisy start into the box before its gradient is taken")
-    update_first: bool = option(False, "update v before alpha*, not after it as Algorithm 1 does")
-    ratio_of_sums: bool = option(False, "form the batch coefficient from sums, not as a mean of ratios")
+    box_noise: bool = option(False, "clamp the noisy start to the box before taking its gradient")
+    update_first: bool = option(False, "update v before alpha*, instead of after it as in Algorithm 1")
+    ratio_of_sums: bool = option(
+        False, "compute the batch coefficient as a ratio of sums, not a mean of ratios"
+    )
     coef_clamp: tuple[float, ...] | None = option((-1.0, 1.0), "range of a batch's coefficient, or none")
     direction: Literal["unit", "raw"] = option("unit", "l2 only: step along the unit gradient or the raw one")
 

@@ -1,0 +1,67 @@
+"""The passes that methods, attacks and probes share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sora._passes import ascend, evaluating, frozen, gradient_of
+from sora.threat import L2, Linf, Threat
+
+torch.set_num_threads(1)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+
+
+def margin(logits: Tensor) -> Tensor:
+    return (logits[:, 1] - logits[:, 0]).sum()
+
+
+@pytest.mark.parametrize("threat", [Linf(0.1), L2(0.3)], ids=["linf", "l2"])
+def test_ascent_repeats_projected_steps_and_returns_the_first_gradients(threat: Threat) -> None:
+    model, x = network(), torch.rand(4, 6, dtype=torch.float64)
+    start = at = threat.clamp(x + threat.random_start(x))
+    gradients = []
+    for _ in range(3):
+        leaf = at.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(margin(model(leaf)), leaf)
+        gradients.append(gradient)
+        at = threat.inside(x, at - x + 0.05 * threat.direction(gradient))
+    last, kept = ascend(margin, model, x, start, threat, 3, 0.05, keep=2)
+    torch.testing.assert_close(last, at)
+    torch.testing.assert_close(kept, gradients[:2])
+    assert ascend(margin, model, x, start, threat, 3, 0.05)[1] == []
+
+
+def test_ascent_increases_the_loss_and_leaves_no_gradient() -> None:
+    model, x = network(), torch.rand(4, 6, dtype=torch.float64)
+    last, _ = ascend(margin, model, x, x, Linf(0.1), 10, 0.025)
+    assert margin(model(last)) > margin(model(x))
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not last.requires_grad
+
+
+def test_a_loss_scale_does_not_change_the_gradient() -> None:
+    model, x = network(), torch.rand(4, 6, dtype=torch.float64)
+    plain, _ = gradient_of(margin, model, x)
+    scaled, _ = gradient_of(margin, model, x, loss_scale=1024.0)
+    torch.testing.assert_close(scaled, plain)
+
+
+@pytest.mark.parametrize("block", [evaluating, frozen])
+def test_modes_and_flags_are_restored_after_an_exception(block) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(), nn.Linear(2, 2)).train()
+    model[1].eval()
+    model[0].weight.requires_grad_(False)
+    modes = [module.training for module in model.modules()]
+    flags = [parameter.requires_grad for parameter in model.parameters()]
+    with block(model):
+        assert not any(module.training for module in model.modules())
+    with pytest.raises(RuntimeError), block(model):
+        raise RuntimeError
+    assert [module.training for module in model.modules()] == modes
+    assert [parameter.requires_grad for parameter in model.parameters()] == flags
