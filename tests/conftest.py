@@ -1,0 +1,32 @@
+"""Property tests repeatable from a printed seed: `pytest --hypothesis-seed=N` draws the same examples."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+from hypothesis import settings
+
+# The time an example takes depends on the load of the machine, so there is no deadline.
+settings.register_profile("sora", deadline=None, print_blob=True)
+settings.load_profile("sora")
+
+_VARIABLE = "HYPOTHESIS_SEED"
+
+
+@pytest.hookimpl(tryfirst=True)  # before the plugin of Hypothesis reads the option
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose a seed unless one is given. The workers of pytest-xdist inherit it by the environment."""
+    chosen = config.option.hypothesis_seed or os.environ.get(_VARIABLE) or str(random.randrange(2**32))
+    config.option.hypothesis_seed = os.environ[_VARIABLE] = chosen
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the seed below the failures, because `-q` hides pytest's header."""
+    terminalreporter.write_line(f"property tests: --hypothesis-seed={config.option.hypothesis_seed}")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Print the seed in the header."""
+    return f"property tests: --hypothesis-seed={config.option.hypothesis_seed}"
