@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from sora import methods, models
 from sora.threat import Linf
-from sora.training.allocator import keep_freed_memory
+from sora.training._allocator import keep_freed_memory
 from sora.training.config import TrainConfig
 from sora.training.setup import make_optimizer
 

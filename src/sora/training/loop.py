@@ -20,9 +20,9 @@ from sora.errors import RunError
 from sora.evaluation import Evaluation, evaluate
 from sora.methods import Method
 from sora.training import distributed, schedule
+from sora.training._allocator import keep_freed_memory
 from sora.training.accumulate import step_in_parts
 from sora.training.alarms import Alarms
-from sora.training.allocator import keep_freed_memory
 from sora.training.config import TrainConfig
 from sora.training.console import Console, Interrupted, Signals
 from sora.training.journal import Journal

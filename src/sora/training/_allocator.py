@@ -1,8 +1,8 @@
-"""Telling the C library to keep the memory a training step frees, because the next step wants it back.
+"""Makes the C library keep the memory that a training step frees, because the next step needs it again.
 
-Activations of a batch are tens of megabytes each. glibc maps such blocks afresh at every allocation and the
-kernel clears them page by page, for an eighth of a step's time on CPU. Kept on the heap instead, they are
-reused as they are. The process holds its peak memory until it ends, which a training process does anyway.
+The activations of a batch are tens of megabytes each. For such blocks glibc requests new memory from the
+kernel at every allocation, and the kernel clears it page by page, which takes an eighth of a step on CPU.
+Blocks kept on the heap are reused without clearing. The process then keeps its peak memory until it ends.
 """
 
 from __future__ import annotations
