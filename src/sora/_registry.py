@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, Protocol, TypeVar
 
@@ -36,20 +37,33 @@ class Registry(Generic[E]):
     Args:
         kind: What an entry is called in error messages, e.g. `"method"`.
         package: The package whose public modules register themselves when imported, e.g. `"sora.methods"`.
-            It is also the entry-point group through which other packages add to it.
         order: Module names that come first, in this order; the others follow alphabetically.
+        group: The entry-point group through which other packages add to it; None: `package`.
     """
 
-    def __init__(self, kind: str, package: str, order: Sequence[str] = ()) -> None:
+    def __init__(
+        self, kind: str, package: str, order: Sequence[str] = (), *, group: str | None = None
+    ) -> None:
         self.kind, self.package, self.order = kind, package, tuple(order)
+        self.group = group or package
         self._entries: dict[str, E] = {}
         self._discovered = False
 
-    def add(self, entry: E) -> None:
-        """Enter something under its name, which must be free."""
-        if entry.name in self._entries:
+    def add(self, entry: E, *, replace: bool = False) -> None:
+        """Enter something under its name, which must be free unless `replace` is set."""
+        if entry.name in self._entries and not replace:
             raise UserError(f"{self.kind} {entry.name!r} is already registered")
         self._entries[entry.name] = entry
+
+    @contextmanager
+    def scratch(self) -> Iterator[None]:
+        """Undo at the end of the block whatever was registered inside it."""
+        self._discover()
+        before = dict(self._entries)
+        try:
+            yield
+        finally:
+            self._entries = before
 
     def names(self) -> list[str]:
         """All names: this package's in its order, then those that installed packages offer."""
@@ -62,7 +76,7 @@ class Registry(Generic[E]):
         if name not in self._entries:
             for point in self._offered():
                 if point.name == name:
-                    point.load()  # importing the module registers the entry
+                    self._load(point)
         if name not in self._entries:
             raise unknown(self.kind, name, self.names())
         return self._entries[name]
@@ -81,10 +95,18 @@ class Registry(Generic[E]):
             return
         self._discovered = True
         path = importlib.import_module(self.package).__path__
-        found = sorted(module.name for module in pkgutil.iter_modules(path) if module.name[0] != "_")
-        first = [name for name in self.order if name in found]
-        for name in [*first, *(name for name in found if name not in first)]:
+        modules = sorted(module.name for module in pkgutil.iter_modules(path) if module.name[0] != "_")
+        first = [name for name in self.order if name in modules]
+        for name in [*first, *(name for name in modules if name not in first)]:
             importlib.import_module(f"{self.package}.{name}")
 
     def _offered(self) -> list[EntryPoint]:
-        return list(entry_points(group=self.package))
+        return list(entry_points(group=self.group))
+
+    def _load(self, point: EntryPoint) -> None:
+        """Import a module of another package, which registers its entries."""
+        try:
+            point.load()
+        except Exception as error:  # the other package may raise anything
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise UserError(f"{self.kind} {point.name!r}: cannot import {point.value!r}: {reason}") from error

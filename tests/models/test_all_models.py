@@ -180,5 +180,5 @@ def test_default_initialisation_of_convolutions(name: str) -> None:
 
 
 def test_vit_refuses_another_image_size() -> None:
-    with pytest.raises(UserError, match=r"^this ViT takes images of 32x32 pixels, got 32x28$"):
+    with pytest.raises(UserError, match=r"^this ViT expects images of 32x32 pixels, got 32x28$"):
         small("vit-small")(torch.rand(2, 3, 32, 28))

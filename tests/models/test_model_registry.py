@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from sora.errors import UserError
-from sora.models import _registry, create, entry, names, register
+from sora.models import create, info, names, register
+from sora.models._registry import REGISTRY
 
 ALL = ["preactresnet18", "resnet18", "senet18", "vit-small", "wideresnet28-10"]
 
@@ -16,8 +20,8 @@ def test_names_are_the_papers_networks() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_an_entry_says_what_it_is_and_where_from(name: str) -> None:
-    known = entry(name)
+def test_info_has_a_summary_and_a_paper(name: str) -> None:
+    known = info(name)
     assert known.name == name
     assert known.summary
     assert "\n" not in known.summary
@@ -80,16 +84,45 @@ def test_numpy_integers_are_whole_numbers() -> None:
     assert model(torch.rand(1, 3, 8, 8)).shape == (1, 7)
 
 
-def test_a_registered_builder_is_created_with_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_registry, "_ENTRIES", {})
+@pytest.fixture
+def scratch() -> Iterator[None]:
+    with REGISTRY.scratch():
+        yield
 
+
+@pytest.mark.usefixtures("scratch")
+def test_a_registered_builder_is_called_with_what_it_accepts() -> None:
     @register("linear", summary="one layer", paper="none")
     def linear(num_classes: int, image_size: int, bias: bool = True) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(3 * image_size**2, num_classes, bias=bias))
 
+    assert names() == sorted([*ALL, "linear"])
+
     model = create("linear", 5, image_size=4, bias=False)
     assert model(torch.rand(2, 3, 4, 4)).shape == (2, 5)
     assert len(list(model.parameters())) == 1
-    assert entry("linear").options == {"bias": True}
-    with pytest.raises(ValueError, match="registered twice"):
+    assert info("linear").options == {"bias": True}
+    with pytest.raises(ValueError, match="model 'linear' is already registered"):
         register("linear", summary="", paper="")(linear)
+
+
+@pytest.mark.usefixtures("scratch")
+def test_an_installed_package_adds_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plugged_net.py").write_text(
+        "from torch import nn\n"
+        "from sora.models import register\n"
+        "@register('plugged', summary='one layer', paper='none')\n"
+        "def plugged(num_classes, in_channels, image_size):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(in_channels * image_size**2, num_classes))\n"
+    )
+    package = tmp_path / "plugged_net-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged-net\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text(
+        "[sora.models]\nplugged = plugged_net\nbroken = no_such_module\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert names() == sorted([*ALL, "plugged", "broken"])
+    assert create("plugged", 4, image_size=8)(torch.rand(2, 3, 8, 8)).shape == (2, 4)
+    with pytest.raises(UserError, match="model 'broken': cannot import 'no_such_module': ModuleNotFound"):
+        create("broken", 4)

@@ -52,14 +52,14 @@ def test_one_number_serves_all_channels() -> None:
 
 def test_grey_images_are_not_broadcast_into_colour() -> None:
     model = create("resnet18", 10, width=4, stages=1)
-    with pytest.raises(UserError, match=r"takes images of 3 channel\(s\), got 1$"):
+    with pytest.raises(UserError, match=r"expects images of 3 channel\(s\), got 1$"):
         model(torch.rand(2, 1, 8, 8))
 
 
 @pytest.mark.parametrize(
     ("mean", "std", "message"),
     [
-        ([0.0, 0.0], [1.0], "one number a channel, got 2 and 1"),
+        ([0.0, 0.0], [1.0], "one number per channel, got 2 and 1"),
         ([math.nan], [1.0], "mean must be finite"),
         ([0.0], [0.0], "std must be finite and > 0"),
         ([0.0], [-1.0], "std must be finite and > 0"),

@@ -1,4 +1,4 @@
-"""Checks of sizes and options that several networks share."""
+"""Checks of sizes and options, shared by several networks."""
 
 from __future__ import annotations
 

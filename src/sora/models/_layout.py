@@ -1,4 +1,4 @@
-"""The order of a network's tensors in memory that its convolutions run fastest in."""
+"""The memory layout in which a network's convolutions run fastest."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ WIDE = 256  # channels from which convolutions of small maps are faster in NCHW 
 
 
 def fast_layout(model: nn.Module) -> nn.Module:
-    """Put a model that is on its device into channels-last, in place; on CPU without its wide convolutions.
+    """Convert a model on its device to channels-last, in place; on CPU except for its wide convolutions.
 
-    Channels-last saves the reordering of activations around every convolution. But on maps of 4x4 with many
-    channels oneDNN's kernels for it reach 100 GFLOP/s where those for NCHW reach 175; on larger maps the two
-    are equal at such widths. So wide convolutions keep NCHW weights and turn their input around, which
-    makes a step of PreActResNet-18 7 % shorter. Calling it again changes nothing.
+    Channels-last avoids reordering activations around every convolution. But on maps of 4x4 with many
+    channels oneDNN's channels-last kernels reach 100 GFLOP/s and its NCHW kernels 175; on larger maps the two
+    are equally fast at such widths. So wide convolutions keep NCHW weights and convert their input, which
+    makes a step of PreActResNet-18 7 % faster. Calling it again changes nothing.
     """
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     for module in model.modules():
@@ -32,11 +32,11 @@ def fast_layout(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def own_layout(model: nn.Module) -> Iterator[None]:
-    """Whatever `fast_layout` does to a module inside the block, give it back with tensors as they lay before.
+    """Undo `fast_layout` at the end of the block: tensors that were contiguous before are so again.
 
-    Its owner may want to save it, and safetensors takes contiguous tensors only.
+    The model's owner may want to save it, and safetensors accepts contiguous tensors only.
     """
-    plain = {name for name, tensor in model.state_dict(keep_vars=True).items() if tensor.is_contiguous()}
+    contiguous = {name for name, tensor in model.state_dict(keep_vars=True).items() if tensor.is_contiguous()}
     try:
         yield
     finally:
@@ -45,7 +45,7 @@ def own_layout(model: nn.Module) -> Iterator[None]:
             for key in [key for key, hook in hooks.items() if hook is _to_nchw]:
                 del hooks[key]
         for name, tensor in model.state_dict(keep_vars=True).items():
-            if name in plain:
+            if name in contiguous:
                 tensor.data = tensor.data.contiguous()
 
 

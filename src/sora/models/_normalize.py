@@ -1,4 +1,4 @@
-"""Normalisation as a network's first layer, so that everything outside sees pixels in [0, 1]."""
+"""Normalisation as a network's first layer, so that all code outside it uses pixels in [0, 1]."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Normalize(nn.Module):
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
         if len(mean) != len(std):
-            raise UserError(f"mean and std need one number a channel, got {len(mean)} and {len(std)}")
+            raise UserError(f"mean and std need one number per channel, got {len(mean)} and {len(std)}")
         if not all(map(math.isfinite, mean)):
             raise UserError(f"mean must be finite, not {list(mean)}")
         if not all(math.isfinite(s) and s > 0 for s in std):
@@ -32,12 +32,12 @@ class Normalize(nn.Module):
         """Normalise images of shape (N, C, H, W)."""
         channels = self.mean.shape[0]
         if x.shape[-3] != channels:  # broadcasting would silently turn grey images into colour ones
-            raise UserError(f"this model takes images of {channels} channel(s), got {x.shape[-3]}")
+            raise UserError(f"this model expects images of {channels} channel(s), got {x.shape[-3]}")
         return (x - self.mean) / self.std
 
 
 def per_channel(what: str, values: Sequence[float] | None, default: float, channels: int) -> list[float]:
-    """One float a channel, from none (the default everywhere), one (the same everywhere) or all of them."""
+    """One float per channel, from None (the default), one number (the same for all), or all of them."""
     numbers = [default] if values is None else [float(v) for v in values]
     if len(numbers) == 1:
         return numbers * channels

@@ -1,4 +1,4 @@
-"""Networks by name: `@register` in an architecture's file, `create` everywhere else."""
+"""Networks by name. Each architecture's file registers its networks, and `create` builds one."""
 
 from __future__ import annotations
 
@@ -10,60 +10,62 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from sora._registry import Registry
 from sora.errors import UserError, unknown
 from sora.models._checks import check_int
 from sora.models._normalize import Normalize, per_channel
-from sora.models._own import find_builder
+from sora.models._user import find_builder
 
 Builder = Callable[..., nn.Module]
 BuilderT = TypeVar("BuilderT", bound=Builder)
 
-_ENTRIES: dict[str, Entry] = {}
-_SIZES = ("num_classes", "in_channels", "image_size")  # what the data decide; the rest are options
+_SIZES = ("num_classes", "in_channels", "image_size")  # determined by the data; the rest are options
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A network the library knows: how to build it, and where it comes from."""
+class Info:
+    """What is known about a network before it is built."""
 
     name: str
-    build: Builder
     summary: str
+    build: Builder
     paper: str
+    """The publication that introduced it."""
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options it takes, with their defaults (the paper's network)."""
+        """The options it accepts, with their defaults (the paper's network)."""
         parameters = inspect.signature(self.build).parameters.values()
         return {p.name: p.default for p in parameters if p.name not in _SIZES}
 
 
-def register(name: str, *, summary: str, paper: str) -> Callable[[BuilderT], BuilderT]:
-    """Add the decorated class or function to the networks `create` knows.
+REGISTRY: Registry[Info] = Registry("model", "sora.models")
 
-    It takes those of `num_classes`, `in_channels` and `image_size` that it needs; every other
-    parameter, all with defaults, is an option. It maps normalised images to logits.
+
+def register(name: str, *, summary: str, paper: str) -> Callable[[BuilderT], BuilderT]:
+    """Register the decorated class or function, which builds a network.
+
+    It accepts those of `num_classes`, `in_channels` and `image_size` that it needs. Its other parameters, all
+    with defaults, are options. The network maps normalised images to logits.
     """
 
     def add(build: BuilderT) -> BuilderT:
-        if name in _ENTRIES:
-            raise ValueError(f"model {name!r} is registered twice")
-        _ENTRIES[name] = Entry(name, build, summary, paper)
+        REGISTRY.add(Info(name, summary, build, paper))
         return build
 
     return add
 
 
 def names() -> list[str]:
-    """The names `create` knows, sorted."""
-    return sorted(_ENTRIES)
+    """All registered names, sorted."""
+    return sorted(REGISTRY.names())
 
 
-def entry(name: str) -> Entry:
-    """What is known about a network."""
-    if name not in _ENTRIES:
-        raise unknown("model", name, [*_ENTRIES, "package.module:function"])
-    return _ENTRIES[name]
+def info(name: str) -> Info:
+    """What is known about a registered network."""
+    if name not in REGISTRY:
+        raise unknown("model", name, [*names(), "package.module:function"])
+    return REGISTRY.info(name)
 
 
 def create(
@@ -79,16 +81,16 @@ def create(
     """Build a network from [0, 1] images to logits, with fresh weights.
 
     Args:
-        name: one of `names()`, or `package.module:function` for a builder of your own. It is called
+        name: One of `names()`, or `package.module:function` for a builder of your own. It is called
             with those of `num_classes`, `in_channels` and `image_size` that it accepts, and with
-            `width` and the options given; what it returns is used as it is, without normalisation.
-        num_classes: number of logits, at least 2.
-        in_channels: channels of the images.
-        image_size: height and width of the images; convolutional networks take any.
-        width: channels of the first stage (of a token in a ViT); None is the paper's.
-        mean: subtracted from the pixels, a list of one number or of one a channel; None is 0.
-        std: what the pixels are divided by afterwards, likewise; None is 1.
-        options: what else the network takes, see `entry(name).options`.
+            `width` and the options given; its result is used unchanged, without normalisation.
+        num_classes: Number of logits, at least 2.
+        in_channels: Channels of the images.
+        image_size: Height and width of the images; convolutional networks accept any.
+        width: Channels of the first stage (length of a token in a ViT); None is the paper's.
+        mean: Subtracted from the pixels: a list of one number, or of one per channel; None is 0.
+        std: Divides the pixels afterwards, given like `mean`; None is 1.
+        **options: Further options of the network, see `info(name).options`.
 
     Returns:
         A sequence of `normalize` and `network`.
@@ -105,7 +107,7 @@ def create(
         if not isinstance(model, nn.Module):
             raise UserError(f"model {name!r} must return a torch.nn.Module, not {type(model).__name__}")
         return model
-    build = entry(name).build
+    build = info(name).build
     normalize = Normalize(
         per_channel("mean", mean, 0.0, in_channels),
         per_channel("std", std, 1.0, in_channels),
@@ -114,7 +116,7 @@ def create(
 
 
 def _call(name: str, build: Builder, sizes: dict[str, int], options: dict[str, Any]) -> nn.Module:
-    """Call a builder with the sizes it accepts and all the options, which it must accept."""
+    """Call a builder with the sizes it accepts and with all options, which it must accept."""
     signature = inspect.signature(build)
     parameters = signature.parameters.values()
     accepted = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}

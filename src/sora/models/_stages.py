@@ -1,4 +1,4 @@
-"""What the convolutional networks have in common: stages of residual blocks."""
+"""Stages of residual blocks, shared by the convolutional networks."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def average(maps: Tensor) -> Tensor:
 class Projection(nn.Conv2d):
     """The 1x1 convolution on a shortcut whose shape changes.
 
-    It takes every `step`-th pixel first and then convolves at stride 1. The sums are those of a strided
+    It selects every `step`-th pixel first and then convolves at stride 1. The sums are those of a strided
     convolution, whose weight gradient oneDNN (its issue 6035) computes out of bounds on channels-last maps
-    of fewer than 16 channels. A pool of one pixel takes them, not a slice: the gradient of a slice comes back
-    in NCHW, and every layer before it then pays for two layouts that meet.
+    of fewer than 16 channels. The pixels are selected by a pool of one pixel, not by a slice: the gradient of
+    a slice is in NCHW, and every earlier layer would then have to convert between two layouts.
     """
 
     def __init__(self, in_channels: int, out_channels: int, step: int) -> None:

@@ -49,11 +49,11 @@ class PreActResNet(nn.Module):
     """PreActResNet-18 with a 3x3 stem.
 
     Args:
-        num_classes: number of logits.
-        in_channels: channels of the images.
-        width: channels of the first stage; each further stage doubles them.
-        stages: how many of the four stages to keep; fewer for small images.
-        shortcut_input: what a shape-changing shortcut reads, "raw" or "activated".
+        num_classes: Number of logits.
+        in_channels: Channels of the images.
+        width: Channels of the first stage; each further stage doubles them.
+        stages: How many of the four stages to keep; fewer for small images.
+        shortcut_input: What a shape-changing shortcut reads, "raw" or "activated".
     """
 
     def __init__(

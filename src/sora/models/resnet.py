@@ -42,10 +42,10 @@ class ResNet(nn.Module):
     """ResNet-18 with a 3x3 stem.
 
     Args:
-        num_classes: number of logits.
-        in_channels: channels of the images.
-        width: channels of the first stage; each further stage doubles them.
-        stages: how many of the four stages to keep; fewer for small images.
+        num_classes: Number of logits.
+        in_channels: Channels of the images.
+        width: Channels of the first stage; each further stage doubles them.
+        stages: How many of the four stages to keep; fewer for small images.
     """
 
     block: ClassVar[type[nn.Module]] = BasicBlock

@@ -11,7 +11,7 @@ from sora.models._stages import Projection, conv3x3
 from sora.models.resnet import ResNet
 
 REDUCTION = 16
-"""How many times fewer channels the gate's hidden layer has."""
+"""Factor by which the gate's hidden layer has fewer channels."""
 
 
 class SqueezeExciteBlock(nn.Module):
@@ -48,6 +48,6 @@ class SqueezeExciteBlock(nn.Module):
     paper="Hu, Shen, Sun: Squeeze-and-Excitation Networks, CVPR 2018",
 )
 class SENet(ResNet):
-    """ResNet-18's stem, stages and head around other blocks; neither BN nor ReLU follows the last stage."""
+    """ResNet-18's stem, stages and head with other blocks; neither BN nor ReLU follows the last stage."""
 
     block = SqueezeExciteBlock

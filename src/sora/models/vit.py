@@ -16,8 +16,8 @@ MLP_RATIO = 4
 class Attention(nn.Module):
     """Multi-head self-attention, scaled by one over the root of a head's width.
 
-    Written out, because the fused kernels of `scaled_dot_product_attention` have no second derivative,
-    which GradAlign takes, and are no faster on so few tokens (within 5 % at 65 and at 257 on a CPU).
+    Not `scaled_dot_product_attention`: its fused kernels have no second derivative, which GradAlign needs,
+    and are no faster on so few tokens (within 5 % at 65 and at 257 on a CPU).
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -65,13 +65,13 @@ class ViT(nn.Module):
     """ViT-Small with small patches and a position embedding for exactly one image size.
 
     Args:
-        num_classes: number of logits.
-        in_channels: channels of the images.
-        image_size: height and width of the images, a multiple of `patch`.
-        width: length of a token, a multiple of `heads`.
-        patch: height and width of a patch.
-        depth: number of transformer blocks.
-        heads: attention heads a block.
+        num_classes: Number of logits.
+        in_channels: Channels of the images.
+        image_size: Height and width of the images, a multiple of `patch`.
+        width: Length of a token, a multiple of `heads`.
+        patch: Height and width of a patch.
+        depth: Number of transformer blocks.
+        heads: Attention heads per block.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class ViT(nn.Module):
         """Map normalised images (N, C, H, W) to logits (N, K)."""
         size = self.image_size
         if x.shape[2:] != (size, size):
-            raise UserError(f"this ViT takes images of {size}x{size} pixels, got {x.shape[2]}x{x.shape[3]}")
+            raise UserError(f"this ViT expects images of {size}x{size} pixels, got {x.shape[2]}x{x.shape[3]}")
         patches = self.embed(x).flatten(2).transpose(1, 2)
         tokens = torch.cat([self.class_token.expand(len(x), -1, -1), patches], dim=1)
         tokens = self.blocks(tokens + self.position)

@@ -50,13 +50,13 @@ class WideResNet(nn.Module):
     """WideResNet of three groups.
 
     Args:
-        num_classes: number of logits.
-        in_channels: channels of the images.
-        width: channels of the first group; each further group doubles them. The stem has 16, or
+        num_classes: Number of logits.
+        in_channels: Channels of the images.
+        width: Channels of the first group; each further group doubles them. The stem has 16, or
             `width` if that is less.
-        depth: number of layers, 6 n + 4 for n blocks a group.
-        widen: the paper's widening factor, another way to say `width` = 16 * `widen`.
-        dropout: probability of zeroing an activation between a block's two convolutions.
+        depth: Number of layers, 6 n + 4 for n blocks per group.
+        widen: The paper's widening factor; sets `width` to 16 * `widen`.
+        dropout: Probability of zeroing an activation between a block's two convolutions.
     """
 
     def __init__(

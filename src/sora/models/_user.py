@@ -19,12 +19,12 @@ def find_builder(name: str) -> Callable[..., nn.Module]:
     if not module_name or not function_name:
         raise UserError(f"model {name!r} is not of the form package.module:function")
     here = os.getcwd()
-    if here not in sys.path:  # as `python -m` does; an installed command does not
+    if here not in sys.path:  # `python -m` adds it; an installed command does not
         sys.path.insert(0, here)
     importlib.invalidate_caches()
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # whatever the user's module raises, the name they gave is what to look at
+    except Exception as error:  # the user's module may raise anything
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise UserError(f"model {name!r}: cannot import {module_name!r}: {reason}") from error
     builder: Any = getattr(module, function_name, None)
