@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from sora import methods, models
-from sora.data._sources import SOURCES
+from sora import data, methods, models
 from sora.training.config import read_recipe, recipe_names
 
 
@@ -71,7 +70,7 @@ def test_show_every_recipe(name, sora) -> None:
     assert "epochs" in sora("show", "recipe", name).out
 
 
-@pytest.mark.parametrize("name", ["digits", *SOURCES])
+@pytest.mark.parametrize("name", [name for name in data.names() if ":" not in name])
 def test_show_every_data_set(name, sora, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("SORA_DATA", str(tmp_path))
     shown = json.loads(sora("show", name, "--json").out)
@@ -80,10 +79,10 @@ def test_show_every_data_set(name, sora, tmp_path, monkeypatch) -> None:
     if name == "digits":
         assert shown["where"] == "built in"
         return
-    source = SOURCES[name]
-    assert shown["images"] == source.counts
+    known = data.info(name)
+    assert shown["images"] == known.counts
     assert shown["where"] == "not here"
-    assert shown["from"] == [file.url for file in source.files] or name == "imagenet100"
+    assert shown["from"] == [file.url for file in known.packed.files] or name == "imagenet100"
     assert any(f"sora data get {name} --from" in way for way in shown["get"])
     words = sora("show", name)
     assert (words.code, words.err) == (0, "")

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sora.data._registry import REGISTRY
+
 
 class Server:
     """Files on 127.0.0.1, with Range requests, that can break off or misbehave."""
@@ -70,6 +72,12 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
+def registry_is_restored() -> Iterator[None]:
+    with REGISTRY.scratch():
+        yield
+
+
+@pytest.fixture(autouse=True)
 def no_network_and_no_waiting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("sora.data.fetch.PAUSE", 0.01)
+    monkeypatch.setattr("sora.data._fetch.PAUSE", 0.01)
     monkeypatch.setenv("SORA_DATA", str(tmp_path / "data"))

@@ -1,4 +1,4 @@
-"""What several tests of this room do."""
+"""Helpers shared by the tests of data."""
 
 from __future__ import annotations
 
@@ -9,22 +9,28 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
 from sora import data
-from sora.data import _sources
-from sora.data._source import Remote
+from sora.data._registry import REGISTRY
 from tests.data import formats
 
 
-def official(
-    monkeypatch: pytest.MonkeyPatch, name: str, *files: tuple[str, bytes], **changes: object
-) -> None:
-    """Let these addresses and contents be the official ones."""
-    remotes = tuple(Remote(url, formats.md5(content)) for url, content in files)
-    source = dataclasses.replace(_sources.SOURCES[name], files=remotes, **changes)
-    monkeypatch.setitem(_sources.SOURCES, name, source)
+def official(name: str, *files: tuple[str, bytes], **changes: object) -> None:
+    """Make these addresses and contents the official ones."""
+    remotes = tuple(data.Remote(url, formats.md5(content)) for url, content in files)
+    change_source(name, files=remotes, **changes)
+
+
+def change_source(name: str, **changes: object) -> None:
+    """Replace fields of what is registered about a packed data set, or of how it is packed."""
+    known = data.info(name)
+    assert known.packed is not None
+    fields = {field.name for field in dataclasses.fields(known.packed)}
+    packed = dataclasses.replace(known.packed, **{k: v for k, v in changes.items() if k in fields})  # type: ignore[arg-type]
+    others = {k: v for k, v in changes.items() if k not in fields}
+    changed = dataclasses.replace(known, packed=packed, **others)  # type: ignore[arg-type]
+    REGISTRY.add(changed, replace=True)
 
 
 def pixels(images: data.ImageSet) -> np.ndarray:
@@ -37,5 +43,9 @@ def unpack(content: bytes, folder: Path) -> Path:
         zipfile.ZipFile(io.BytesIO(content)).extractall(folder)
     else:
         with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-            archive.extractall(folder, filter="data")
+            for member in archive:
+                file = archive.extractfile(member)
+                assert file is not None
+                (folder / member.name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / member.name).write_bytes(file.read())
     return folder

@@ -18,12 +18,10 @@ from tests.data.conftest import Server
 from tests.data.helpers import official
 
 
-def test_get_list_check(
-    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_get_list_check(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = formats.Cifar10().binary()
     counts = {"train": 15, "test": 3}
-    official(monkeypatch, "cifar10", (server.serve("c.tar.gz", content), content), counts=counts, content={})
+    official("cifar10", (server.serve("c.tar.gz", content), content), counts=counts, content={})
     assert main(["data", "get", "cifar10"]) == 0
     printed = capsys.readouterr().out
     assert printed == f"cifar10: 15 train + 3 test images, 10 classes; {tmp_path / 'data' / 'cifar10'}\n"
@@ -40,10 +38,10 @@ def test_get_list_check(
     assert main(["data", "check", "cifar10", "--json"]) == 1
     output = capsys.readouterr()
     assert json.loads(output.out)["splits"]["train"]["images"] == 15
-    assert output.err.startswith("sora: cifar10 is not as it should be: test has no image of")
+    assert output.err.startswith("sora: cifar10 failed the check: test has no image of")
     assert output.err.count("\n") == 1
     assert main(["data", "check", "digits"]) == 0
-    assert "digits: all is well" in capsys.readouterr().out
+    assert "digits: no problems" in capsys.readouterr().out
 
 
 def test_get_tells_programs_what_is_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

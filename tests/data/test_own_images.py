@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sora import data
-from sora.data import disk, pack
+from sora.data import Builder, _store
 from sora.data._growing import Growing
 from sora.errors import UserError
 from tests.data import formats
@@ -75,7 +75,7 @@ def test_grey_folders_have_one_channel(tmp_path: Path) -> None:
 def test_a_folder_is_decoded_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path / "p", {"a": 5, "b": 5})
     data.load(f"folder:{tmp_path / 'p'}")
-    monkeypatch.setattr(pack.Builder, "stream", None)
+    monkeypatch.setattr(Builder, "stream", None)
     first = data.load(f"folder:{tmp_path / 'p'}")
     monkeypatch.undo()
     monkeypatch.setenv("SORA_DATA", str(tmp_path / "data"))
@@ -95,10 +95,10 @@ def photos(tmp_path: Path) -> Path:
 
 def test_unreadable_pictures(photos: Path, caplog: pytest.LogCaptureFixture) -> None:
     (photos / "train" / "b" / "bad.png").write_text("this is not a png")
-    one_line(f"folder:{photos}", r"train/b/bad.png: not a picture; .*\?skip-bad=N")
+    one_line(f"folder:{photos}", r"train/b/bad.png: not an image; .*\?skip-bad=N")
     with caplog.at_level(logging.WARNING):
         found = data.load(f"folder:{photos}?skip-bad=1")
-    assert "left out 1 bad train pictures" in caplog.text
+    assert "left out 1 bad train images" in caplog.text
     assert len(found.train) == 8
     assert found.train.labels.tolist() == [0] * 4 + [1] * 4
     assert pixels(found.train)[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 50, 51, 52, 53]
@@ -110,7 +110,7 @@ def test_unreadable_pictures(photos: Path, caplog: pytest.LogCaptureFixture) -> 
 
 def test_mixed_sizes(photos: Path) -> None:
     (photos / "train" / "b" / "large.png").write_bytes(formats.png(np.full((20, 10, 3), 9, np.uint8)))
-    message = r"large.png: 10x20 pixels in colour, but the first picture has 8x8 .*\?size=N"
+    message = r"large.png: 10x20 pixels in colour, but the first image has 8x8 .*\?size=N"
     one_line(f"folder:{photos}", message)
     found = data.load(f"folder:{photos}?size=6")
     assert found.train.images.shape == (9, 6, 6, 3)
@@ -119,14 +119,14 @@ def test_mixed_sizes(photos: Path) -> None:
 
 def test_grey_among_colour(photos: Path) -> None:
     (photos / "train" / "b" / "grey.png").write_bytes(formats.png(np.full((8, 8), 9, np.uint8)))
-    one_line(f"folder:{photos}", "grey.png: 8x8 pixels in grey, but the first picture has .* in colour")
+    one_line(f"folder:{photos}", "grey.png: 8x8 pixels in grey, but the first image has .* in colour")
     assert data.load(f"folder:{photos}?mode=rgb").in_channels == 3
     assert data.load(f"folder:{photos}?mode=grey").in_channels == 1
 
 
 def test_empty_and_unknown_classes(photos: Path) -> None:
     (photos / "train" / "c").mkdir()
-    one_line(f"folder:{photos}", "train/c holds no pictures")
+    one_line(f"folder:{photos}", "train/c contains no images")
     (photos / "train" / "c").rmdir()
     fill(photos / "test", {"zebra": 1})
     one_line(f"folder:{photos}", "test/zebra is a class that the training set does not have")
@@ -134,7 +134,7 @@ def test_empty_and_unknown_classes(photos: Path) -> None:
 
 def test_bad_places_and_options(photos: Path) -> None:
     one_line(f"folder:{photos / 'nowhere'}", "nowhere is not a folder")
-    one_line(f"folder:{photos / 'train' / 'a'}", "holds 0 class folders")
+    one_line(f"folder:{photos / 'train' / 'a'}", "contains 0 class folders")
     one_line("folder:", "must be written folder:PATH")
     one_line("npz:", "must be written npz:PATH")
     one_line(f"folder:{photos}?sise=8", "unknown folder option 'sise'; did you mean 'size'")
@@ -179,20 +179,20 @@ def test_npz_with_class_names_and_grey_images(tmp_path: Path) -> None:
 
 
 def test_large_npz_goes_through_a_mapped_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "MEMORY_BUDGET", 100)
+    monkeypatch.setattr(_store, "MEMORY_BUDGET", 100)
     made = arrays()
     found = data.load(save(tmp_path, made))
     assert np.array_equal(pixels(found.train), made["x_train"])
     assert len(list((tmp_path / "data").glob("x-*"))) == 1
-    monkeypatch.setattr("sora.data.npz.Archive", None)  # packed once: the archive is not read again
+    monkeypatch.setattr("sora.data.sources.npz.Archive", None)  # packed once: the archive is not read again
     assert np.array_equal(pixels(data.load(f"npz:{tmp_path / 'x.npz'}").train), made["x_train"])
 
 
 def test_large_npz_is_read_in_blocks_and_goes_on_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "MEMORY_BUDGET", 100)
-    monkeypatch.setattr("sora.data.npz._BLOCK", 1000)  # five images of 192 bytes
+    monkeypatch.setattr(_store, "MEMORY_BUDGET", 100)
+    monkeypatch.setattr("sora.data._npz._BLOCK", 1000)  # five images of 192 bytes
     made = arrays(x_train=formats.noise(40, 8, 8, 3), y_train=np.arange(40) % 3)
     name = save(tmp_path, made)
     sizes: list[int] = []
@@ -217,7 +217,7 @@ def test_large_npz_is_read_in_blocks_and_goes_on_where_it_stopped(
 
 @pytest.mark.parametrize("budget", [100, 1 << 30])
 def test_npz_in_fortran_order(tmp_path: Path, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "MEMORY_BUDGET", budget)
+    monkeypatch.setattr(_store, "MEMORY_BUDGET", budget)
     made = arrays(x_train=np.asfortranarray(formats.noise(6, 8, 8, 3)))
     assert np.array_equal(pixels(data.load(save(tmp_path, made)).train), made["x_train"])
 
@@ -225,7 +225,7 @@ def test_npz_in_fortran_order(tmp_path: Path, budget: int, monkeypatch: pytest.M
 @pytest.mark.parametrize("budget", [100, 1 << 30])
 @pytest.mark.parametrize("damage", ["bytes", "cut", "size", "compression"])
 def test_damaged_npz(tmp_path: Path, budget: int, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "MEMORY_BUDGET", budget)
+    monkeypatch.setattr(_store, "MEMORY_BUDGET", budget)
     content = bytearray(formats.npz(**arrays(x_train=formats.noise(60, 8, 8, 3), y_train=np.arange(60) % 3)))
     if damage == "bytes":
         content[3000:3100] = b"\xff" * 100
@@ -242,7 +242,7 @@ def test_damaged_npz(tmp_path: Path, budget: int, damage: str, monkeypatch: pyte
         labels = b"".join([header.getvalue().replace(b"|u1", b"|i1").replace(b", 8, 8, 3", b","), b"\0" * 10])
         content = bytearray(formats.zipped(rest | {"y_train.npy": labels, "x_train.npy": header.getvalue()}))
     (tmp_path / "x.npz").write_bytes(content)
-    one_line(f"npz:{tmp_path / 'x.npz'}", r"x.npz (is not an npz file|is not a readable|holds an array that)")
+    one_line(f"npz:{tmp_path / 'x.npz'}", r"x.npz (is not an npz|is not a readable|contains an array that)")
 
 
 def _npy(array: np.ndarray) -> bytes:
@@ -270,7 +270,7 @@ def test_bad_npz(tmp_path: Path, changes: dict[str, np.ndarray], words: str) -> 
 
 
 def test_npz_with_other_keys_or_no_npz(tmp_path: Path) -> None:
-    one_line(save(tmp_path, {"images": np.zeros(3)}), "holds images; expected train_images train_labels")
+    one_line(save(tmp_path, {"images": np.zeros(3)}), "contains images; expected train_images train_labels")
     (tmp_path / "x.npz").write_text("hello")
     one_line(f"npz:{tmp_path / 'x.npz'}", "is not an npz file")
     one_line(f"npz:{tmp_path / 'nothing.npz'}", "is not an npz file")

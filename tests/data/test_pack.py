@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from sora import data
-from sora.data import disk, pack
+from sora.data import Arrays, Builder, Picture, _store
+from sora.data import builder as pack
 from sora.data._growing import Growing
-from sora.data.pack import Arrays, Builder, Picture
+from sora.data._pictures import decode
 from sora.errors import RunError, UserError
 from tests.data import formats
 
 
-def test_growing_files_are_npy_and_go_on_where_they_stopped(tmp_path: Path) -> None:
+def test_growing_files_are_npy_and_resume_where_they_stopped(tmp_path: Path) -> None:
     rows = formats.noise(10, 3, 2)
     first = Growing(tmp_path / "x.npy", (3, 2), np.uint8)
     first.append(rows[:4])
@@ -43,7 +43,7 @@ def fill(builder: Builder) -> None:
     builder.finish(["a", "b"])
 
 
-def test_a_store_appears_whole(tmp_path: Path) -> None:
+def test_a_store_appears_only_when_complete(tmp_path: Path) -> None:
     def broken(builder: Builder) -> None:
         builder.add("train", arrays())
         assert not (tmp_path / "toy").exists()
@@ -53,7 +53,7 @@ def test_a_store_appears_whole(tmp_path: Path) -> None:
         pack.build(tmp_path, "toy", "origin", broken)
     assert not (tmp_path / "toy").exists()
     folder = pack.build(tmp_path, "toy", "origin", fill)
-    found = disk.open_store(folder, "toy")
+    found = _store.open_store(folder, "toy")
     assert np.array_equal(found.train.images.numpy(), arrays().images)
     assert found.classes == ("a", "b")
     assert not (tmp_path / "toy.part").exists()
@@ -69,15 +69,15 @@ def test_the_same_origin_is_built_once_and_another_replaces_it(tmp_path: Path) -
         builder.finish(["a", "b"])
 
     folder = pack.build(tmp_path, "toy", "two", other)
-    assert np.array_equal(disk.open_store(folder, "toy").train.images.numpy(), arrays(seed=5).images)
+    assert np.array_equal(_store.open_store(folder, "toy").train.images.numpy(), arrays(seed=5).images)
 
 
 @pytest.mark.parametrize("budget", [0, 1 << 30])
 def test_mapped_and_loaded_stores_are_the_same(
     tmp_path: Path, budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "MEMORY_BUDGET", budget)
-    found = disk.open_store(pack.build(tmp_path, "toy", "x", fill), "toy")
+    monkeypatch.setattr(_store, "MEMORY_BUDGET", budget)
+    found = _store.open_store(pack.build(tmp_path, "toy", "x", fill), "toy")
     batch = found.train.gather(torch.tensor([4, 1]))
     assert np.array_equal(batch.permute(0, 2, 3, 1).numpy(), arrays().images[[4, 1]])
     before = (tmp_path / "toy" / "train_images.npy").read_bytes()
@@ -102,7 +102,7 @@ def test_packing_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             return (p for i, p in enumerate(pictures(100, stop)) if i >= start)
 
         def fill(builder: Builder) -> None:
-            builder.stream("train", 100, source, data.images.decode)
+            builder.stream("train", 100, source, decode)
             builder.add("test", arrays(2))
             builder.finish(["a", "b"])
 
@@ -111,20 +111,20 @@ def test_packing_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(KeyboardInterrupt):
         attempt(stop=70)
     folder = attempt(stop=None)
-    assert starts == [0, 0, 0, 64]  # the first picture tells the shape each time
-    found = disk.open_store(folder, "toy")
+    assert starts == [0, 0, 0, 64]  # the first image gives the shape each time
+    found = _store.open_store(folder, "toy")
     assert found.train.images[:, 0, 0, 0].tolist() == list(range(100))
     assert found.train.labels.tolist() == [i % 2 for i in range(100)]
 
 
 def test_an_interrupted_build_of_something_else_is_dropped(tmp_path: Path) -> None:
     def broken(builder: Builder) -> None:
-        builder.stream("train", 4, lambda start: pictures(4), data.images.decode)
+        builder.stream("train", 4, lambda start: pictures(4), decode)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         pack.build(tmp_path, "toy", "one", broken)
-    found = disk.open_store(pack.build(tmp_path, "toy", "two", fill), "toy")
+    found = _store.open_store(pack.build(tmp_path, "toy", "two", fill), "toy")
     assert len(found.train) == 6
 
 
@@ -134,7 +134,7 @@ def test_a_folder_of_somebody_else_is_never_replaced(tmp_path: Path, place: str,
     (tmp_path / place).mkdir()
     for name in filter(None, ["thesis.doc", also]):
         (tmp_path / place / name).write_text("years of work")
-    with pytest.raises(UserError, match=rf"{place} is no packed data set; move it elsewhere") as caught:
+    with pytest.raises(UserError, match=rf"{place} is not a packed data set; move it elsewhere") as caught:
         pack.build(tmp_path, "toy", "x", fill)
     assert "\n" not in str(caught.value)
     assert (tmp_path / place / "thesis.doc").read_text() == "years of work"
@@ -144,7 +144,7 @@ def test_an_empty_folder_is_replaced(tmp_path: Path) -> None:
     """As a build leaves it that was killed before its first file."""
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy.part").mkdir()
-    assert len(disk.open_store(pack.build(tmp_path, "toy", "x", fill), "toy").train) == 6
+    assert len(_store.open_store(pack.build(tmp_path, "toy", "x", fill), "toy").train) == 6
 
 
 def _build(root: Path) -> None:
@@ -156,7 +156,7 @@ def _build(root: Path) -> None:
 
 
 def test_processes_build_one_after_another(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_build, args=(tmp_path,)) for _ in range(3)]
     for worker in workers:
         worker.start()
@@ -185,7 +185,7 @@ def test_damaged_stores_are_one_line_errors(tmp_path: Path, damage: str) -> None
     else:
         images.unlink()
     with pytest.raises(UserError, match="toy is damaged") as caught:
-        disk.open_store(folder, "toy")
+        _store.open_store(folder, "toy")
     assert "\n" not in str(caught.value)
 
 

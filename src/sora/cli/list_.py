@@ -58,14 +58,14 @@ def _methods() -> list[Row]:
 def _models() -> list[Row]:
     from sora import models
 
-    entries = [models.entry(name) for name in models.names()]
+    entries = [models.info(name) for name in models.names()]
     return [{"model": entry.name, "what it is": entry.summary, "paper": entry.paper} for entry in entries]
 
 
 def _data() -> list[Row]:
     from sora import data
 
-    return [{"data set": name} for name in data.names()]
+    return [{"data set": name, "what it is": data.info(name).summary} for name in data.names()]
 
 
 def _attacks() -> list[Row]:

@@ -37,14 +37,14 @@ def run(argv: list[str]) -> int:
     if name in methods.names():
         _show_method(name, flags.json)
     elif name in models.names():
-        entry = models.entry(name)
+        entry = models.info(name)
         table = {"name": name, "summary": entry.summary, "paper": entry.paper, "options": entry.options}
         _print(table, flags.json)
     elif name in data.names() and ":" not in name:
         [found] = (entry for entry in data.inventory() if entry.name == name)
         where = found.where if found.images else f"damaged: {found.damaged}" if found.damaged else "not here"
-        recipe = {key: read_recipe(name)[key] for key in ("mean", "std")}
-        _print(data.about(name) | {"where": where, "recipe": recipe}, flags.json)
+        recipe = {key: read_recipe(name)[key] for key in ("mean", "std")} if name in recipe_names() else {}
+        _print(data.info(name).details | {"where": where, "recipe": recipe}, flags.json)
     else:
         recipes = [f"recipe {recipe}" for recipe in recipe_names()]
         sets = [entry for entry in data.names() if ":" not in entry]

@@ -15,7 +15,7 @@ def crop(images: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> 
 
 
 def paste(images: Tensor, patch: Tensor, top: Tensor, left: Tensor) -> Tensor:
-    """A copy of the images with each window at its own corner replaced by the patch; inverts `crop`."""
+    """A copy of the images with each window at its own corner replaced by the patch; inverse of `crop`."""
     height, width = patch.shape[2:]
     batch = torch.arange(len(images), device=images.device)[:, None, None]
     rows = top[:, None, None] + torch.arange(height, device=images.device)[:, None]
@@ -37,7 +37,7 @@ def rotate_nearest(images: Tensor, degrees: Tensor) -> Tensor:
     """Each image rotated counter-clockwise about its centre, nearest neighbour, black outside."""
     count, channels, height, width = images.shape
     x, y = _rotated_grid(degrees, height, width)
-    # With a black border of one pixel, whatever comes from outside comes from the border.
+    # With a black border of one pixel, every pixel from outside is read from the border.
     column = (x + (width / 2 + 1)).clamp_(0, width + 1).long()
     row = (y + (height / 2 + 1)).clamp_(0, height + 1).long()
     start = torch.arange(count, device=images.device)[:, None, None] * ((height + 2) * (width + 2))
@@ -47,7 +47,7 @@ def rotate_nearest(images: Tensor, degrees: Tensor) -> Tensor:
 
 
 def rotate_bilinear(images: Tensor, degrees: Tensor) -> Tensor:
-    """As `rotate_nearest`, interpolated, for float tensors: no value grows."""
+    """As `rotate_nearest`, but interpolated, for float tensors: no value grows."""
     height, width = images.shape[2:]
     x, y = _rotated_grid(degrees, height, width)
     grid = torch.stack((x * (2 / width), y * (2 / height)), dim=-1).to(images.dtype)
@@ -55,7 +55,7 @@ def rotate_bilinear(images: Tensor, degrees: Tensor) -> Tensor:
 
 
 def _rotated_grid(degrees: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Where each pixel centre comes from, relative to the image centre: x and y, (B, H, W)."""
+    """The source position of each pixel centre, relative to the image centre: x and y, (B, H, W)."""
     angle = degrees.deg2rad()[:, None, None]
     x = torch.arange(width, device=degrees.device) + (0.5 - width / 2)
     y = (torch.arange(height, device=degrees.device) + (0.5 - height / 2))[:, None]
@@ -65,7 +65,7 @@ def _rotated_grid(degrees: Tensor, height: int, width: int) -> tuple[Tensor, Ten
 def resized_crop(images: Tensor, box: Tensor, size: int) -> Tensor:
     """Each image's box (top, left, height, width) resized to (size, size), bilinear and antialiased.
 
-    A separable triangle filter as two matrix products: exact where an image is made smaller too.
+    A separable triangle filter as two matrix products: exact also when an image is made smaller.
     """
     down = _triangle_weights(box[:, 0], box[:, 2], size, images.shape[2])
     across = _triangle_weights(box[:, 1], box[:, 3], size, images.shape[3])
@@ -74,12 +74,12 @@ def resized_crop(images: Tensor, box: Tensor, size: int) -> Tensor:
 
 
 def _triangle_weights(start: Tensor, length: Tensor, size: int, source: int) -> Tensor:
-    """Row i of (B, size, source) holds how much each source pixel adds to result pixel i."""
+    """Row i of (B, size, source) contains the weight of each source pixel in result pixel i."""
     scale = (length / size)[:, None, None]
     center = start[:, None, None] + (torch.arange(size, device=start.device)[:, None] + 0.5) * scale
     pixel = torch.arange(source, device=start.device) + 0.5
     weights = (1 - (pixel - center).abs() / scale.clamp(min=1)).clamp(min=0)
-    # The crop comes first: pixels outside the box do not bleed in.
+    # The crop comes first: pixels outside the box have no weight.
     inside = (pixel > start[:, None, None]) & (pixel < (start + length)[:, None, None])
     weights = weights * inside
     return weights / weights.sum(2, keepdim=True)

@@ -1,4 +1,4 @@
-"""A .npy file that grows row by row, and whose length says how far an interrupted writer came."""
+"""A .npy file that grows row by row; its length shows how far an interrupted writer got."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 _HEADER = 256
-"""Room kept at the start: the header holds the number of rows, known only at the end."""
+"""Space reserved at the start for the header, which contains the number of rows, known only at the end."""
 
 
 class Growing:
@@ -25,16 +25,16 @@ class Growing:
 
     @property
     def rows(self) -> int:
-        """Complete rows so far."""
+        """Number of complete rows so far."""
         return max(0, os.fstat(self._file.fileno()).st_size - _HEADER) // self._row_bytes
 
     def truncate(self, rows: int) -> None:
-        """Forget what comes after these rows."""
+        """Drop everything after these rows."""
         self._file.truncate(_HEADER + rows * self._row_bytes)
         self._file.seek(0, io.SEEK_END)
 
     def append(self, rows: NDArray[np.generic]) -> None:
-        """Write rows of the right shape and let the operating system have them."""
+        """Write rows and flush them to the operating system."""
         self._file.write(np.ascontiguousarray(rows, self._dtype).reshape(-1, *self.row).tobytes())
         self._file.flush()
 
@@ -52,5 +52,5 @@ class Growing:
         os.replace(self._part, self._path)
 
     def close(self) -> None:
-        """Stop for now; a later writer goes on from here."""
+        """Stop for now; a later writer continues from here."""
         self._file.close()

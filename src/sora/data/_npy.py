@@ -1,4 +1,4 @@
-"""The header of a .npy file: what an array is, without reading it."""
+"""The header of a .npy file: shape and type of an array, without reading it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 
 
 class Header(NamedTuple):
-    """What is known before the first value."""
+    """What precedes the values."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     fortran: bool
     start: int
-    """Where the values begin."""
+    """Position of the first value in the file."""
 
 
 def read_header(file: IO[bytes]) -> Header:
-    """From the start of a file; ValueError if it is none, or holds objects."""
+    """Read it from the start of a file; ValueError if there is none, or if the array contains objects."""
     version = np.lib.format.read_magic(file)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:

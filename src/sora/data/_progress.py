@@ -1,4 +1,4 @@
-"""Progress bars on stderr, silent where nobody watches."""
+"""Progress bars on stderr, shown in a terminal only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 def progress(
     what: str, total: int | None, done: int = 0, *, is_bytes: bool = False
 ) -> Iterator[Callable[[int], None]]:
-    """A bar from `done` to `total`; the yielded function moves it on."""
+    """A bar from `done` to `total`; the yielded function advances it."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 

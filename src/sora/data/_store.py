@@ -1,142 +1,130 @@
-"""What a data set is: uint8 images and labels, looked at through views that never copy them."""
+"""Reading a packed data set: ROOT/NAME/{train,val,test}_{images,labels}.npy and meta.json."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from tokenize import TokenError
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from sora._seeds import mix
+from sora.data._npy import Header, read_header
+from sora.data._progress import progress
+from sora.data.dataset import Dataset, ImageSet
 from sora.errors import UserError
 
-SPLIT_SEED = 0x50A  # a constant: every method and every run must see the same images
+MEMORY_BUDGET = 1 << 30
+"""An array above this size stays on disk, memory-mapped."""
+SPLITS = ("train", "val", "test")
+FORMAT = 1
+LEFT_OUT = -1
+"""Label of a row that stands for an unreadable image."""
+DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, TokenError)
+"""The exceptions that reading a damaged store raises."""
+NOT_OURS = "is not a packed data set; move it elsewhere or choose another --data-dir"
 
 
-@dataclass(frozen=True)
-class ImageSet:
-    """Images and labels; `rows` selects from a base array that may be memory-mapped and shared."""
-
-    images: Tensor
-    """uint8 (N, H, W, C): a gathered batch is then channels-last without a copy."""
-    labels: Tensor
-    """int64, one per image of this view."""
-    rows: Tensor | None = None
-    """Positions in `images`; None stands for all of them."""
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def subset(self, positions: Tensor) -> ImageSet:
-        """The view of these positions of this view."""
-        rows = positions if self.rows is None else self.rows[positions]
-        return replace(self, labels=self.labels[positions], rows=rows)
-
-    def center(self, height: int, width: int) -> ImageSet:
-        """The view of every image's central part."""
-        top, left = (self.images.shape[1] - height) // 2, (self.images.shape[2] - width) // 2
-        return replace(self, images=self.images[:, top : top + height, left : left + width])
-
-    def gather(self, positions: Tensor) -> Tensor:
-        """These images as uint8 (B, C, H, W) with channels-last strides."""
-        rows = positions if self.rows is None else self.rows[positions]
-        return self.images.index_select(0, rows).permute(0, 3, 1, 2)
-
-    def batches(self, batch_size: int, device: torch.device | str = "cpu") -> Iterator[tuple[Tensor, Tensor]]:
-        """All images in order as (x in [0, 1], y), for evaluation."""
-        for start in range(0, len(self), batch_size):
-            positions = torch.arange(start, min(start + batch_size, len(self)))
-            x = self.gather(positions).to(device).float().div_(255)
-            yield x, self.labels[positions].to(device)
+def open_store(folder: Path, name: str) -> Dataset:
+    """The data set in a folder; large arrays are memory-mapped."""
+    _refuse_foreign(folder)
+    try:
+        meta = read_meta(folder)
+        classes = tuple(meta["classes"])
+        sets = {split: _read(folder, split, len(classes), meta["splits"][split]) for split in meta["splits"]}
+        train, test, val, side = sets["train"], sets["test"], sets.get("val"), meta["test_size"]
+    except DAMAGE as error:
+        raise UserError(f"{folder} is damaged ({error}); remove it and get {name} again") from None
+    if side:
+        test, val = test.center(side, side), val and val.center(side, side)
+    return Dataset(name, train, test, val, classes, folder)
 
 
-@dataclass(frozen=True)
-class Dataset:
-    """A named data set; `val` is the source's own validation split where it has one."""
-
-    name: str
-    train: ImageSet
-    test: ImageSet
-    val: ImageSet | None
-    classes: tuple[str, ...]
-    folder: Path | None = None
-    """Where it is packed, if it is."""
-
-    @property
-    def num_classes(self) -> int:
-        """How many classes there are."""
-        return len(self.classes)
-
-    @property
-    def in_channels(self) -> int:
-        """1 for grey images, 3 for colour."""
-        return self.test.images.shape[3]
-
-    @property
-    def image_size(self) -> tuple[int, int]:
-        """(H, W) of what the model is tested on; training images may be larger (ImageNet-100)."""
-        return self.test.images.shape[1], self.test.images.shape[2]
+def survey(folder: Path) -> dict[str, int]:
+    """Number of images in each split, from meta.json and headers alone; raises one of `DAMAGE`."""
+    _refuse_foreign(folder)
+    meta, counts = read_meta(folder), {}
+    for split in meta["splits"]:
+        images, labels = (_header(folder / f"{split}_{kind}.npy") for kind in ("images", "labels"))
+        _check(split, images, labels)
+        counts[split] = meta.get("counts", {}).get(split, labels.shape[0])
+    return counts
 
 
-@dataclass(frozen=True)
-class Splits:
-    """What one run trains on, looks at while it trains, and is judged by. No image is in two of them."""
-
-    train: ImageSet
-    holdout: ImageSet
-    test: ImageSet
-
-
-def split(
-    dataset: Dataset,
-    *,
-    holdout: int | None = None,
-    limit_train: int | None = None,
-    limit_test: int | None = None,
-) -> Splits:
-    """Cut a data set into training, held-out and test images, with the proportions of its classes.
-
-    Args:
-        dataset: the whole set.
-        holdout: how many images to hold out. They come from the source's own validation split if it
-            has one (None takes all of it), else from the training images (None takes 10 %, at most
-            1,000). 0 holds nothing out; a validation split is then unused, never trained on.
-        limit_train: train on this many of the images that are left.
-        limit_test: test on this many images.
-    """
-    train, val = dataset.train, dataset.val
-    if val is None:
-        count = min(1000, len(train) // 10) if holdout is None else holdout
-        chosen = _choose(train.labels, count, f"--holdout: {dataset.name}'s training set")
-        kept = torch.ones(len(train), dtype=torch.bool).index_fill_(0, chosen, False)
-        held, train = train.subset(chosen), train.subset(kept.nonzero()[:, 0])
-    else:
-        held = _limit(val, holdout, f"--holdout: {dataset.name}'s validation set")
-    return Splits(
-        train=_limit(train, limit_train, f"--limit-train: {dataset.name}'s training set"),
-        holdout=held.center(*dataset.image_size),
-        test=_limit(dataset.test, limit_test, f"--limit-test: {dataset.name}'s test set"),
-    )
+def _header(path: Path) -> Header:
+    with path.open("rb") as file:
+        header = read_header(file)
+    if path.stat().st_size != header.start + math.prod(header.shape) * header.dtype.itemsize:
+        raise ValueError(f"{path.name} is truncated")
+    return header
 
 
-def stratified(labels: Tensor, count: int, seed: int) -> Tensor:
-    """`count` positions, sorted, drawn so that every class keeps its share to within one image."""
-    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    by_class = shuffled[labels[shuffled].argsort(stable=True)]
-    sizes = labels.bincount()
-    # An image's place within its class, as a fraction: taking the smallest takes evenly from all classes.
-    place = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes)[labels[by_class]]
-    fraction = (place + 0.5) / sizes[labels[by_class]]
-    return by_class[fraction.argsort(stable=True)[:count]].sort().values
+def _check(split: str, images: Header | NDArray[Any], labels: Header | NDArray[Any]) -> None:
+    valid = images.dtype == np.uint8 and len(images.shape) == 4 and labels.dtype == np.int64
+    if not valid or labels.shape != images.shape[:1]:
+        raise ValueError(f"{split} does not contain uint8 images and as many labels")
 
 
-def _limit(images: ImageSet, count: int | None, what: str) -> ImageSet:
-    return images if count is None else images.subset(_choose(images.labels, count, what))
+def _refuse_foreign(folder: Path) -> None:
+    """Raise if this package did not create the folder: calling it damaged would make the user remove it."""
+    if folder.is_dir() and not (folder / "meta.json").exists() and origin_of(folder) is None:
+        raise UserError(f"{folder} {NOT_OURS}")
 
 
-def _choose(labels: Tensor, count: int, what: str) -> Tensor:
-    if not 0 <= count <= len(labels):
-        raise UserError(f"{what} has {len(labels)} images, {count} were asked for")
-    return stratified(labels, count, mix(SPLIT_SEED, count))
+def _read(folder: Path, split: str, classes: int, hashes: Mapping[str, str]) -> ImageSet:
+    path = folder / f"{split}_images.npy"
+    # "c", copy on write: torch requires writable memory, and the file must not change.
+    mode = "c" if path.stat().st_size > MEMORY_BUDGET else None
+    images = np.load(path, mmap_mode=mode, allow_pickle=False)  # type: ignore[arg-type]
+    labels = np.load(folder / f"{split}_labels.npy", allow_pickle=False)
+    _check(split, images, labels)
+    if len(labels) and not (labels.min() >= LEFT_OUT and labels.max() < classes):
+        raise ValueError(f"{split} has labels outside 0..{classes - 1}")
+    whole = ImageSet(torch.from_numpy(images), torch.from_numpy(labels), images_hash=hashes["images"])
+    return whole if (labels >= 0).all() else whole.subset((whole.labels >= 0).nonzero()[:, 0])
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """A store's meta.json: format, classes, test_size, splits with hashes, counts."""
+    meta: dict[str, Any] = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    if meta["format"] != FORMAT:
+        raise ValueError(f"format {meta['format']}, expected {FORMAT}")
+    return meta
+
+
+def origin_of(folder: Path) -> str | None:
+    """What a store, complete or not, was built from; None if this is not a store."""
+    return (folder / "origin").read_text(encoding="utf-8") if (folder / "origin").exists() else None
+
+
+def is_store(folder: Path) -> bool:
+    """Whether this package packed the folder; any other may contain a user's originals."""
+    return (folder / "origin").is_file() and (folder / "meta.json").is_file()
+
+
+def digest(path: Path, algorithm: str = "sha256") -> str:
+    """A file's checksum."""
+    result, size = hashlib.new(algorithm), path.stat().st_size
+    with path.open("rb") as file, progress(f"checking {path.name}", size, is_bytes=True) as advance:
+        while block := file.read(1 << 22):
+            result.update(block)
+            advance(len(block))
+    return result.hexdigest()
+
+
+def listing(files: Iterable[Path]) -> str:
+    """Identifies files by name, size and time, without reading them."""
+    lines = (f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def cache_name(path: Path, *options: object) -> str:
+    """A store's name for data without a registered one: unique per path and options, and readable."""
+    key = hashlib.sha256(repr((str(path), *options)).encode()).hexdigest()[:12]
+    return f"{re.sub('[^A-Za-z0-9]+', '-', path.stem).strip('-') or 'data'}-{key}"

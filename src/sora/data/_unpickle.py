@@ -1,7 +1,7 @@
-"""Reads the pickles of CIFAR's python archives without running anything they say.
+"""Reads the pickles of CIFAR's python archives without running any code they name.
 
-They hold dictionaries, lists, text, numbers and uint8 arrays. Whatever else a pickle names is refused,
-and the three NumPy names an array needs are answered by stand-ins of our own.
+They contain dictionaries, lists, text, numbers and uint8 arrays. Everything else a pickle names is refused,
+and the NumPy names that an array needs are replaced by classes defined here.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from sora.errors import UserError
 def unpickle(data: bytes, what: str) -> dict[str, Any]:
     """The dictionary in `data`, its keys as text, its arrays as uint8 NumPy arrays."""
     try:
-        table = _Unpickler(io.BytesIO(data), encoding="bytes").load()
-        return {key.decode() if isinstance(key, bytes) else key: _plain(v) for key, v in table.items()}
+        batch = _Unpickler(io.BytesIO(data), encoding="bytes").load()
+        return {key.decode() if isinstance(key, bytes) else key: _plain(v) for key, v in batch.items()}
     except UserError:
         raise
     except Exception as error:  # a broken pickle can raise anything
@@ -28,26 +28,26 @@ def unpickle(data: bytes, what: str) -> dict[str, Any]:
 
 
 class _Array:
-    """Stands in for numpy.ndarray; a pickle fills it through `__setstate__`."""
+    """Replaces numpy.ndarray; a pickle fills it through `__setstate__`."""
 
     array: NDArray[np.uint8]
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, _, raw = state
         if not isinstance(dtype, _Dtype) or not isinstance(raw, bytes):
-            raise UserError("a CIFAR pickle may hold uint8 arrays only")
+            raise UserError("a CIFAR pickle may contain uint8 arrays only")
         self.array = np.frombuffer(raw, np.uint8).reshape(shape)
 
 
 class _Dtype:
-    """Stands in for numpy.dtype."""
+    """Replaces numpy.dtype."""
 
     def __init__(self, code: object, *_: object) -> None:
         if code not in ("u1", b"u1", "|u1", b"|u1"):
-            raise UserError("a CIFAR pickle may hold uint8 arrays only")
+            raise UserError("a CIFAR pickle may contain uint8 arrays only")
 
     def __setstate__(self, state: object) -> None:
-        """Byte order and the like mean nothing for uint8."""
+        """Byte order and the like do not matter for uint8."""
 
 
 def _reconstruct(*_: object) -> _Array:
@@ -65,7 +65,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
-            raise UserError(f"refused a pickle that asks for {module}.{name}; CIFAR's hold no code")
+            raise UserError(f"refused a pickle that asks for {module}.{name}; CIFAR's contain no code")
         return _ALLOWED[module, name]
 
 

@@ -21,7 +21,7 @@ _AREA, _RATIO, _TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # the usual random resi
 
 @dataclass(frozen=True)
 class Transform:
-    """What was done to each of B images: a crop, plain or resized, then the flip, then the rotation."""
+    """The transformation of each of B images: a crop, plain or resized, then a flip, then a rotation."""
 
     pad: int = 0
     """Black border around the image before the crop."""
@@ -38,7 +38,7 @@ class Transform:
     """Degrees counter-clockwise, (B,)."""
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Apply to (B, C, H, W), uint8 or float; what comes from outside an image is black."""
+        """Apply to (B, C, H, W), uint8 or float; pixels from outside an image are black."""
         if self.box is not None:
             images = geometry.resized_crop(images, self.box, self.size)
         elif self.pad:
@@ -54,7 +54,7 @@ class Transform:
         return height + 2 * self.pad, width + 2 * self.pad
 
     def from_canvas(self, canvas: Tensor) -> Tensor:
-        """Take a perturbation of the padded images, float (B, C, H+2p, W+2p), to the augmented frame."""
+        """Map a perturbation of the padded images, float (B, C, H+2p, W+2p), to the augmented images."""
         self._check_invertible()
         patch = self._crop(canvas) if self.pad else canvas
         if self.flip is not None:
@@ -62,7 +62,7 @@ class Transform:
         return patch if self.angle is None else geometry.rotate_bilinear(patch, self.angle)
 
     def to_canvas(self, canvas: Tensor, patch: Tensor) -> Tensor:
-        """The canvas with its crop window overwritten by the patch, taken back from the augmented frame."""
+        """The canvas with its crop window overwritten by the patch, mapped back from the augmented images."""
         self._check_invertible()
         if self.angle is not None:
             patch = geometry.rotate_bilinear(patch, -self.angle)
@@ -90,7 +90,7 @@ class Transform:
     def _check_invertible(self) -> None:
         if self.box is not None:
             raise UserError(
-                "a resized crop cannot be inverted, so a memory per image (ATAS) cannot follow it"
+                "a resized crop cannot be inverted, so a per-image memory (ATAS) cannot be mapped through it"
             )
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Transform:
@@ -101,7 +101,7 @@ class Transform:
 
 @dataclass(frozen=True)
 class Augment:
-    """Which random transformations a training image goes through."""
+    """Which random transformations are applied to training images."""
 
     pad: int = 0
     size: int = 0
@@ -110,20 +110,20 @@ class Augment:
 
     @classmethod
     def parse(cls, operations: Sequence[str]) -> Augment:
-        """From names such as `("crop:4", "flip")`; they always act in the order crop, flip, rotate."""
-        found: dict[str, float] = {}
+        """From names such as `("crop:4", "flip")`; always applied in the order crop, flip, rotate."""
+        amounts: dict[str, float] = {}
         for operation in operations:
             name, _, value = operation.partition(":")
             if name not in _USAGE:
                 raise unknown("augmentation", operation, _FORMS)
-            found[name] = _amount(operation, _USAGE[name], value)
-        if len(found) != len(operations) or {"crop", "resized-crop"} <= found.keys():
-            raise UserError(f"augmentation {', '.join(operations)}: one crop, one flip, one rotate at most")
+            amounts[name] = _amount(operation, _USAGE[name], value)
+        if len(amounts) != len(operations) or {"crop", "resized-crop"} <= amounts.keys():
+            raise UserError(f"augmentation {', '.join(operations)}: at most one crop, one flip, one rotate")
         return cls(
-            pad=int(found.get("crop", 0)),
-            size=int(found.get("resized-crop", 0)),
-            flip="flip" in found,
-            degrees=found.get("rotate", 0.0),
+            pad=int(amounts.get("crop", 0)),
+            size=int(amounts.get("resized-crop", 0)),
+            flip="flip" in amounts,
+            degrees=amounts.get("rotate", 0.0),
         )
 
     def draw(self, n: int, size: Sequence[int], generator: torch.Generator) -> Transform:
@@ -156,7 +156,7 @@ def _amount(operation: str, usage: str, value: str) -> float:
 
 
 def _draw_boxes(n: int, height: int, width: int, generator: torch.Generator) -> Tensor:
-    """Windows of random area and ratio: the first of ten tries that fits, else all that the ratio allows."""
+    """Windows of random area and ratio: the first of ten tries that fits, else the largest allowed."""
     area = torch.empty(n, _TRIES).uniform_(*_AREA, generator=generator) * (height * width)
     ratio = torch.empty(n, _TRIES).uniform_(*map(math.log, _RATIO), generator=generator).exp()
     heights, widths = (area / ratio).sqrt().round(), (area * ratio).sqrt().round()

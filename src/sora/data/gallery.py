@@ -1,4 +1,4 @@
-"""Looking at data: samples beside the class distribution, and what an attack adds to them."""
+"""Pictures of data: samples beside the class distribution, and what an attack adds to them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from sora.data._store import Dataset, ImageSet
+from sora.data.dataset import Dataset, ImageSet
 
 _NAMED = 20
-"""With more classes than this each has one sample and no name."""
+"""With more classes than this, each gets one sample and no name."""
 _BLUE = "#4c72b0"
 
 
 def draw_samples(dataset: Dataset, out: Path) -> None:
-    """Training images of every class, and how many each class has."""
+    """Draw training images of every class, and the number of images per class."""
     figure = Figure(figsize=(12, 6.5), layout="constrained")
     samples, bars = figure.subplots(1, 2, width_ratios=(1.4, 1))
     counts = dataset.train.labels.bincount(minlength=dataset.num_classes)
     if dataset.num_classes <= _NAMED:
-        across = max(3, round(1.2 * dataset.num_classes))  # so that stretching to the bars' height is slight
+        # With this many samples the mosaic is hardly stretched to the height of the bars.
+        across = max(3, round(1.2 * dataset.num_classes))
         rows = [dataset.train.gather(_first(dataset.train, c, across)) for c in range(dataset.num_classes)]
         _mosaic(samples, rows, dataset.classes, aspect="auto")
         names = bars.barh(range(len(counts)), counts.tolist(), color=_BLUE)
@@ -46,14 +47,14 @@ def draw_samples(dataset: Dataset, out: Path) -> None:
 
 
 def one_of_each(images: ImageSet, count: int) -> Tensor:
-    """Positions of `count` images, from as many classes as there are."""
+    """Positions of `count` images from as many classes as possible."""
     classes = images.labels.bincount().nonzero()[:, 0].tolist()
     picked = [_first(images, c, math.ceil(count / len(classes))) for c in classes]
     return torch.cat(picked)[:count]
 
 
 def draw_attack(clean: Tensor, perturbed: Tensor, captions: Sequence[str], title: str, out: Path) -> None:
-    """Each image of (B, C, H, W) clean, perturbed, and the perturbation alone, amplified around grey."""
+    """Draw images (B, C, H, W) clean, perturbed, and the perturbation alone, amplified around grey."""
     delta = perturbed - clean
     factor = 0.5 / delta.abs().max().clamp(min=1e-6)
     columns = {"clean": clean, "perturbed": perturbed, f"perturbation x {factor:.0f}": 0.5 + factor * delta}
@@ -74,7 +75,7 @@ def _first(images: ImageSet, label: int, count: int) -> Tensor:
 def _mosaic(
     axes: Axes, rows: Sequence[Tensor], names: Sequence[str] = (), aspect: Literal["auto", "equal"] = "equal"
 ) -> None:
-    """Rows of uint8 (n, C, H, W) as one picture with thin white lines, a name before each row."""
+    """Draw rows of uint8 (n, C, H, W) as one image with thin white lines, a name before each row."""
     channels, height, width = rows[0].shape[1:]
     gap = max(1, height // 16)
     size = len(rows) * (height + gap) - gap, max(map(len, rows)) * (width + gap) - gap

@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 
 from sora._seeds import mix
-from sora.data._store import ImageSet
 from sora.data.augment import Augment, Transform
+from sora.data.dataset import ImageSet
 from sora.errors import UserError
 
 _ORDER, _AUGMENT = 0, 1  # two streams under one seed
 
 
 class Batch(NamedTuple):
-    """What one training step is given."""
+    """The input of one training step."""
 
     x: Tensor
     """float32 (B, C, H, W) in [0, 1], channels-last, on the loader's device."""
     y: Tensor
-    index: Tensor  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    index: Tensor  # type: ignore[assignment]  # hides tuple.index, which is not needed here
     """Positions in the training set, for methods with a memory per image."""
     transform: Transform | None
     """What augmentation did to each image."""
@@ -31,9 +31,9 @@ class Batch(NamedTuple):
 class Loader:
     """Shuffled, augmented batches; the last one may be smaller.
 
-    Nothing is remembered between batches, so an epoch entered at batch `start` goes on as if it had
-    never stopped. With `world` processes each takes its contiguous part of every batch, and together
-    they see what one process would.
+    No state is kept between batches, so an epoch resumed at batch `start` continues as if it had never
+    stopped. With `world` processes each takes a contiguous part of every batch, and together they see
+    what a single process would.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class Loader:
     ) -> None:
         if not world <= batch_size <= len(images):
             raise UserError(
-                f"batch size {batch_size} must lie between {world} (one image a process) "
+                f"batch size {batch_size} must lie between {world} (one image per process) "
                 f"and {len(images)} (the training images)"
             )
         self.images, self.augment, self.seed = images, augment, seed
         self.device, self.rank, self.world = torch.device(device), rank, world
         starts = list(range(0, len(images), batch_size))
-        # BatchNorm cannot train on one image: too small a rest joins the batch before it.
+        # BatchNorm cannot train on one image: if too few images remain, they join the previous batch.
         if len(images) - starts[-1] < min(2 * world, batch_size):
             starts.pop()
         self._bounds = [*starts, len(images)]
@@ -69,7 +69,7 @@ class Loader:
             low, high = self._bounds[number : number + 2]
             count, size = high - low, self.images.images.shape[1:3]
             choices = _generator(self.seed, attempt, epoch, _AUGMENT, number)
-            # Drawn for the whole batch, then cut, so that the number of processes changes nothing.
+            # Drawn for the whole batch, then sliced, so that the number of processes changes nothing.
             transform = self.augment.draw(count, size, choices)
             share = slice(count * self.rank // self.world, count * (self.rank + 1) // self.world)
             yield self._batch(order[low:high][share], transform[share])

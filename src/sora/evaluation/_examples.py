@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sora.data._store import ImageSet
+from sora.data import ImageSet
 from sora.errors import UserError
 
 Data = ImageSet | tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]

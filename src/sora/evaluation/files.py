@@ -16,7 +16,7 @@ from torch import Tensor, distributed, nn
 
 from sora._files import write_text
 from sora.attacks import Attack
-from sora.data._store import ImageSet
+from sora.data import ImageSet
 from sora.errors import RunError
 from sora.evaluation._accuracy import BATCH, evaluate
 from sora.evaluation._doubts import doubts

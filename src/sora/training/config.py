@@ -77,10 +77,9 @@ class TrainConfig(Options):
         super().__post_init__()
         if parse_eps(self.eps) <= 0:
             raise UserError(f"eps is {self.eps!r}; training needs more than 0")
-        if self.dataset.split(":")[0] not in {name.split(":")[0] for name in data.names()}:
-            raise unknown("data set", self.dataset, data.names())
+        data.info(self.dataset)
         if ":" not in self.model:  # else the user's own package.module:function
-            models.entry(self.model)
+            models.info(self.model)
         entry = methods.info(self.method)
         if self.ema == 1:
             raise UserError("ema is 1.0, which never moves; allowed: 0 to 0.99999")

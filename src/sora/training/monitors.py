@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from sora.data import ImageSet
-from sora.data._store import stratified
+from sora.data import ImageSet, stratified
 from sora.errors import UserError
 from sora.evaluation.diagnostics import diagnose
 from sora.threat import Threat

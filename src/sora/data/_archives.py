@@ -1,7 +1,7 @@
 """Archives as read-only mappings from member names to bytes.
 
-Nothing is unpacked to disk, so no member can land outside the data folder; an archive that tries is
-refused all the same, and so is one that unpacks to far more than its own size.
+Nothing is unpacked to disk, so no member can be written outside the data folder. An archive whose members
+point outside it is refused all the same, and so is one that unpacks to far more than its own size.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from sora.errors import UserError
 
 FLOOR = 1 << 30
-"""Bytes that any archive may unpack to."""
+"""Number of bytes that any archive may unpack to."""
 RATIO = 20
-"""Beyond that, how many times its own size; pictures hardly compress."""
+"""Above that, how many times its own size; images hardly compress."""
 
 
 def open_archive(path: Path) -> Mapping[str, bytes]:
@@ -33,7 +33,7 @@ def open_archive(path: Path) -> Mapping[str, bytes]:
 
 
 class Flat:
-    """An archive whose files are asked for by their last name, whatever folder they are in."""
+    """An archive indexed by file name alone, whatever folder the file is in."""
 
     def __init__(self, path: Path) -> None:
         self._path, self.archive = path, open_archive(path)
@@ -44,7 +44,7 @@ class Flat:
 
     def __getitem__(self, name: str) -> bytes:
         if name not in self._full:
-            raise UserError(f"{self._path} holds no {name}")
+            raise UserError(f"{self._path} contains no {name}")
         return self.archive[self._full[name]]
 
 
@@ -97,7 +97,7 @@ def _read_tar(path: Path) -> dict[str, bytes]:
             zipped = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             source = _Capped(gzip.GzipFile(fileobj=raw) if zipped else raw, path)
-            # As a stream: a member is looked at before anything of it is unpacked.
+            # As a stream: a member is checked before any of it is unpacked.
             with tarfile.open(fileobj=source, mode="r|") as tar:  # type: ignore[call-overload]
                 for member in tar:
                     plain = member.isdir() or (member.isfile() and not member.issparse())
@@ -106,12 +106,12 @@ def _read_tar(path: Path) -> dict[str, bytes]:
                     if content is not None:
                         files[member.name] = content.read()
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise UserError(f"{path} is damaged or no archive: {error}") from None
+        raise UserError(f"{path} is damaged or not an archive: {error}") from None
     return files
 
 
 class _Capped:
-    """A stream that may not give more bytes than its archive is allowed."""
+    """A stream that raises if it yields more bytes than its archive may unpack to."""
 
     def __init__(self, file: gzip.GzipFile | io.BufferedReader, path: Path) -> None:
         self._file, self._path, self._left = file, path, _limit(path)

@@ -1,4 +1,4 @@
-"""TinyImageNet: 200 classes at 64 pixels; its labelled validation split is the test set, as in the paper."""
+"""`tinyimagenet`: 200 classes at 64 pixels; its labelled validation split is the test set here."""
 
 from __future__ import annotations
 
@@ -8,47 +8,45 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from sora.data._source import Remote, Source
-from sora.data.archives import Flat
-from sora.data.images import decode
-from sora.data.pack import Builder, Picture
+from sora.data._archives import Flat
+from sora.data._pictures import decode
+from sora.data._registry import Remote, register_packed
+from sora.data.builder import Builder, Picture
 from sora.errors import UserError
 
 _TRAIN = re.compile(r"(?:^|/)train/(n\d{8})/images/[^/]+\.JPEG$")
 _TEST = re.compile(r"(?:^|/)val/images/([^/]+\.JPEG)$")
 
 
-def _convert(path: Path, builder: Builder) -> None:
+@register_packed(
+    "tinyimagenet",
+    summary="TinyImageNet, 64x64 colour, 200 classes",
+    counts={"train": 100_000, "test": 10_000},
+    licence="ImageNet's terms: research and education, not for profit",
+    imagenet_statistics=True,
+    files=(
+        Remote("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "md5:90528d7ca1a48142e341f4ef8d21d0de"),
+    ),
+)
+def convert(path: Path, builder: Builder) -> None:
+    """Decode the JPEGs of the official zip file or its unpacked folder."""
     texts = Flat(path)
     archive = texts.archive
     classes = sorted(texts["wnids.txt"].decode().split())
     number = {wnid: index for index, wnid in enumerate(classes)}
-    # A line of the annotations: picture, WordNet id, and a box we do not use.
+    # A line of the annotations: file name, WordNet id, and a box we do not use.
     answers = dict(line.split("\t")[:2] for line in texts["val_annotations.txt"].decode().splitlines())
     train = {name: match[1] for name in archive if (match := _TRAIN.search(name))}
     test = {name: answers.get(match[1], "") for name in archive if (match := _TEST.search(name))}
     for split, labels in (("train", train), ("test", test)):
-        strange = set(labels.values()) - set(classes)
-        if strange or not labels:
-            raise UserError(f"{path} is not TinyImageNet: its {split} pictures have no class in wnids.txt")
+        if not labels or not set(labels.values()) <= set(classes):
+            raise UserError(f"{path} is not TinyImageNet: its {split} images have no class in wnids.txt")
         pictures = partial(_pictures, archive, {name: number[wnid] for name, wnid in sorted(labels.items())})
         builder.stream(split, len(labels), pictures, partial(decode, mode="rgb"))
-    words = dict(line.split("\t")[:2] for line in texts["words.txt"].decode().splitlines())
-    builder.finish([words.get(wnid, wnid).split(",")[0] for wnid in classes])
+    names = dict(line.split("\t")[:2] for line in texts["words.txt"].decode().splitlines())
+    builder.finish([names.get(wnid, wnid).split(",")[0] for wnid in classes])
 
 
 def _pictures(archive: Mapping[str, bytes], labels: Mapping[str, int], start: int) -> Iterator[Picture]:
     for name, label in islice(labels.items(), start, None):
         yield Picture(name, archive[name], label)
-
-
-TINYIMAGENET = Source(
-    name="tinyimagenet",
-    convert=_convert,
-    counts={"train": 100_000, "test": 10_000},
-    borrowed_statistics=True,
-    licence="ImageNet's terms: research and education, not for profit",
-    files=(
-        Remote("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "md5:90528d7ca1a48142e341f4ef8d21d0de"),
-    ),
-)

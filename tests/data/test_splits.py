@@ -4,9 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 
 from sora import data
-from sora.data._store import Dataset, ImageSet, split, stratified
+from sora._seeds import mix
+from sora.data import Dataset, ImageSet, split, stratified
 from sora.errors import UserError
 
 
@@ -76,6 +78,66 @@ def test_stratified_keeps_every_share(labels: list[int], fraction: float, seed: 
     assert ((kept - share).abs() <= 1.0 + 1e-9).all()
 
 
+def test_a_large_class_among_small_ones_keeps_its_share() -> None:
+    """Rounding four classes of one image the same way must not move class 4 by more than one image."""
+    labels = torch.tensor([0, 1, 2, 3, 4, 4, 4])
+    for seed in range(20):
+        chosen = labels[stratified(labels, 5, seed)].bincount(minlength=5)
+        assert abs(int(chosen[4]) - 5 / 7 * 3) <= 1
+
+
+def evenly(labels: torch.Tensor, count: int, seed: int) -> torch.Tensor:
+    """The rule of earlier versions, whose splits must not change: it has no bounds per class."""
+    generator = torch.Generator().manual_seed(seed)
+    shuffled = torch.randperm(len(labels), generator=generator).tolist()
+    members: dict[int, list[int]] = {}
+    for position in shuffled:
+        members.setdefault(int(labels[position]), []).append(position)
+    fractions, positions = [], []
+    for label in sorted(members):
+        size = torch.tensor(len(members[label]))
+        for place, position in enumerate(members[label]):
+            fractions.append(float((torch.tensor(place) + 0.5) / size))
+            positions.append(position)
+    order = sorted(range(len(fractions)), key=fractions.__getitem__)
+    return torch.tensor(sorted(positions[i] for i in order[:count]), dtype=torch.long)
+
+
+@given(
+    labels=st.lists(st.integers(0, 6), min_size=1, max_size=120),
+    fraction=st.floats(0, 1),
+    seed=st.integers(0, 2**40),
+)
+@settings(max_examples=200, deadline=None)
+def test_stratified_is_the_earlier_rule_wherever_that_kept_every_share(
+    labels: list[int], fraction: float, seed: int
+) -> None:
+    all_labels, count = torch.tensor(labels), int(fraction * len(labels))
+    earlier = evenly(all_labels, count, seed)
+    share = all_labels.bincount(minlength=7) * (count / len(labels))
+    if ((all_labels[earlier].bincount(minlength=7) - share).abs() <= 1.0 + 1e-9).all():
+        assert torch.equal(stratified(all_labels, count, seed), earlier)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 100, 1000, 2000, 20_000, 49_999, 50_000])
+def test_balanced_splits_are_those_of_earlier_versions(count: int) -> None:
+    labels = torch.arange(50_000) % 10
+    assert torch.equal(stratified(labels, count, count + 3), evenly(labels, count, count + 3))
+
+
+def test_the_splits_of_digits_are_those_of_earlier_versions() -> None:
+    labels = torch.from_numpy(load_digits().target)
+    test = evenly(labels, 360, mix(0x50A, 360))
+    rest = torch.tensor(sorted(set(range(len(labels))) - set(test.tolist())))
+    val = rest[evenly(labels[rest], 180, mix(0x50A, 180))]
+    digits = data.load("digits")
+    assert digits.val is not None
+    assert digits.val.rows is not None
+    assert digits.test.rows is not None
+    assert torch.equal(digits.test.rows, test)
+    assert torch.equal(digits.val.rows, val)
+
+
 @given(
     holdout=st.one_of(st.none(), st.integers(0, 300)),
     limit=st.one_of(st.none(), st.integers(0, 200)),
@@ -106,6 +168,35 @@ def test_holdout_zero_trains_on_every_training_image() -> None:
         assert len(parts.holdout) == 0
 
 
+def test_the_held_out_images_are_watched() -> None:
+    for val in (None, 80):
+        parts = split(dataset(val=val))
+        assert parts.watched is parts.holdout
+        assert parts.watched_name == "held-out"
+
+
+@pytest.mark.parametrize("val", [None, 80])
+def test_without_held_out_images_a_tenth_of_the_training_images_is_watched(val: int | None) -> None:
+    parts = split(dataset(val=val), holdout=0)
+    assert parts.watched_name == "training"
+    assert set(read(parts.watched)) < set(read(parts.train))
+    assert parts.watched.labels.bincount().tolist() == [10] * 5
+    assert read(parts.train) == read(split(dataset(), holdout=0).train)  # and trained on as before
+    assert len(split(dataset(train=20_000), holdout=0).watched) == 1000
+    limited = split(dataset(), holdout=0, limit_train=50)
+    assert set(read(limited.watched)) < set(read(limited.train))
+    assert len(limited.watched) == 5
+    assert len(split(dataset(), holdout=0, limit_train=3).watched) == 1
+    assert len(split(dataset(), holdout=0, limit_train=0).watched) == 0
+
+
+def test_watched_training_images_have_test_size() -> None:
+    train = ImageSet(torch.zeros(100, 8, 8, 3, dtype=torch.uint8), torch.zeros(100, dtype=torch.long))
+    parts = split(Dataset("toy", train, train.center(6, 6), None, ("a",)), holdout=0)
+    assert parts.watched.images.shape[1:3] == (6, 6)
+    assert parts.train.images.shape[1:3] == (8, 8)
+
+
 def test_the_same_images_whatever_else_is_asked() -> None:
     few = split(dataset(), holdout=100, limit_train=50, limit_test=20)
     many = split(dataset(), holdout=100, limit_train=300, limit_test=20)
@@ -118,7 +209,7 @@ def test_the_same_images_whatever_else_is_asked() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"holdout": 501}, "500 images, 501 were asked for"),
+        ({"holdout": 501}, "500 images, 501 were requested"),
         ({"holdout": 100, "limit_train": 401}, "400 images, 401"),
         ({"limit_test": 101}, "100 images, 101"),
         ({"limit_test": -1}, "100 images, -1"),

@@ -1,7 +1,7 @@
-"""ImageNet-100 at 256 pixels, of which training takes random resized crops and testing the central 224.
+"""`imagenet100`: stored at 256 pixels; training takes random resized crops, testing the central 224.
 
-There is nothing to fetch: it comes from parquet files (the Hugging Face set of the paper, with splits train,
-validation and test) or from a tree of class folders.
+There is nothing to download: it is built from parquet files (the Hugging Face data set the paper used, with
+splits train, validation and test) or from a tree of class folders.
 """
 
 from __future__ import annotations
@@ -12,24 +12,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sora.data import disk, folder
-from sora.data._source import Source
-from sora.data.images import decode
-from sora.data.pack import Builder, Picture, in_order
+from sora.data import _class_folders, _store
+from sora.data._pictures import decode
+from sora.data._registry import register_packed
+from sora.data.builder import Builder, Picture, in_order
 from sora.errors import UserError
 
 _STORED, _TESTED = 256, 224
 _shrink = partial(decode, size=_STORED, mode="rgb")
 
 
-def _convert(path: Path, builder: Builder) -> None:
+@register_packed(
+    "imagenet100",
+    summary="ImageNet-100, 224x224 colour, 100 classes; from your own copy",
+    counts={"train": 117_000, "val": 13_000, "test": 5_000},
+    licence="ImageNet's terms: research and education, not for profit",
+    # ImageNet's own folders: per class 732 to 1,300 for training and 50 for validation, our test set.
+    other_counts={"train": range(73_200, 130_001), "test": range(5_000, 5_001)},
+    imagenet_statistics=True,
+    accepts="a folder of parquet files (train-*, validation-*, test-*) or of train and val class folders",
+)
+def convert(path: Path, builder: Builder) -> None:
+    """Decode parquet files if there are any, otherwise class folders."""
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else []
     classes = _convert_parquet(path, files, builder) if files else _convert_tree(path, builder)
     builder.finish(classes, test_size=_TESTED)
 
 
 def _convert_tree(path: Path, builder: Builder) -> list[str]:
-    classes, splits = folder.scan(path)
+    classes, splits = _class_folders.scan(path)
     for split, pictures in splits.items():
         builder.stream(split, len(pictures), in_order(pictures), _shrink)
     return classes
@@ -42,20 +53,20 @@ def _convert_parquet(path: Path, paths: Sequence[Path], builder: Builder) -> lis
         raise UserError("reading parquet files needs pyarrow: install sora-at[parquet]") from None
     splits: dict[str, list[Any]] = {}
     for file in paths:
-        split = folder.SPLIT_NAMES.get(file.stem.partition("-")[0], "other")
+        split = _class_folders.SPLIT_NAMES.get(file.stem.partition("-")[0], "other")
         splits.setdefault(split, []).append(ParquetFile(file))
     if "test" not in splits and "val" in splits:
         splits["test"] = splits.pop("val")
     if not {"train", "test"} <= splits.keys():
-        raise UserError(f"{path}: expected train-*.parquet and test-*.parquet (validation-*, if any)")
-    for split in filter(splits.__contains__, disk.SPLITS):
+        raise UserError(f"{path}: expected train-*.parquet and test-*.parquet (validation-* is optional)")
+    for split in filter(splits.__contains__, _store.SPLITS):
         total = sum(file.metadata.num_rows for file in splits[split])
         builder.stream(split, total, partial(_rows, splits[split]), _shrink)
     return _class_names(splits["train"])
 
 
 def _rows(files: Sequence[Any], start: int) -> Iterator[Picture]:
-    """Pictures from position `start` on; row groups before it are not read."""
+    """The images from position `start` on; row groups before it are not read."""
     position = 0
     for file in files:
         for group in range(file.num_row_groups):
@@ -69,27 +80,15 @@ def _rows(files: Sequence[Any], start: int) -> Iterator[Picture]:
 
 
 def _class_names(files: Sequence[Any]) -> list[str]:
-    """From the label's own names, else from the column `text`, else numbers."""
+    """From the names stored with the labels, else from the column `text`, else numbers."""
     info = json.loads((files[0].schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
     names = info.get("info", {}).get("features", {}).get("label", {}).get("names")
     if names:
         return [str(name) for name in names]
-    found: dict[int, str] = {}
+    by_label: dict[int, str] = {}
     has_text = "text" in files[0].schema_arrow.names
     for file in files:
         table = file.read(columns=["label", "text"] if has_text else ["label"])
         labels = table["label"].to_pylist()
-        found.update(zip(labels, table["text"].to_pylist() if has_text else map(str, labels), strict=True))
-    return [found[label] for label in range(len(found))]
-
-
-IMAGENET100 = Source(
-    name="imagenet100",
-    convert=_convert,
-    counts={"train": 117_000, "val": 13_000, "test": 5_000},
-    # ImageNet's own folders: of each class 732 to 1,300 for training and 50 for validation, our test set.
-    also={"train": range(73_200, 130_001), "test": range(5_000, 5_001)},
-    borrowed_statistics=True,
-    licence="ImageNet's terms: research and education, not for profit",
-    wanted="a folder of parquet files (train-*, validation-*, test-*) or of train and val folders of classes",
-)
+        by_label.update(zip(labels, table["text"].to_pylist() if has_text else map(str, labels), strict=True))
+    return [by_label[label] for label in range(len(by_label))]

@@ -1,4 +1,4 @@
-"""Downloads: resumed where they broke off, checked to the byte, named only when they are whole."""
+"""Downloads: resumed where they stopped, verified by checksum, renamed only when complete."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import IO
 
 from sora.data._progress import progress
-from sora.data._source import Remote
-from sora.data.disk import digest
+from sora.data._registry import Remote
+from sora.data._store import digest
 from sora.errors import RunError
 
 ATTEMPTS, PAUSE, TIMEOUT = 4, 2.0, 60.0
@@ -29,7 +29,7 @@ def fetch(remote: Remote, folder: Path) -> Path:
         try:
             verify(part, remote.checksum)
         except RunError:
-            part.unlink()  # the next attempt starts anew
+            part.unlink()  # the next attempt starts over
             raise
         os.replace(part, target)
     return target
@@ -38,9 +38,9 @@ def fetch(remote: Remote, folder: Path) -> Path:
 def verify(path: Path, checksum: str) -> None:
     """Raise unless the file has this checksum."""
     algorithm, _, expected = checksum.partition(":")
-    found = digest(path, algorithm)
-    if found != expected:
-        raise RunError(f"{path} is not the official file: {algorithm} {found}, expected {expected}")
+    actual = digest(path, algorithm)
+    if actual != expected:
+        raise RunError(f"{path} is not the official file: {algorithm} {actual}, expected {expected}")
 
 
 def _download(url: str, part: Path) -> None:
@@ -48,7 +48,7 @@ def _download(url: str, part: Path) -> None:
         try:
             _append(url, part)
         except urllib.error.HTTPError as error:
-            if error.code == 416 and part.exists():  # nothing is left to fetch, or too much is here
+            if error.code == 416 and part.exists():  # the part is complete, or too long
                 return
             if error.code < 500:
                 raise RunError(f"cannot fetch {url}: {error}") from None
@@ -63,7 +63,7 @@ def _download(url: str, part: Path) -> None:
 
 
 def _append(url: str, part: Path) -> None:
-    """Fetch what is missing of the file; raise if the connection breaks off before its end."""
+    """Fetch the missing rest of the file; raise if the connection is lost before its end."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
@@ -79,14 +79,14 @@ def _append(url: str, part: Path) -> None:
                 _write(file, block)
                 advance(len(block))
     if total is not None and part.stat().st_size < total:
-        raise ConnectionError("the connection broke off")
+        raise ConnectionError("the connection was lost")
 
 
 def _write(file: IO[bytes], block: bytes) -> None:
     try:
         file.write(block)
         file.flush()
-    except OSError as error:  # told apart from the network's own, which are OSErrors too
+    except OSError as error:  # caught here because network errors are OSErrors too
         raise RunError(
-            f"cannot write {file.name}: {error.strerror}; the same command goes on from there"
+            f"cannot write {file.name}: {error.strerror}; run the same command again to resume"
         ) from None

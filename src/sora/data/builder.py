@@ -1,6 +1,6 @@
-"""Packing a data set: built in ROOT/NAME.part and renamed when it is whole.
+"""Packing a data set: it is built in ROOT/NAME.part and renamed when complete.
 
-An interrupted build goes on where it stopped, and a reader never sees half of one.
+An interrupted build is resumed where it stopped, and a reader never sees an incomplete one.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from sora.data._growing import Growing
 from sora.data._progress import progress
-from sora.data.disk import FORMAT, LEFT_OUT, NOT_OURS, SPLITS, digest, is_store, open_store, origin_of
+from sora.data._store import FORMAT, LEFT_OUT, NOT_OURS, SPLITS, digest, is_store, open_store, origin_of
 from sora.errors import RunError, UserError
 
 CHUNK = 256
-"""Pictures decoded together and written before the next ones are read."""
+"""Images decoded together and written before the next ones are read."""
 
 Decoder = Callable[["Path | bytes"], NDArray[np.uint8]]
 
@@ -38,7 +38,7 @@ class Arrays(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """One image on its way into a store."""
+    """An image file to be decoded into a store."""
 
     name: str
     file: Path | bytes
@@ -46,12 +46,12 @@ class Picture(NamedTuple):
 
 
 def in_order(pictures: Sequence[Picture]) -> Callable[[int], Iterator[Picture]]:
-    """What `Builder.stream` wants, from a list."""
+    """A list in the form that `Builder.stream` expects."""
     return lambda start: iter(pictures[start:])
 
 
 class Builder:
-    """Writes a store; `build` hands it out."""
+    """Writes a store; `build` creates it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -74,13 +74,13 @@ class Builder:
         shape: tuple[int, ...],
         blocks: Callable[[int], Iterator[NDArray[np.uint8]]],
     ) -> None:
-        """Write a split whose images come in blocks, from where an earlier attempt stopped.
+        """Write a split whose images come in blocks, starting where an earlier attempt stopped.
 
         Args:
-            split: its name.
-            labels: all of them.
-            shape: of an image, (H, W, C).
-            blocks: gives the images (n, H, W, C) in order, from the given position on.
+            split: Its name.
+            labels: The labels of all images.
+            shape: Shape of an image, (H, W, C).
+            blocks: Yields the images (n, H, W, C) in order, from the given position on.
         """
         if (self._folder / f"{split}_labels.npy").exists():  # written last
             return
@@ -105,15 +105,15 @@ class Builder:
         skip_bad: int = 0,
         hint: str = "",
     ) -> None:
-        """Decode and write a split that need not fit in memory, from where an earlier attempt stopped.
+        """Decode and write a split that need not fit in memory, starting where an earlier attempt stopped.
 
         Args:
-            split: its name.
-            total: how many pictures there are.
-            pictures: gives them in a fixed order, from the given position on.
-            decode: gives (H, W, C), the same for all.
-            skip_bad: how many bad pictures to leave out before it is an error.
-            hint: what the error advises.
+            split: Its name.
+            total: Number of images.
+            pictures: Yields them in a fixed order, from the given position on.
+            decode: Returns an array (H, W, C) of the same shape for all.
+            skip_bad: How many bad images to leave out before it is an error.
+            hint: Advice appended to the error.
         """
         names = (self._folder / f"{split}_images.npy", self._folder / f"{split}_labels.npy")
         if names[1].exists():
@@ -138,7 +138,7 @@ class Builder:
             labels.finish()
 
     def finish(self, classes: Sequence[str], test_size: int | None = None) -> None:
-        """Note class names, hashes, and the side of the central square that is tested on (None: all)."""
+        """Record class names, hashes, and the side of the central square to test on (None: the image)."""
         splits, counts = {}, {}
         for split in SPLITS:
             paths = {kind: self._folder / f"{split}_{kind}.npy" for kind in ("images", "labels")}
@@ -147,11 +147,11 @@ class Builder:
                 counts[split] = int((np.load(paths["labels"], allow_pickle=False) != LEFT_OUT).sum())
         meta = {"format": FORMAT, "classes": list(classes), "test_size": test_size}
         meta |= {"splits": splits, "counts": counts}
-        (self._folder / "meta.json").write_text(json.dumps(meta, indent=1))
+        (self._folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
 
 def build(root: Path, name: str, origin: str, fill: Callable[[Builder], None]) -> Path:
-    """Make the store ROOT/NAME from what `origin` identifies, unless it is there already."""
+    """Build the store ROOT/NAME unless one with the same `origin` exists already."""
     folder, part = root / name, root / f"{name}.part"
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -162,18 +162,18 @@ def build(root: Path, name: str, origin: str, fill: Callable[[Builder], None]) -
             if origin_of(part) != origin:
                 shutil.rmtree(part, ignore_errors=True)
                 part.mkdir()
-                (part / "origin").write_text(origin)
+                (part / "origin").write_text(origin, encoding="utf-8")
             fill(Builder(part))
             open_store(part, name)
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(part, folder)
     except OSError as error:
-        raise RunError(f"could not build {folder}: {error}; the same command goes on from there") from None
+        raise RunError(f"could not build {folder}: {error}; run the same command again to resume") from None
     return folder
 
 
 def _refuse_others(folder: Path, part: Path) -> None:
-    """Raise if a folder that is to be replaced is not of our making; an empty one is nobody's loss."""
+    """Raise if a folder that would be replaced was not created by this package and is not empty."""
     for place, ours in ((folder, is_store(folder)), (part, origin_of(part) is not None)):
         if place.exists() and not ours and (not place.is_dir() or any(place.iterdir())):
             raise UserError(f"{place} {NOT_OURS}")
@@ -181,17 +181,27 @@ def _refuse_others(folder: Path, part: Path) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One process at a time: the ranks of a distributed run may all find a store missing."""
+    """One process at a time: all ranks of a distributed run may find a store missing."""
     with path.open("a") as file:
-        if sys.platform == "win32":
-            import msvcrt
+        _lock(file.fileno())
+        yield  # closing the file releases the lock
 
-            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-        else:
-            import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _lock(descriptor: int) -> None:
+    """Wait for an exclusive lock on an open file."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        while True:
+            try:
+                msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+                return
+            except OSError:
+                time.sleep(0.1)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def _first_shape(pictures: Iterator[Picture], decode: Decoder, skip_bad: int, hint: str) -> tuple[int, ...]:
@@ -202,7 +212,7 @@ def _first_shape(pictures: Iterator[Picture], decode: Decoder, skip_bad: int, hi
             return row.shape
         rows.append(row)
         _count_bad(rows, skip_bad, hint)
-    raise UserError("there is no picture to read")
+    raise UserError("there is no image to read")
 
 
 def _try(
@@ -213,7 +223,7 @@ def _try(
     except UserError as error:
         return UserError(f"{picture.name}: {error}")
     if shape is not None and row.shape != shape:
-        return UserError(f"{picture.name}: {_size(row.shape)}, but the first picture has {_size(shape)}")
+        return UserError(f"{picture.name}: {_size(row.shape)}, but the first image has {_size(shape)}")
     return row
 
 
@@ -231,7 +241,7 @@ def _count_bad(rows: Sequence[NDArray[np.uint8] | UserError], allowed: int, hint
 def _append(
     images: Growing, labels: Growing, chunk: Sequence[Picture], rows: Sequence[NDArray[np.uint8] | UserError]
 ) -> None:
-    """A picture left out keeps its row, so that position and row stay the same number."""
+    """Append a chunk; an image left out keeps a blank row, so that row numbers equal positions."""
     good = [not isinstance(row, UserError) for row in rows]
     blank = np.zeros(images.row, np.uint8)
     images.append(np.stack([blank if isinstance(row, UserError) else row for row in rows]))

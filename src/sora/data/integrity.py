@@ -1,4 +1,4 @@
-"""Is a data set what it should be? Counts, labels, class balance, statistics, hashes."""
+"""`check`: compare a data set with what it should be: counts, labels, class balance, statistics, hashes."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pathlib import Path
 
 import torch
 
-from sora.data import disk
-from sora.data._sources import SOURCES, data_root, load
-from sora.data._store import ImageSet
+from sora.data import _store
+from sora.data._registry import Info, Packed, data_root, info, load
+from sora.data.dataset import ImageSet
 
 _TOLERANCE = 0.01
-"""For a set's own statistics: red and blue of CIFAR-10 differ by 0.045, of PathMNIST by 0.035."""
-_BORROWED = 0.06
-"""For ImageNet's, which the paper also uses for its parts: TinyImageNet's std is 0.057 above."""
+"""For a data set's own statistics: red and blue of CIFAR-10 differ by 0.045, of PathMNIST by 0.035."""
+_IMAGENET_TOLERANCE = 0.06
+"""For those of ImageNet, which the paper also uses for its parts: TinyImageNet's std is 0.057 higher."""
 
 
 @dataclass(frozen=True)
 class SplitReport:
-    """What one split holds."""
+    """What one split contains."""
 
     images: int
     per_class: list[int]
     mean: list[float]
-    """Of each channel, in [0, 1]."""
+    """Mean of each channel, in [0, 1]."""
     std: list[float]
     first_labels: list[int]
     first_pixel: list[int]
@@ -33,7 +33,7 @@ class SplitReport:
 
 @dataclass(frozen=True)
 class Report:
-    """What was found, and what is wrong with it."""
+    """What a data set contains, and what is wrong with it."""
 
     name: str
     classes: tuple[str, ...]
@@ -47,26 +47,25 @@ def check(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
 ) -> Report:
-    """Look at every image and byte; `mean` and `std` are what the recipe says of the training images."""
-    dataset = load(name, root)
-    sets = {"train": dataset.train, "val": dataset.val, "test": dataset.test}
-    splits = {split: _look(part, dataset.num_classes) for split, part in sets.items() if part is not None}
+    """Read every image and byte; `mean` and `std` are the recipe's values for the training images."""
+    dataset, entry = load(name, root), info(name)
+    splits = {split: _report(images, dataset.num_classes) for split, images in dataset.splits.items()}
     report = Report(name, dataset.classes, splits)
-    for split, found in splits.items():
-        empty = [dataset.classes[c] for c, count in enumerate(found.per_class) if count == 0]
+    for split, part in splits.items():
+        empty = [dataset.classes[c] for c, count in enumerate(part.per_class) if count == 0]
         if empty:
             report.problems.append(f"{split} has no image of {', '.join(empty)}")
-    borrowed = name in SOURCES and SOURCES[name].borrowed_statistics
-    tolerance = _BORROWED if borrowed else _TOLERANCE
+    imagenet = entry.packed is not None and entry.packed.imagenet_statistics
+    tolerance = _IMAGENET_TOLERANCE if imagenet else _TOLERANCE
     for what, expected, measured in (("mean", mean, splits["train"].mean), ("std", std, splits["train"].std)):
         if expected and max(abs(a - b) for a, b in zip(expected, measured, strict=True)) > tolerance:
             report.problems.append(f"{what} is {_numbers(measured)}, the recipe says {_numbers(expected)}")
-    if name in SOURCES:
-        report.problems.extend(_compare(name, data_root(root) / name, splits))
+    if entry.packed is not None:
+        report.problems.extend(_compare(entry, entry.packed, data_root(root) / name, splits))
     return report
 
 
-def _look(images: ImageSet, classes: int) -> SplitReport:
+def _report(images: ImageSet, classes: int) -> SplitReport:
     height, width, channels = images.images.shape[1:]
     total = torch.zeros(2, channels, dtype=torch.float64)
     for start in range(0, len(images), step := max(1, (1 << 23) // (height * width * channels))):
@@ -83,19 +82,19 @@ def _look(images: ImageSet, classes: int) -> SplitReport:
     )
 
 
-def _compare(name: str, folder: Path, splits: dict[str, SplitReport]) -> list[str]:
-    """Against the official numbers, and against the hashes noted when the store was built."""
-    source, problems = SOURCES[name], []
-    counts = {split: found.images for split, found in splits.items()}
-    other_cut = counts.keys() == source.also.keys() and all(counts[s] in source.also[s] for s in counts)
-    if counts != dict(source.counts) and not other_cut:
-        problems.append(f"it has {_counts(counts)} images, the official set {_counts(source.counts)}")
-    for split, hashes in disk.read_meta(folder)["splits"].items():
-        for kind, noted in hashes.items():
-            found = disk.digest(folder / f"{split}_{kind}.npy")
-            if found != noted:
+def _compare(entry: Info, packed: Packed, folder: Path, splits: dict[str, SplitReport]) -> list[str]:
+    """Differences from the official numbers and from the hashes recorded when the store was built."""
+    problems = []
+    counts, other = {split: part.images for split, part in splits.items()}, packed.other_counts
+    other_division = counts.keys() == other.keys() and all(counts[split] in other[split] for split in counts)
+    if counts != dict(entry.counts) and not other_division:
+        problems.append(f"it has {_counts(counts)} images, the official set {_counts(entry.counts)}")
+    for split, hashes in _store.read_meta(folder)["splits"].items():
+        for kind, recorded in hashes.items():
+            actual = _store.digest(folder / f"{split}_{kind}.npy")
+            if actual != recorded:
                 problems.append(f"{split}_{kind}.npy has changed since it was built")
-            elif found != source.content.get(f"{split}_{kind}", found):
+            elif actual != packed.content.get(f"{split}_{kind}", actual):
                 problems.append(f"{split}_{kind}.npy is not the official content")
     return problems
 

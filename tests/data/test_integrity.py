@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -8,10 +7,9 @@ import numpy as np
 import pytest
 
 from sora import data
-from sora.data import _sources
 from sora.training.config import read_recipe
 from tests.data import formats
-from tests.data.helpers import unpack
+from tests.data.helpers import change_source, unpack
 
 
 class Balanced(formats.Cifar10):
@@ -22,15 +20,10 @@ class Balanced(formats.Cifar10):
         self.labels = np.arange(18) % 3
 
 
-def change_source(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
-    changed = dataclasses.replace(_sources.SOURCES["cifar10"], **changes)
-    monkeypatch.setitem(_sources.SOURCES, "cifar10", changed)
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A CIFAR-10 of 15 + 3 images in three classes, with which all is well."""
-    change_source(monkeypatch, counts={"train": 15, "test": 3}, content={})
+    """A CIFAR-10 of 15 + 3 images in three classes, without problems."""
+    change_source("cifar10", counts={"train": 15, "test": 3}, content={})
     data.get("cifar10", given=unpack(Balanced().binary(), tmp_path / "mine"))
     meta = tmp_path / "data" / "cifar10" / "meta.json"
     meta.write_text(json.dumps({**json.loads(meta.read_text()), "classes": ["a", "b", "c"]}))
@@ -50,8 +43,8 @@ def test_a_good_set_has_no_problems(folder: Path) -> None:
     assert np.allclose(train.std, std, atol=1e-9)
 
 
-def test_wrong_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    change_source(monkeypatch, counts={"train": 50_000, "test": 10_000})
+def test_wrong_counts(folder: Path) -> None:
+    change_source("cifar10", counts={"train": 50_000, "test": 10_000})
     expected = "it has 15 train + 3 test images, the official set 50,000 train + 10,000 test"
     assert data.check("cifar10").problems == [expected]
 
@@ -64,12 +57,12 @@ def test_changed_bytes(folder: Path) -> None:
     assert data.check("cifar10").problems == ["test_images.npy has changed since it was built"]
 
 
-def test_content_that_is_not_the_official_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    change_source(monkeypatch, content={"train_labels": "0" * 64})
+def test_content_that_is_not_the_official_one(folder: Path) -> None:
+    change_source("cifar10", content={"train_labels": "0" * 64})
     assert data.check("cifar10").problems == ["train_labels.npy is not the official content"]
 
 
-def test_statistics_off_the_recipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_off_the_recipe(folder: Path) -> None:
     images = Balanced().images[:15]
     right = (images.mean((0, 1, 2)) / 255).tolist(), (images.std((0, 1, 2)) / 255).tolist()
     off = [[values[0] + 0.045, *values[1:]] for values in right]  # as when red and blue are exchanged
@@ -77,32 +70,33 @@ def test_statistics_off_the_recipe(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert mean.startswith("mean is 0.")
     assert mean.endswith(f"the recipe says {off[0][0]:.4f} {right[0][1]:.4f} {right[0][2]:.4f}")
     assert std.startswith("std is 0.")
-    change_source(monkeypatch, borrowed_statistics=True)
+    change_source("cifar10", imagenet_statistics=True)
     assert data.check("cifar10", mean=off[0], std=off[1]).problems == []
 
 
-def test_only_parts_of_imagenet_borrow_statistics() -> None:
-    borrowed = {name for name, source in _sources.SOURCES.items() if source.borrowed_statistics}
-    assert borrowed == {"tinyimagenet", "imagenet100"}
-    usual = read_recipe("imagenet100")["mean"]
-    assert {name for name in _sources.SOURCES if read_recipe(name)["mean"] == usual} == borrowed
+def test_only_parts_of_imagenet_use_its_statistics() -> None:
+    packed = {name: known for name in data.names() if (known := data.info(name).packed) is not None}
+    imagenet = {name for name, known in packed.items() if known.imagenet_statistics}
+    assert imagenet == {"tinyimagenet", "imagenet100"}
+    mean = read_recipe("imagenet100")["mean"]
+    assert {name for name in packed if read_recipe(name)["mean"] == mean} == imagenet
 
 
 @pytest.mark.parametrize(("train", "fine"), [(16, True), (15, True), (14, False), (17, False)])
-def test_another_cut_of_the_same_pictures(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, train: int, fine: bool
-) -> None:
+def test_another_division_of_the_same_images(folder: Path, train: int, fine: bool) -> None:
     official = {"train": 12, "val": 3, "test": 3}
-    also = {"train": range(train - 1, train + 1), "test": range(3, 4)}
-    change_source(monkeypatch, counts=official, also=also)
+    other = {"train": range(train - 1, train + 1), "test": range(3, 4)}
+    change_source("cifar10", counts=official, other_counts=other)
     assert (data.check("cifar10").problems == []) == fine
 
 
 def test_imagenet100_as_its_documented_folders_give_it() -> None:
-    also = _sources.SOURCES["imagenet100"].also
-    assert 126_689 in also["train"]  # of the widest spread list of classes
-    assert 130_000 in also["train"]  # 1,300 of each
-    assert list(also["test"]) == [5_000]
+    packed = data.info("imagenet100").packed
+    assert packed is not None
+    other = packed.other_counts
+    assert 126_689 in other["train"]  # for the most widespread list of classes
+    assert 130_000 in other["train"]  # 1,300 per class
+    assert list(other["test"]) == [5_000]
 
 
 def test_empty_classes(folder: Path) -> None:

@@ -1,0 +1,66 @@
+"""A tree of class folders: which images there are, of which class and split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from sora._seeds import mix
+from sora.data.builder import Picture
+from sora.data.splits import SPLIT_SEED, stratified
+from sora.errors import UserError
+
+SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+
+
+def scan(path: Path) -> tuple[list[str], dict[str, list[Picture]]]:
+    """Class names, and the images of each split."""
+    if not path.is_dir():
+        raise UserError(f"{path} is not a folder")
+    parts = {SPLIT_NAMES[folder.name]: folder for folder in _folders(path) if folder.name in SPLIT_NAMES}
+    if "train" not in parts:
+        classes, everything = _scan_classes(path)
+        return classes, _split(everything)
+    if "test" not in parts and "val" in parts:
+        parts["test"] = parts.pop("val")
+    classes, train = _scan_classes(parts["train"])
+    if "test" not in parts:
+        return classes, _split(train)
+    return classes, {"train": train} | {
+        split: _scan_classes(parts[split], classes)[1] for split in ("val", "test") if split in parts
+    }
+
+
+def _scan_classes(path: Path, known: list[str] | None = None) -> tuple[list[str], list[Picture]]:
+    folders = _folders(path)
+    classes = [folder.name for folder in folders] if known is None else known
+    if len(classes) < 2:
+        raise UserError(f"{path} contains {len(classes)} class folders; at least 2 are needed")
+    pictures = []
+    for folder in folders:
+        if folder.name not in classes:
+            raise UserError(f"{folder} is a class that the training set does not have")
+        files = [f for f in folder.rglob("*") if f.suffix.lower() in _SUFFIXES and f.name[0] != "."]
+        files.sort(key=lambda file: file.parts)
+        if not files:
+            raise UserError(f"{folder} contains no images; remove the folder or fill it")
+        pictures += [Picture(str(file), file, classes.index(folder.name)) for file in files]
+    return classes, pictures
+
+
+def _folders(path: Path) -> list[Path]:
+    """The folders in a folder, sorted by name; paths themselves sort differently on Windows."""
+    folders = [f for f in path.iterdir() if f.is_dir() and f.name[0] not in "._"]
+    return sorted(folders, key=lambda folder: folder.name)
+
+
+def _split(pictures: list[Picture]) -> dict[str, list[Picture]]:
+    """A fifth of each class for testing, by a constant seed."""
+    labels = torch.tensor([picture.label for picture in pictures])
+    test = set(stratified(labels, len(pictures) // 5, mix(SPLIT_SEED, len(pictures))).tolist())
+    parts: dict[str, list[Picture]] = {"train": [], "test": []}
+    for position, picture in enumerate(pictures):
+        parts["test" if position in test else "train"].append(picture)
+    return parts

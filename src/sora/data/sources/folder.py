@@ -1,0 +1,82 @@
+"""`folder:PATH`: your own images, one folder per class.
+
+PATH contains `train`, `test` and optionally `val` folders of class folders, or class folders alone; then a
+fifth of each class, always the same, is the test set. Options follow a question mark:
+`folder:PATH?size=64&mode=rgb&skip-bad=3`.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+from sora.data import _store
+from sora.data._class_folders import scan
+from sora.data._pictures import decode
+from sora.data._registry import register
+from sora.data.builder import Builder, build, in_order
+from sora.data.dataset import Dataset
+from sora.errors import UserError, unknown
+
+_OPTIONS = ("size", "mode", "skip-bad")
+_HINT = "; ?size=N resizes all, ?mode=rgb or ?mode=grey converts all, ?skip-bad=N leaves out up to N"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What follows `folder:`: a path and how to read its images."""
+
+    path: Path
+    size: int | None = None
+    """Side of the square that every image is resized to."""
+    mode: str | None = None
+    """`rgb` or `grey`: what every image is converted to."""
+    skip_bad: int = 0
+    """How many unreadable or mismatched images to leave out before it is an error."""
+
+    @classmethod
+    def parse(cls, text: str) -> Request:
+        """From PATH?OPTIONS."""
+        place, _, query = text.partition("?")
+        options = dict(parse_qsl(query, keep_blank_values=True))
+        for key, value in options.items():
+            if key not in _OPTIONS:
+                raise unknown("folder option", key, _OPTIONS)
+            if key == "mode" and value not in ("rgb", "grey"):
+                raise unknown("mode", value, ("rgb", "grey"))
+            if key != "mode" and not (value.isdecimal() and 0 < int(value) <= 1_000_000):
+                raise UserError(f"folder option {key}={value} is not a positive whole number")
+        size = int(options["size"]) if "size" in options else None
+        path = Path(place).expanduser().resolve()
+        return cls(path, size, options.get("mode"), int(options.get("skip-bad", 0)))
+
+
+@register(
+    "folder",
+    argument="PATH",
+    check_argument=Request.parse,
+    summary="your own image files, one folder per class",
+)
+def load(root: Path, argument: str) -> Dataset:
+    """The data set in a folder; its decoded images are kept under `root` until the folder changes."""
+    request = Request.parse(argument)
+    classes, splits = scan(request.path)
+
+    def fill(builder: Builder) -> None:
+        read = partial(decode, size=request.size, mode=request.mode)
+        for split, pictures in splits.items():
+            builder.stream(split, len(pictures), in_order(pictures), read, request.skip_bad, _HINT)
+        builder.finish(classes)
+
+    origin = _store.listing(Path(p.name) for pictures in splits.values() for p in pictures)
+    name = _store.cache_name(request.path, request.size, request.mode, request.skip_bad)
+    dataset = _store.open_store(build(root, name, origin, fill), f"folder:{argument}")
+    for split, pictures in splits.items():
+        left_out = len(pictures) - len(dataset.splits[split])
+        if left_out:
+            log = logging.getLogger(__name__)
+            log.warning("%s: left out %d bad %s images", request.path, left_out, split)
+    return dataset

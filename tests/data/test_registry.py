@@ -1,0 +1,144 @@
+"""The registry of data sets: one row per source, and sources of other packages."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from sora import data
+from sora.cli import main
+from sora.errors import UserError
+
+# name as written, classes, channels, pixels on a side; None: depends on the user's images
+SOURCES = [
+    ("digits", 10, 1, 16),
+    ("cifar10", 10, 3, 32),
+    ("cifar100", 100, 3, 32),
+    ("tinyimagenet", 200, 3, 64),
+    ("imagenet100", 100, 3, 224),
+    ("pathmnist", 9, 3, 28),
+    ("tissuemnist", 8, 1, 28),
+    ("folder:PATH", None, None, None),
+    ("npz:PATH", None, None, None),
+]
+
+
+def test_names_are_the_sources_in_order() -> None:
+    assert data.names() == [row[0] for row in SOURCES]
+
+
+@pytest.mark.parametrize(("name", "classes", "channels", "pixels"), SOURCES)
+def test_info(name: str, classes: int | None, channels: int | None, pixels: int | None) -> None:
+    known = data.info(name)
+    assert known.usage == name
+    assert "\n" not in known.summary
+    if classes is None:
+        assert not known.counts
+        return
+    assert f"{pixels}x{pixels} {'grey' if channels == 1 else 'colour'}, {classes} classes" in known.summary
+    assert {"train", "test"} <= known.counts.keys() <= {"train", "val", "test"}
+
+
+@pytest.mark.parametrize(
+    "name", [row[0] for row in SOURCES if (known := data.info(row[0])).packed is None and not known.argument]
+)
+def test_built_in_sources_load_as_announced(name: str) -> None:
+    loaded, [row] = data.load(name), [row for row in SOURCES if row[0] == name]
+    assert {split: len(images) for split, images in loaded.splits.items()} == data.info(name).counts
+    assert (loaded.num_classes, loaded.in_channels, loaded.image_size) == (row[1], row[2], (row[3], row[3]))
+
+
+def test_info_accepts_names_with_an_argument() -> None:
+    assert data.info("folder:photos?size=64") is data.info("folder:PATH")
+    for wrong in ("cifar", "cifar10:x", "", "fodler:x"):
+        with pytest.raises(UserError, match="unknown data set"):
+            data.info(wrong)
+
+
+def stripes(width: int) -> data.Dataset:
+    images = torch.zeros(20, 8, 8, 1, dtype=torch.uint8)
+    images[:, :, ::width] = 255
+    part = data.ImageSet(images, torch.arange(20) % 2)
+    return data.Dataset("stripes", part, part, None, ("a", "b"))
+
+
+def test_a_registered_source_is_loaded_listed_and_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    roots: list[Path] = []
+
+    @data.register("stripes", summary="black and white stripes", counts={"train": 20, "test": 20})
+    def load(root: Path) -> data.Dataset:
+        roots.append(root)
+        return stripes(2)
+
+    assert data.names()[-1] == "stripes"
+    assert len(data.load("stripes", tmp_path).train) == 20
+    assert len(data.get("stripes", tmp_path).test) == 20
+    assert roots == [tmp_path, tmp_path]
+    assert data.check("stripes").problems == []
+    assert data.inventory()[-1] == data.Stored("stripes", {"train": 20, "test": 20}, 0.0, "built in")
+    for arguments in (["list", "data"], ["show", "stripes"], ["data", "list"]):
+        assert main(arguments) == 0
+        assert "stripes" in capsys.readouterr().out
+    with pytest.raises(UserError, match="data set 'stripes' is already registered"):
+        data.register("stripes", summary="again")(load)
+
+
+def test_a_source_may_take_an_argument() -> None:
+    def check(text: str) -> None:
+        if not text.isdecimal():
+            raise UserError(f"{text!r} is not a width")
+
+    @data.register("stripes", argument="WIDTH", check_argument=check, summary="stripes")
+    def load(root: Path, width: str) -> data.Dataset:
+        return stripes(int(width))
+
+    assert data.names()[-1] == "stripes:WIDTH"
+    assert data.load("stripes:4").train.images[0, 0, :, 0].tolist() == [255, 0, 0, 0] * 2
+    with pytest.raises(UserError, match="must be written stripes:WIDTH"):
+        data.load("stripes")
+    with pytest.raises(UserError, match="'wide' is not a width"):
+        data.check_name("stripes:wide")
+
+
+def test_a_registered_source_may_be_packed(tmp_path: Path) -> None:
+    @data.register_packed(
+        "stripes", summary="stripes", counts={"train": 20, "test": 20}, accepts="a file with a number"
+    )
+    def convert(path: Path, builder: data.Builder) -> None:
+        part = stripes(int((path / "width").read_text())).train
+        for split in ("train", "test"):
+            builder.add(split, data.Arrays(part.images.numpy(), part.labels.numpy()))
+        builder.finish(["a", "b"])
+
+    with pytest.raises(UserError, match=r"stripes is not in .*--from FILE_OR_DIR` .a file with a number"):
+        data.load("stripes")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "width").write_text("4")
+    assert data.get("stripes", given=tmp_path / "mine").folder == tmp_path / "data" / "stripes"
+    assert data.check("stripes").problems == []
+    assert torch.equal(data.load("stripes").train.images, stripes(4).train.images)
+
+
+def test_an_installed_package_adds_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plugged_data.py").write_text(
+        "import torch\n"
+        "from sora import data\n"
+        "@data.register('plugged', summary='zeros')\n"
+        "def load(root):\n"
+        "    part = data.ImageSet(torch.zeros(4, 2, 2, 1, dtype=torch.uint8), torch.arange(4) % 2)\n"
+        "    return data.Dataset('plugged', part, part, None, ('a', 'b'))\n"
+    )
+    package = tmp_path / "plugged_data-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged-data\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[sora.data]\nplugged = plugged_data\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "plugged_data", raising=False)
+    assert data.names()[-1] == "plugged"
+    assert len(data.load("plugged").train) == 4
+    assert data.info("plugged").summary == "zeros"
