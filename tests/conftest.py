@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -30,3 +31,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def pytest_report_header(config: pytest.Config) -> str:
     """Print the seed in the header."""
     return f"property tests: --hypothesis-seed={config.option.hypothesis_seed}"
+
+
+@pytest.fixture(autouse=True)
+def _registries_as_before() -> Iterator[None]:
+    """Methods and attacks that a test registers are forgotten after it."""
+    from sora.attacks._registry import ATTACKS
+    from sora.methods._registry import METHODS
+
+    with METHODS.scratch(), ATTACKS.scratch():
+        yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 from sora import methods
 from sora.errors import UserError
 from sora.methods import Crafted, Inputs, Learned, Method, compiled_step, create
-from sora.methods._registry import METHODS
 from sora.threat import Threat
 
 from .toys import LINF, batchnorm, images, two_layer
@@ -99,10 +97,9 @@ class Plugin(Method):
 
 
 @pytest.fixture
-def plugin() -> Iterator[str]:
+def plugin() -> str:
     methods.register("plugin", "all parts of a step", compilable=True)(Plugin)
-    yield "plugin"
-    METHODS.remove("plugin")
+    return "plugin"
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

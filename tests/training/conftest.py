@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from sora import methods
-from sora.methods._registry import METHODS
 from sora.settings import Request, Settings
 from tests.training.scripted import CALM, Script, Scripted, Unlucky
 
@@ -35,12 +34,11 @@ def one_thread() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _own_methods() -> Iterator[None]:
+def _own_methods(_registries_as_before: None) -> Iterator[None]:
     """The tests' own methods, known by name during a test only."""
-    with METHODS.scratch():
-        methods.register("scripted", "FGSM with a scripted PertAlign", in_all=False)(Scripted)
-        methods.register("unlucky", "FGSM with one loss that is not finite", in_all=False)(Unlucky)
-        yield
+    methods.register("scripted", "FGSM with a scripted PertAlign", in_all=False)(Scripted)
+    methods.register("unlucky", "FGSM with one loss that is not finite", in_all=False)(Unlucky)
+    yield
     Scripted.script = staticmethod(lambda attempt, step: CALM)
 
 
