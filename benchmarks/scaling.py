@@ -15,6 +15,8 @@ from typing import Any
 
 from _timing import Call, Trainer, arguments, finish, interleave, quartiles, ratio, start, table
 
+from sora import _ranks
+from sora._devices import pick_device
 from sora.training import distributed
 
 
@@ -37,9 +39,9 @@ def sweep(what: str, values: list[int], base: dict[str, int], args: Any) -> list
 
 def worker(args: argparse.Namespace) -> None:
     """One rank: steps on its share of the batch; rank 0 prints images a second."""
-    device = distributed.pick_device("cpu")
+    device = pick_device("cpu")
     with distributed.process_group(device):
-        world = distributed.world()
+        world = _ranks.world()
         trainer = Trainer.build(args.width, 128 // world)
         trainer.model = distributed.wrap(trainer.model)
         step = trainer.step_of(trainer.method("sora"))
@@ -48,7 +50,7 @@ def worker(args: argparse.Namespace) -> None:
         began = time.perf_counter()
         for _ in range(args.rounds):
             step()
-        if distributed.rank() == 0:
+        if _ranks.rank() == 0:
             print(128 * args.rounds / (time.perf_counter() - began))
 
 

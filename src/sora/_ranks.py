@@ -1,12 +1,26 @@
-"""Sums over the processes of a distributed training run."""
+"""The processes that train together: which one this is, how many there are, sums over all of them."""
 
 from __future__ import annotations
 
 from torch import Tensor, distributed
 
 
+def rank() -> int:
+    """This process' number, 0 for one on its own."""
+    return distributed.get_rank() if _several() else 0
+
+
+def world() -> int:
+    """How many processes train together."""
+    return distributed.get_world_size() if _several() else 1
+
+
 def summed(terms: Tensor) -> Tensor:
-    """The sum over all processes, computed in place; with a single process, `terms` unchanged."""
-    if distributed.is_available() and distributed.is_initialized():
+    """The sum over all processes, in place; the terms themselves where there is one."""
+    if _several():
         distributed.all_reduce(terms)
     return terms
+
+
+def _several() -> bool:
+    return distributed.is_available() and distributed.is_initialized()

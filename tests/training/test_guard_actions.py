@@ -135,11 +135,11 @@ def test_pgd_is_the_attack_while_the_alarm_lasts(settings: BuildSettings, script
     assert first == "alarm"
     start = math.ceil(alarm / 4) * 4  # the attack changes where the log is written
     assert set(used.values[:start]) == {"scripted"}
-    assert used.values[start] == "pgd-10"
+    assert used.values[start] == "pgd"
     if rest:
         recovered = summary["co"]["events"][0]["recovered"]
         end = math.ceil(recovered / 4) * 4
-        assert set(used.values[start:end]) == {"pgd-10"}
+        assert set(used.values[start:end]) == {"pgd"}
         assert used.values[end : end + 1] in ([], ["scripted"])
 
 

@@ -20,8 +20,7 @@ from sora._devices import device_name
 from sora.errors import UserError
 from sora.runs import RunFolder
 from sora.settings import Resolved, Settings
-from sora.training import distributed, train
-from sora.training.setup import prepare_state
+from sora.training import setup, train
 
 BuildSettings = Callable[..., Settings]
 SHORT: dict[str, Any] = {"epochs": 1, "eval_every": 0, "attacks": ("clean",), "snapshots": False}
@@ -81,9 +80,9 @@ def test_sync_bn_changes_nothing_in_one_process(settings: BuildSettings) -> None
 def test_a_memory_of_one_process_is_refused_with_several(
     settings: BuildSettings, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    monkeypatch.setattr(distributed, "world", lambda: 2)
+    monkeypatch.setattr(setup, "world", lambda: 2)
     with pytest.raises(UserError, match=f"{method} remembers .* with one process"):
-        prepare_state(settings(method), linear(), data.load("digits"), 96, 3)
+        setup.prepare_state(settings(method), linear(), data.load("digits"), 96, 3)
 
 
 @pytest.mark.parametrize("guard", ["stop", "rollback", "pgd"])

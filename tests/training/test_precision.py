@@ -15,8 +15,8 @@ from torch import nn
 from sora import methods
 from sora.data import Batch
 from sora.threat import Linf
-from sora.training.accumulate import step_in_parts
-from sora.training.precision import at_precision, loss_scale, make_scaler
+from sora.training.precision import at_precision, make_scaler
+from sora.training.update import step_in_parts
 
 torch.set_num_threads(1)
 
@@ -63,8 +63,8 @@ def test_only_the_passes_are_cast() -> None:
 def test_fp32_is_the_model_itself_and_needs_no_scale() -> None:
     model, cpu = convolution(), torch.device("cpu")
     assert at_precision(model, "fp32") is model
-    assert loss_scale(make_scaler("fp32", cpu), cpu) is None
-    assert loss_scale(make_scaler("bf16", cpu), cpu) is None
+    assert not make_scaler("fp32", cpu).is_enabled()
+    assert not make_scaler("bf16", cpu).is_enabled()
 
 
 def test_a_scaled_fp16_loss_gives_the_fp32_update() -> None:
@@ -77,7 +77,8 @@ def test_a_scaled_fp16_loss_gives_the_fp32_update() -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
         scaler = make_scaler(precision, cpu)
         torch.manual_seed(1)
-        out = method.step(at_precision(model, precision), x, y, loss_scale=loss_scale(scaler, cpu))
+        scale = scaler.scale(torch.ones(())) if scaler.is_enabled() else None
+        out = method.step(at_precision(model, precision), x, y, loss_scale=scale)
         scaler.step(optimizer)
         scaler.update()
         weights[precision] = torch.cat([p.detach().flatten() for p in model.parameters()])

@@ -79,9 +79,17 @@ def option_flags(options: type[Options], without: tuple[str, ...] = ()) -> list[
             default = ",".join(map(str, default))
         allowed = allowed_range(field.metadata)
         text = field.metadata["help"] + (f" ({allowed})" if allowed else "")
-        hint: Any = Annotated[_flag_type(hints[field.name]), tyro.conf.arg(help=text)]
-        flags.append((field.name, hint, dataclasses.field(default=default)))
+        flags.append(flag(field.name, _flag_type(hints[field.name]), default, text))
     return flags
+
+
+def flag(name: str, kind: Any, default: Any, text: str) -> tuple[str, Any, Any]:
+    """One field for `dataclasses.make_dataclass`; a flag without a default is not shown with one."""
+    plain = [arg for arg in get_args(kind) if arg is not type(None)] or [kind]
+    metavar = {str: "TEXT", int: "INT", float: "NUMBER"}.get(plain[0])
+    hint = "" if default is None or default is False or default == "" else f"(default: {default})"
+    annotation: Any = Annotated[kind, tyro.conf.arg(help=text, metavar=metavar, help_behavior_hint=hint)]
+    return name, annotation, dataclasses.field(default=default)
 
 
 def _flag_type(hint: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from sora.cli._parse import option_flags, parse, parse_set
+from sora.cli._parse import flag, option_flags, parse, parse_set
 from sora.settings import GROUPS, Request
 
 Extra = dict[str, tuple[Any, Any, str]]  # further flags of a verb: type, default, help
@@ -55,10 +55,7 @@ def parse_run_flags(
     argv: Sequence[str], verb: str, about: str, extra: Extra | None = None, without: tuple[str, ...] = ()
 ) -> RunFlags:
     """Parse all settings and the verb's own flags."""
-    fields: list[Any] = [
-        (name, Annotated[t, tyro.conf.arg(help=help)], default)
-        for name, (t, default, help) in ({**(extra or {})} | _COMMON).items()
-    ]
+    fields: list[Any] = [flag(name, *rest) for name, rest in ((extra or {}) | _COMMON).items()]
     for group, cls in GROUPS.items():
         options = option_flags(cls, without)
         if group == "threat":

@@ -14,6 +14,7 @@ from rich.console import Console
 from sora import data
 from sora._devices import pick_device
 from sora._files import plain
+from sora._ranks import rank, world
 from sora.attacks import create_all
 from sora.cli._evaluate_tables import attack_table, class_table, confusion_table, threat_table
 from sora.cli._parse import parse, parse_set
@@ -23,7 +24,7 @@ from sora.evaluation import BATCH, Evaluation, warnings_about
 from sora.evaluation.card import PROTOCOL, write_card
 from sora.evaluation.records import evaluate_into, full_record
 from sora.evaluation.subject import Subject, subject_of_run, subject_of_weights
-from sora.training.distributed import process_group, rank, world
+from sora.training.distributed import process_group
 
 Set = tyro.conf.UseAppendAction[tuple[str, ...]]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -130,8 +130,9 @@ class Method(nn.Module, ABC):
         with self._checking(model, x, y):
             noise = self.draw(x) if noise is None else (noise,) if isinstance(noise, Tensor) else noise
             batch = Inputs(x, y, noise, index, transform, loss_scale)
-            with self.attacking(bare(model), self.info.crafts_in_attack_mode):
-                crafted = self.craft(bare(model), batch)
+            network = bare(model)  # attack gradients are this process' own, not averaged over ranks
+            with self.attacking(network, self.info.crafts_in_attack_mode):
+                crafted = self.craft(network, batch)
             learned = self.learn(model, batch, crafted)
         return self.finish(batch, crafted, learned)
 
@@ -192,7 +193,7 @@ class Method(nn.Module, ABC):
 
     def attacking(self, model: nn.Module, active: bool = True) -> AbstractContextManager[None]:
         """The mode in which attack passes run, inside the block."""
-        return evaluating(model, active and self.hyper.attack_mode == "eval")
+        return evaluating(model) if active and self.hyper.attack_mode == "eval" else nullcontext()
 
     @contextmanager
     def _checking(self, model: nn.Module, x: Tensor, y: Tensor) -> Iterator[None]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sora._ranks import summed
+from sora._ranks import summed, world
 
 
 @contextmanager
@@ -32,16 +32,6 @@ def process_group(device: torch.device) -> Iterator[None]:
         yield
     finally:
         distributed.destroy_process_group()
-
-
-def rank() -> int:
-    """This process' number, 0 for one on its own."""
-    return distributed.get_rank() if distributed.is_initialized() else 0
-
-
-def world() -> int:
-    """How many processes train together."""
-    return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
 def wrap(model: nn.Module) -> nn.Module:

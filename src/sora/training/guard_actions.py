@@ -7,7 +7,6 @@ from typing import Any
 
 from sora import methods
 from sora.data import Batch
-from sora.methods import Method
 from sora.training.guard import Guard
 from sora.training.hooks import Hook
 from sora.training.run import Run
@@ -22,19 +21,11 @@ class GuardActions(Hook):
     def __init__(self) -> None:
         self.alarm = False
         """Whether an alarm was raised since the last log line."""
-        self.fallback: Method | None = None
 
     def start(self, run: Run) -> None:
-        """Keep the initial state to go back to; build the attack that `--guard pgd` falls back to."""
-        if run.settings.guard == "pgd":
-            self.fallback = methods.create("pgd-10", run.threat, align="final").to(run.device)
+        """Keep the initial state to go back to."""
         if _keeps_good_at(run, 0) and run.state.step == 0 and run.state.attempt == 0:
             run.save(good=True)
-
-    def before_step(self, run: Run, batch: Batch) -> None:
-        """Train on PGD while an alarm stands, if that is the action."""
-        if self.fallback is not None:
-            run.method = self.fallback if run.state.guard.alarmed else run.state.method
 
     def on_numbers(self, run: Run, step: int, numbers: dict[str, float]) -> None:
         """Update the guard; record and announce an alarm or its end."""
@@ -55,9 +46,13 @@ class GuardActions(Hook):
         run.console.warn(f"step {step} (epoch {place['epoch']}): {text} (PertAlign average {average:.2f})")
 
     def on_log(self, run: Run, line: dict[str, Any]) -> None:
-        """Return to the last good state where an alarm asks for it, and end there or try again."""
+        """Mark a good state; return to the last one where an alarm asks for it, and end or try again.
+
+        States are called good at log steps only: between them the guard has not seen the latest steps.
+        """
+        state, action = run.state, run.settings.guard
+        run.is_good = state.guard.healthy and (state.epoch_ends or _keeps_good_at(run, state.step))
         alarm, self.alarm = self.alarm, False
-        action = run.settings.guard
         if not alarm or action not in ("stop", "rollback"):
             return
         weights = go_back(run)
@@ -66,10 +61,17 @@ class GuardActions(Hook):
         else:
             try_again(run, weights)
 
-    def on_save_point(self, run: Run) -> None:
-        """Mark the state as good where the guard has seen all its steps, which is so at log steps."""
-        state = run.state
-        run.is_good = state.guard.healthy and (state.epoch_ends or _keeps_good_at(run, state.step))
+
+class PgdFallback(Hook):
+    """Trains on PGD while an alarm lasts (`--guard pgd`)."""
+
+    def start(self, run: Run) -> None:
+        """Build the attack to fall back to."""
+        self.fallback = methods.create("pgd-10", run.threat, align="final").to(run.device)
+
+    def before_step(self, run: Run, batch: Batch) -> None:
+        """Choose the method of this step."""
+        run.method = self.fallback if run.state.guard.alarmed else run.state.method
 
 
 def go_back(run: Run) -> str:

@@ -12,7 +12,8 @@ from torch import Tensor
 from sora.methods import StepOutput
 from sora.runs import LOGS, LogName, RunFolder
 from sora.training import distributed
-from sora.training.accumulate import NUMBERS
+
+NUMBERS = ("loss", "accuracy", "pert_align", "linearity", "step_size")  # of a step, in the order of the log
 
 
 class Journal:

@@ -15,7 +15,7 @@ from sora.errors import RunError
 from sora.settings import Resolved, Settings
 from sora.training import distributed
 from sora.training._allocator import keep_freed_memory
-from sora.training.guard_actions import GuardActions
+from sora.training.guard_actions import GuardActions, PgdFallback
 from sora.training.hooks import Hook
 from sora.training.periodic import Evaluations, Monitors, Snapshots
 from sora.training.result import TrainResult, hand_over
@@ -52,7 +52,7 @@ def train(
         stack.enter_context(distributed.process_group(device))
         run = Run(resolved, device, model, dataset, quiet)
         saving = stack.enter_context(Saving())
-        run.open(stack, [Monitors(), Snapshots(), Evaluations(), GuardActions(), saving, *hooks])
+        run.open(stack, [*own_hooks(run.settings), saving, *hooks])
         run.hooks.notify("start", run)
         run.meter.start()
         for batch in run.batches():
@@ -69,6 +69,13 @@ def train(
             run.hooks.notify("on_save_point", run)
         run.meter.stop()
         return hand_over(run)
+
+
+def own_hooks(settings: Settings) -> list[Hook]:
+    """What the trainer itself does around a step, in the order in which it must happen."""
+    monitors = [Monitors()] if settings.monitor else []
+    fallback = [PgdFallback()] if settings.guard == "pgd" else []
+    return [*monitors, Snapshots(), Evaluations(), GuardActions(), *fallback]
 
 
 def log(run: Run) -> None:

@@ -23,14 +23,13 @@ class Monitors(Hook):
     def start(self, run: Run) -> None:
         """Choose the images."""
         images = run.splits.watched
-        if run.settings.monitor:
-            chosen = stratified(images.labels, min(MONITORED, len(images)), seed=0)
-            self.x, self.y = next(images.subset(chosen).batches(MONITORED, run.device))
+        chosen = stratified(images.labels, min(MONITORED, len(images)), seed=0)
+        self.x, self.y = next(images.subset(chosen).batches(MONITORED, run.device))
 
     def after_step(self, run: Run, out: StepOutput) -> None:
         """Write the metrics beside the PertAlign of this very step."""
         settings = run.settings
-        if not settings.monitor or run.state.step % settings.monitor_every or not run.writes:
+        if run.state.step % settings.monitor_every or not run.writes:
             return
         with run.meter.paused():
             metrics = measure(run.state.model, self.x, self.y, run.threat, settings.monitor)
@@ -44,7 +43,6 @@ class Evaluations(Hook):
     def after_epoch(self, run: Run) -> None:
         """Evaluate the weights, and note whether they are the best so far on held-out images."""
         state, settings, place = run.state, run.settings, run.state.place()
-        run.is_best = False
         if not settings.eval_every or place["epoch"] % settings.eval_every:
             return
         with run.meter.paused():

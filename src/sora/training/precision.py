@@ -36,8 +36,3 @@ def at_precision(model: nn.Module, precision: str) -> nn.Module:
 def make_scaler(precision: str, device: torch.device) -> GradScaler:
     """Keeps float16 gradients from underflowing; does nothing in other formats."""
     return GradScaler(device.type, enabled=precision == "fp16")
-
-
-def loss_scale(scaler: GradScaler, device: torch.device) -> Tensor | None:
-    """The factor for both passes of a step, on the device; None where there is none."""
-    return scaler.scale(torch.ones((), device=device)) if scaler.is_enabled() else None

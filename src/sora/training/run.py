@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from sora import data, methods
+from sora._ranks import rank, world
 from sora._seeds import EPOCH, mix
 from sora.data import Batch, Dataset, Loader
 from sora.errors import RunError
@@ -49,7 +50,8 @@ class Run:
         self.resolved = _complete(resolved, device, model, dataset)
         self.settings = settings = self.resolved.settings
         self.device, self.folder = device, RunFolder(settings.folder())
-        self.writes = distributed.rank() == 0
+        self.rank, self.world = rank(), world()
+        self.writes = self.rank == 0
         """Whether this process writes files; the others only compute."""
         self.dataset = dataset or data.load(settings.dataset, settings.data_dir)
         self.splits = data.split(
@@ -59,9 +61,8 @@ class Run:
             limit_test=settings.limit_test,
         )
         augment = data.Augment.parse(settings.augment)
-        rank, world = distributed.rank(), distributed.world()
         self.loader = Loader(
-            self.splits.train, settings.batch_size, augment, settings.seed, device, rank, world
+            self.splits.train, settings.batch_size, augment, settings.seed, device, self.rank, self.world
         )
         self.total_steps = settings.epochs * len(self.loader)
         self.threat = settings.threat()
@@ -77,7 +78,7 @@ class Run:
         """Which weights are handed over: last, last_good or initial."""
         self.ended_early = False
         self.is_good = self.is_best = False
-        """What the guard and the evaluation say about the state of this step."""
+        """What the guard and the evaluation say about this step; false again after the save point."""
         title = f"{settings.method} on {settings.dataset}, seed {settings.seed}"
         self.console = Console(title, self.total_steps, settings.epochs, quiet or not self.writes)
         self.fingerprint = settings_hash(settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
-from sora.training import distributed
+from sora.training.distributed import any_rank
 from sora.training.hooks import Hook
 from sora.training.run import Run
 
@@ -47,14 +47,15 @@ class Saving(Hook):
         interrupted = self._interrupted(run)
         due = state.epoch_ends or run.is_good or (every and state.step % every == 0)
         if due or interrupted:
-            run.save(best=run.is_best and state.epoch_ends, good=run.is_good)
+            run.save(best=run.is_best, good=run.is_good)
+        run.is_best = run.is_good = False
         if interrupted:
             raise Interrupted(interrupted, state.step)
 
     def _interrupted(self, run: Run) -> int | None:
         """The signal to stop at. Several ranks must agree on it, and ask each other only at log steps."""
-        if distributed.world() == 1:
+        if run.world == 1:
             return self._received
         logged = run.state.step % run.settings.log_every == 0 or run.state.epoch_ends
-        received = logged and distributed.any_rank(self._received is not None, run.device)
+        received = logged and any_rank(self._received is not None, run.device)
         return self._received or signal.SIGTERM if received else None

@@ -10,6 +10,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from sora import methods
+from sora._ranks import world
 from sora._seeds import INIT, mix
 from sora.data import Augment, Dataset
 from sora.errors import UserError
@@ -17,7 +18,6 @@ from sora.models import fast_layout
 from sora.runs import build_network, describe_network, load_weights
 from sora.settings import Settings
 from sora.settings.fields import OptimisationSettings
-from sora.training import distributed
 from sora.training.precision import make_scaler
 from sora.training.state import State
 from sora.training.sync_bn import sync_batch_norm
@@ -32,7 +32,7 @@ def prepare_model(
     network = build_network(description) if given is None else given
     if settings.init:
         load_weights(network, settings.init)
-    if settings.sync_bn and distributed.world() > 1:
+    if settings.sync_bn and world() > 1:
         network = sync_batch_norm(network.to(device))
     return fast_layout(network.to(device)), description
 
@@ -45,7 +45,7 @@ def prepare_state(
     method = methods.create(settings.method, settings.threat(), **settings.method_options()).to(device)
     if settings.accumulate > 1 and method.updates > 1:
         raise UserError(f"accumulate must be 1 with {settings.method}, which replays whole batches")
-    if method.info.single_process and distributed.world() > 1:
+    if method.info.single_process and world() > 1:
         raise UserError(
             f"{settings.method} remembers the batches of a single process; train it with one process"
         )

@@ -1,15 +1,25 @@
-"""Training on one batch: as many weight updates as the method asks for."""
+"""Training on one batch: as many weight updates as the method asks for, each from the batch in parts.
+
+A batch that does not fit into memory at once is split (`accumulate`). Each part is a step of its own to the
+method: SORA's coefficient moves once per part. Losses are weighted by the parts' sizes, so the gradients add
+up to those of the batch's mean loss.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+
 import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from sora._seeds import STEP, mix
 from sora.data import Batch
 from sora.methods import StepOutput
-from sora.training import distributed, schedule
-from sora.training.accumulate import step_in_parts
-from sora.training.precision import loss_scale
+from sora.training import schedule
+from sora.training.distributed import any_rank
+from sora.training.journal import NUMBERS
 from sora.training.run import Run
 
 
@@ -17,19 +27,20 @@ def train_on(run: Run, batch: Batch) -> StepOutput:
     """Craft, learn and step the optimiser; the numbers of the last update stay on the device."""
     state, settings, method = run.state, run.settings, run.method
     # Seeded by position, so that a resumed run draws the same noise and nothing needs to be saved.
-    torch.manual_seed(mix(settings.seed, state.attempt, state.step, distributed.rank(), STEP))
+    torch.manual_seed(mix(settings.seed, state.attempt, state.step, run.rank, STEP))
     factor = schedule.eps_factor(settings, state.step, state.steps_per_epoch, at_least=state.warmup)
     method.threat = run.threat if factor == 1 else run.threat.scaled(factor)
     # The compiled step is made for one method and one eps.
-    usable = run.compiled_step is not None and method is state.method and factor == 1
-    step = run.compiled_step if usable and run.compiled_step is not None else method.step
+    compiled = run.compiled_step if method is state.method and factor == 1 else None
     updates = state.method.updates
     for replay in range(method.updates):
         update = state.step * updates + replay
         rate = schedule.apply(state.optimizer, settings, update, run.total_steps * updates)
-        scale = loss_scale(state.scaler, run.device)
-        out = step_in_parts(step, run.model, batch, settings.accumulate, scale)
-        if settings.on_nonfinite == "skip" and _nonfinite(out.loss, run.device):
+        # In float16 the loss of both passes is scaled, so that small gradients do not underflow.
+        ones = torch.ones((), device=run.device)
+        scale = state.scaler.scale(ones) if state.scaler.is_enabled() else None
+        out = step_in_parts(compiled or method.step, run.model, batch, settings.accumulate, scale)
+        if settings.on_nonfinite == "skip" and any_rank(not bool(out.loss.isfinite()), run.device):
             state.skipped += 1
         else:
             state.scaler.step(state.optimizer)
@@ -38,10 +49,54 @@ def train_on(run: Run, batch: Batch) -> StepOutput:
                 state.ema.update_parameters(state.model)
         state.optimizer.zero_grad(set_to_none=True)
     state.step += 1
-    state.images += len(batch.y) * distributed.world()
+    state.images += len(batch.y) * run.world
     run.journal.note(out, rate)
     return out
 
 
-def _nonfinite(loss: torch.Tensor, device: torch.device) -> bool:
-    return distributed.any_rank(not bool(loss.isfinite()), device)
+def step_in_parts(
+    step: Callable[..., StepOutput],
+    model: nn.Module,
+    batch: Batch,
+    parts: int,
+    loss_scale: Tensor | None,
+) -> StepOutput:
+    """Take `step` on each part; the numbers averaged over the batch, images and logits of the last part."""
+    if parts == 1:
+        known = {"index": batch.index, "transform": batch.transform}
+        return step(model, batch.x, batch.y, **known, loss_scale=loss_scale)
+    total = len(batch.y)
+    slices = list(_slices(total, parts))
+    weights = [(share.stop - share.start) / total for share in slices]
+    outs = []
+    for share, weight in zip(slices, weights, strict=True):
+        scale = loss_scale if weight == 1 else weight if loss_scale is None else weight * loss_scale
+        # DDP reduces once, with the last part's backward.
+        waits = isinstance(model, DistributedDataParallel) and share is not slices[-1]
+        with model.no_sync() if waits else nullcontext():  # type: ignore[operator]
+            out = step(
+                model,
+                batch.x[share],
+                batch.y[share],
+                index=batch.index[share],
+                transform=None if batch.transform is None else batch.transform[share],
+                loss_scale=scale,
+            )
+        outs.append(out)
+    return _average(outs, weights)
+
+
+def _average(outs: list[StepOutput], weights: list[float]) -> StepOutput:
+    def mean(values: list[Tensor]) -> Tensor:
+        return torch.stack([weight * value for weight, value in zip(weights, values, strict=True)]).sum(0)
+
+    numbers = {name: mean([getattr(out, name) for out in outs]) for name in NUMBERS}
+    extras = {name: mean([out.extras[name] for out in outs]) for name in outs[-1].extras}
+    return outs[-1]._replace(**numbers, extras=extras)
+
+
+def _slices(total: int, parts: int) -> Iterator[slice]:
+    """Equal parts as far as possible; none of a single image, which BatchNorm cannot train on."""
+    parts = max(1, min(parts, total // 2))
+    for part in range(parts):
+        yield slice(total * part // parts, total * (part + 1) // parts)
