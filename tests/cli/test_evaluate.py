@@ -147,7 +147,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
         ("--norms linf,l1", "unknown norm 'l1'"),
         ("--attacks clean,pdg10", "did you mean 'pgd10'"),
         ("--attcks clean", "did you mean '--attacks'"),
-        ("--limit 1000000", "1000000 were asked for"),
+        ("--limit 1000000", "1000000 were requested"),
         ("--batch-size 0", "batch size 0"),
         ("--dataset digts", "did you mean 'digits'"),
         ("--device gpu", "device 'gpu' is not here"),
