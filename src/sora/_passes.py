@@ -26,17 +26,11 @@ def bare(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def evaluating(model: nn.Module, active: bool = True) -> Iterator[None]:
-    """Evaluation mode inside the block; every module's own mode is restored, also after an exception.
-
-    Args:
-        model: The model; its sub-modules may be in different modes.
-        active: `False` leaves the model unchanged, so that a setting can be passed straight in.
-    """
-    modes = [(module, module.training) for module in model.modules()] if active else []
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block; every module's own mode is restored, also after an exception."""
+    modes = [(module, module.training) for module in model.modules()]
     try:
-        if active:
-            model.eval()
+        model.eval()
         yield
     finally:
         for module, training in modes:

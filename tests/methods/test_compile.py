@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from sora import methods
 from sora.errors import UserError
 from sora.methods import Crafted, Inputs, Learned, Method, compiled_step, create
+from sora.methods._compile import can_compile
 from sora.threat import Threat
 
 from .toys import LINF, batchnorm, images, two_layer
 
+pytestmark = pytest.mark.skipif(not can_compile(), reason="this torch cannot trace autograd in a graph")
 COMPILABLE = [name for name in methods.names() if methods.info(name).compilable]
 NUMBERS = ("loss", "accuracy", "pert_align", "linearity", "step_size", "x_adv", "logits")
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from sora import data, methods
 from sora._devices import device_name
 from sora.errors import UserError
+from sora.methods._compile import can_compile
 from sora.runs import RunFolder
 from sora.settings import Resolved, Settings
 from sora.training import setup, train
@@ -35,6 +36,7 @@ def largest_gap(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
+@pytest.mark.skipif(not can_compile(), reason="this torch cannot trace autograd in a graph")
 def test_compiled_training_is_eager_training_also_while_eps_grows(
     settings: BuildSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,11 @@ Gradients = list[Tensor | None]
 Core = Callable[[Tensor, Tensor, Noise, Scale], tuple[Crafted, Learned, Gradients]]
 
 
+def can_compile() -> bool:
+    """Whether this torch can trace autograd inside a graph, which older versions cannot."""
+    return hasattr(torch._dynamo.config, "trace_autograd_ops")
+
+
 def compiled_step(method: Method, model: nn.Module, **options: Any) -> Callable[..., StepOutput]:
     """A function that replaces `method.step` on this model.
 
@@ -37,6 +42,10 @@ def compiled_step(method: Method, model: nn.Module, **options: Any) -> Callable[
         raise UserError(f"--compile works with {able} in attack mode train; leave it out here")
     if distributed.is_available() and distributed.is_initialized():
         raise UserError("--compile works in one process: gradients inside a graph are not reduced over ranks")
+    if not can_compile():
+        raise UserError(
+            f"--compile needs torch 2.11 or newer, this is {torch.__version__}; leave it out here"
+        )
     checked: set[tuple[torch.Size, torch.dtype]] = set()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     core = torch.compile(_core(method, model, parameters), fullgraph=True, dynamic=False, **options)
