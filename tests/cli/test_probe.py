@@ -118,9 +118,10 @@ class TestUnfinished:
         self, unfinished: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         config = unfinished / "config.yaml"
-        config.write_text(config.read_text().replace("model: preactresnet18", "model: nobody.knows:it"))
+        text = config.read_text().replace("model: preactresnet18", "model: nobody.knows:it")
+        config.write_text(text.replace("mean: [0.0]", "mean: null").replace("std: [1.0]", "std: null"))
         assert main(["probe", "landscape", str(unfinished), "--at", "2"]) == 2
-        assert "repeat it: --model nobody.knows:it" in capsys.readouterr().err
+        assert "specify it again: --model nobody.knows:it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", [name for name in probes.names() if probes.info(name).needs_model])

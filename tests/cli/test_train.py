@@ -48,7 +48,7 @@ def test_table_has_accuracy_interval_and_n(sora, tiny, tmp_path) -> None:
         (["--limit-train", "100000"], ["100000"]),
         (["--norm", "l3"], ["--norm is 'l3'", "linf, l2"]),
         (["--guard", "shout"], ["off, warn, stop, rollback, pgd"]),
-        (["--device", "tpu9"], ["'tpu9' is not here"]),
+        (["--device", "tpu9"], ["'tpu9' is not available"]),
         (["--init", "nothing.safetensors"], ["'nothing.safetensors' does not exist"]),
         (["--config", "nothing.yaml"], ["'nothing.yaml' does not exist"]),
         (["--epochs"], ["--epochs"]),
@@ -124,9 +124,50 @@ def test_dry_run_prints_settings_and_writes_nothing(sora, tmp_path) -> None:
     import yaml
 
     done = sora("train", "--method", "n-fgsm", "--set", "n-fgsm.k=1", "--out", tmp_path / "a", "--dry-run")
-    table = yaml.safe_load(done.out)
-    assert (table["method"], table["set"]["n-fgsm.k"], table["eps"]) == ("n-fgsm", 1.0, "0.15")
+    threat = yaml.safe_load(done.out)["threat"]
+    assert (threat["method"], threat["set"]["n-fgsm.k"], threat["eps"]) == ("n-fgsm", 1.0, "0.15")
+    origins = {line.split(":")[0].strip(): line.partition("# ")[2] for line in done.out.splitlines()}
+    assert (origins["n-fgsm.k"], origins["eps"], origins["momentum"]) == ("flag", "recipe digits", "default")
     assert not (tmp_path / "a").exists()
+
+
+def test_dry_run_works_on_a_used_folder(sora, tiny, tmp_path) -> None:
+    assert sora("train", *tiny, "--out", tmp_path / "a", "--quiet").code == 0
+    before = files(tmp_path / "a")
+    assert sora("train", *tiny, "--out", tmp_path / "a", "--dry-run").code == 0
+    assert files(tmp_path / "a") == before
+
+
+@pytest.mark.parametrize("resume", [["--resume", "auto"], ["--resume=auto"], ["--resume"]])
+def test_resume_is_a_flag_in_every_form(resume, sora, tiny, tmp_path) -> None:
+    assert sora("train", *tiny, "--out", tmp_path / "a", "--quiet").code == 0
+    done = sora("train", "--out", tmp_path / "a", *resume)
+    assert (done.code, "finished" in done.err) == (0, True)
+
+
+def test_help_shows_groups_resume_and_recipe(sora) -> None:
+    done = sora("train", "--help")
+    assert done.code == 0
+    for text in (
+        "--resume",
+        "--recipe",
+        "--debug",
+        "data options",
+        "optimisation options",
+        "machine options",
+    ):
+        assert text in done.out
+
+
+def test_a_network_with_its_own_recipe_is_announced(sora, tmp_path) -> None:
+    flags = ["--dataset", "cifar10", "--model", "vit-small", "--out", tmp_path / "a", "--dry-run"]
+    done = sora("train", *flags)
+    assert "# recipe cifar10" in done.out
+    assert "optimizer: sgd" in done.out
+
+
+def test_the_recipe_is_printed(sora, tiny, tmp_path) -> None:
+    assert "recipe digits" in sora("train", *tiny, "--out", tmp_path / "a").err
 
 
 def test_the_sora_command_as_a_process(tmp_path) -> None:

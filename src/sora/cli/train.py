@@ -24,8 +24,6 @@ def run(argv: list[str]) -> int:
         return 0
     from sora.training import train
 
-    if not flags.verb.quiet and resolved.recipes:
-        print(f"recipe: {' + '.join(resolved.recipes)}", file=sys.stderr)
     result = train(resolved, quiet=flags.verb.quiet)
     if flags.verb.json:
         print(json.dumps(folder.read_summary(), indent=2))

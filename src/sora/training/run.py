@@ -88,6 +88,8 @@ class Run:
         """Create the folder or continue from its newest readable checkpoint; open the logs."""
         if self.writes:
             self.folder.checkpoints.remove_leftovers()
+        if self.resolved.recipes:
+            self.console.say(f"recipe {' + '.join(self.resolved.recipes)}")
         logs = self._restore_newest()
         if self.writes and not self.folder.exists():
             self.folder.write_config(self.resolved.stored())
