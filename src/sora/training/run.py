@@ -88,8 +88,6 @@ class Run:
         """Create the folder or continue from its newest readable checkpoint; open the logs."""
         if self.writes:
             self.folder.checkpoints.remove_leftovers()
-        if self.resolved.recipes:
-            self.console.say(f"recipe {' + '.join(self.resolved.recipes)}")
         logs = self._restore_newest()
         if self.writes and not self.folder.exists():
             self.folder.write_config(self.resolved.stored())
@@ -98,6 +96,8 @@ class Run:
         stack.enter_context(self.console)
         self.hooks = Hooks(list(hooks))
         self.state.model.train()
+        if self.resolved.recipes:
+            self.console.say(f"recipe {' + '.join(self.resolved.recipes)}")
 
     def _restore_newest(self) -> dict[str, int]:
         for path, content in self.folder.checkpoints.readable(self.fingerprint):
