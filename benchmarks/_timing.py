@@ -1,6 +1,6 @@
 """What the benchmarks share: training steps to time, interleaved timing, tables and JSON.
 
-Times are compared only as ratios of neighbours: every round runs each contestant once, in an order that
+Times are compared only as ratios of neighbours: every round runs each candidate once, in an order that
 rotates, and a ratio is the median over rounds of the quotient inside a round. So a machine that is slow for a
 while is slow for all of them. On a busy machine `--threads 1 --clock cpu` counts the processor time of this
 process alone, and the quotient of the minima is the steadier number.
@@ -96,17 +96,17 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
 
 
-def interleave(contestants: Mapping[str, Call], rounds: int, clock: str = "wall") -> dict[str, list[float]]:
-    """Seconds of each contestant in each round, after one call of each to warm up."""
-    names, now = list(contestants), CLOCKS[clock]
+def interleave(candidates: Mapping[str, Call], rounds: int, clock: str = "wall") -> dict[str, list[float]]:
+    """Seconds of each candidate in each round, after one call of each to warm up."""
+    names, now = list(candidates), CLOCKS[clock]
     times: dict[str, list[float]] = {name: [] for name in names}
-    for call in contestants.values():
+    for call in candidates.values():
         call()
     for turn in range(rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
             began = now()
-            contestants[name]()
+            candidates[name]()
             times[name].append(now() - began)
     return times
 
@@ -125,7 +125,7 @@ def ratio(times: Mapping[str, Sequence[float]], name: str, reference: str) -> di
 
 
 def relative(times: Mapping[str, Sequence[float]], reference: str) -> list[dict[str, Any]]:
-    """A row for each contestant: its median milliseconds and its ratio to the reference."""
+    """A row for each candidate: its median milliseconds and its ratio to the reference."""
     return [
         {"name": name, "ms": quartiles(values)[1] * 1e3, **ratio(times, name, reference)}
         for name, values in times.items()

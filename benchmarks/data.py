@@ -49,9 +49,9 @@ def main() -> None:
     trainer = Trainer.build(args.width, args.batch)
     batch = next(loaders[CIFAR].epoch(0))
     trainer.x, trainer.y = batch.x, batch.y  # as a loader lays them out
-    contestants = {name: making(loader) for name, loader in loaders.items()}
-    contestants["sora"] = trainer.step_of(trainer.method("sora"))
-    times = interleave(contestants, args.rounds, args.clock)
+    candidates = {name: making(loader) for name, loader in loaders.items()}
+    candidates["sora"] = trainer.step_of(trainer.method("sora"))
+    times = interleave(candidates, args.rounds, args.clock)
     rows = []
     for name in loaders:
         seconds = quartiles(times[name])[1] / BATCHES

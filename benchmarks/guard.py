@@ -2,11 +2,11 @@
 
     python benchmarks/guard.py [--width 16] [--batch 128] [--rounds 31] [--threads 1 --clock cpu]
 
-One step is timed with PertAlign computed as in every run, with the guard listening to it, and without
-PertAlign. The guard hears every step at once, as with `--log-every 1`, its dearest setting: a run brings the
+One step is timed with PertAlign computed as in every run, with the guard reading it, and without
+PertAlign. The guard reads every step at once, as with `--log-every 1`, the most expensive setting: a run brings the
 values of ten steps to the host in one transfer. Then whole runs of 30 steps are timed, with all that the loop
 does for a guard: lines of the log, and for `rollback` checkpoints to go back to, here three in 30 steps, in a
-run of the paper's length ten in 390. A monitor's look at as many images as a batch has is given in multiples
+run of the paper's length ten in 390. One measurement of a monitor on as many images as a batch has is given in multiples
 of one step.
 """
 
@@ -26,8 +26,8 @@ from sora.settings import Settings
 STEPS = 30
 
 
-def heard_step(trainer: Trainer, method: methods.Method, guard: sora.Guard | None) -> Call:
-    """One step; the guard hears its PertAlign."""
+def step_with_guard(trainer: Trainer, method: methods.Method, guard: sora.Guard | None) -> Call:
+    """One step, whose PertAlign the guard reads."""
 
     def run() -> None:
         value = method.step(trainer.model, trainer.x, trainer.y).pert_align
@@ -63,12 +63,12 @@ def main() -> None:
     trainer = Trainer.build(args.width, args.batch)
     result: dict[str, object] = {"width": args.width, "batch": args.batch}
     for name in ("fgsm", "sora"):
-        contestants = {
-            "guard off": heard_step(trainer, trainer.method(name), None),
-            "guard on": heard_step(trainer, trainer.method(name), sora.Guard()),
-            "PertAlign not computed": heard_step(trainer, trainer.method(name, observing=False), None),
+        candidates = {
+            "guard off": step_with_guard(trainer, trainer.method(name), None),
+            "guard on": step_with_guard(trainer, trainer.method(name), sora.Guard()),
+            "PertAlign not computed": step_with_guard(trainer, trainer.method(name, observing=False), None),
         }
-        rows = relative(interleave(contestants, args.rounds, args.clock), "guard off")
+        rows = relative(interleave(candidates, args.rounds, args.clock), "guard off")
         table(f"{name}: one step", rows)
         result[name] = rows
     with TemporaryDirectory() as place:
@@ -80,14 +80,14 @@ def main() -> None:
     table(f"fgsm: a run of {STEPS} steps by --guard", rows)
     result["runs"] = rows
     threat = sora.Linf(EPS)
-    looks: dict[str, Call] = {"step": trainer.step_of(trainer.method("fgsm"))}
+    measurements: dict[str, Call] = {"step": trainer.step_of(trainer.method("fgsm"))}
     for monitor in metrics.names():
-        looks[monitor] = lambda monitor=monitor: metrics.measure(  # type: ignore[misc]
+        measurements[monitor] = lambda monitor=monitor: metrics.measure(  # type: ignore[misc]
             trainer.model, trainer.x, trainer.y, threat, (monitor,)
         )
-    times = interleave(looks, max(3, args.rounds // 4), args.clock)
+    times = interleave(measurements, max(3, args.rounds // 4), args.clock)
     rows = [{"monitor": name, "steps": ratio(times, name, "step")["ratio"]} for name in metrics.names()]
-    table("one look, in FGSM steps", rows)
+    table("one measurement, in FGSM steps", rows)
     finish(args, "guard", {**result, "monitors": rows})
 
 

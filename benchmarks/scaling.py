@@ -21,7 +21,7 @@ from sora.training import distributed
 
 
 def sweep(what: str, values: list[int], base: dict[str, int], args: Any) -> list[dict[str, Any]]:
-    """Milliseconds a step and microseconds an image while one size changes."""
+    """Milliseconds per step and microseconds per image while one size changes."""
     steps: dict[str, Call] = {}
     for value in values:
         trainer = Trainer.build(**(base | {what: value}))
@@ -31,14 +31,14 @@ def sweep(what: str, values: list[int], base: dict[str, int], args: Any) -> list
     for value in values:
         seconds = quartiles(times[str(value)])[1]
         images = (base | {what: value})["batch"]
-        row = {what: value, "ms": 1e3 * seconds, "us an image": 1e6 * seconds / images}
+        row = {what: value, "ms": 1e3 * seconds, "us per image": 1e6 * seconds / images}
         rows.append(row | {"relative": ratio(times, str(value), str(values[0]))["ratio"]})
     table(f"SORA step against {what} (otherwise {base})", rows)
     return rows
 
 
 def worker(args: argparse.Namespace) -> None:
-    """One rank: steps on its share of the batch; rank 0 prints images a second."""
+    """One rank: steps on its share of the batch; rank 0 prints images per second."""
     device = pick_device("cpu")
     with distributed.process_group(device):
         world = _ranks.world()
@@ -81,10 +81,10 @@ def main() -> None:
             speeds[name].append(throughput(ranks, threads, args))
     reference = next(iter(setups))
     result["ranks"] = [
-        {"setup": name, "images a second": quartiles(found)[1], **ratio(speeds, name, reference)}
+        {"setup": name, "images per second": quartiles(found)[1], **ratio(speeds, name, reference)}
         for name, found in speeds.items()
     ]
-    table("the same 128 images a step", result["ranks"])
+    table("the same 128 images per step", result["ranks"])
     finish(args, "scaling", result)
 
 

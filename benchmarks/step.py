@@ -48,10 +48,10 @@ def main() -> None:
     trainer = Trainer.build(args.width, args.batch)
     others = methods.names() if args.all else FEW
     names = ["fgsm-rs", "sora", *(name for name in others if name not in ("fgsm-rs", "sora", "pgd"))]
-    contestants = {name: trainer.step_of(trainer.method(name)) for name in names}
+    candidates = {name: trainer.step_of(trainer.method(name)) for name in names}
     for name in ("fgsm-rs", "sora"):
-        contestants[f"{name}, observation off"] = trainer.step_of(trainer.method(name, observing=False))
-    times = interleave(contestants, args.rounds, args.clock)
+        candidates[f"{name}, observation off"] = trainer.step_of(trainer.method(name, observing=False))
+    times = interleave(candidates, args.rounds, args.clock)
     result = {
         "width": args.width,
         "batch": args.batch,

@@ -75,7 +75,7 @@ class Textbook:
         self.log.append((loss.item(), accuracy, aligned, c))
 
 
-def contestant(name: str, width: int, batch: int) -> Call:
+def candidate(name: str, width: int, batch: int) -> Call:
     if name == "textbook":
         return Textbook(width, batch).step
     trainer = Trainer.build(width, batch)
@@ -101,11 +101,11 @@ def main() -> None:
     else:
         args = start(parser)
     if args.only:
-        call = contestant(args.only, args.width, args.batch)
+        call = candidate(args.only, args.width, args.batch)
         print(quartiles(interleave({args.only: call}, args.rounds, args.clock)[args.only])[1])
         return
     sides = ("textbook", "sora")
-    times = interleave({n: contestant(n, args.width, args.batch) for n in sides}, args.rounds, args.clock)
+    times = interleave({n: candidate(n, args.width, args.batch) for n in sides}, args.rounds, args.clock)
     rows = [{"where": "one process, same allocator", **ratio(times, "textbook", "sora")}]
     if args.processes:
         own: dict[str, list[float]] = {name: [] for name in sides}
