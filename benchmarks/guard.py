@@ -2,12 +2,12 @@
 
     python benchmarks/guard.py [--width 16] [--batch 128] [--rounds 31] [--threads 1 --clock cpu]
 
-One step is timed with PertAlign computed as in every run, with the guard reading it, and without PertAlign. The
-guard reads every step at once, as with `--log-every 1`, the most expensive setting: by default a run brings the
-values of ten steps to the host in one transfer. Then whole runs of 30 steps are timed, with all that the loop
-does for a guard: lines of the log, and for `rollback` checkpoints to go back to, here three in 30 steps, in a
-run of the paper's length ten in 390. One measurement of a monitor, on as many images as a batch has, is given
-in multiples of one step.
+One step is timed with PertAlign computed as in every run, with the guard reading it, and without
+PertAlign. The guard reads every step at once, as with `--log-every 1`, the most expensive setting: by
+default a run brings the values of ten steps to the host in one transfer. Then whole runs of 30 steps are
+timed, with all that the loop does for a guard: lines of the log, and for `rollback` checkpoints to go
+back to, here three in 30 steps, in a run of the paper's length ten in 390. One measurement of a monitor,
+on as many images as a batch has, is given in multiples of one step.
 """
 
 from __future__ import annotations

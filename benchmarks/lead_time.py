@@ -4,10 +4,11 @@
     python benchmarks/lead_time.py RUN [RUN ...] [--around 60]
 
 Series are smoothed by the median of five measurements. The fall is the first measurement at which PGD-10
-accuracy on the held-out slice is half its best or less. Only `--around` steps before and after it count. A
-metric's level before is its median over the first ten of these measurements, its level after over the last ten
-(of logarithms for KL and ELLE, which have no range). It has reacted when it has gone a quarter of the way and
-stays there for three measurements, and turned when it has gone half of it. Positive leads come before the fall.
+accuracy on the held-out slice is half its best or less. Only `--around` steps before and after it count.
+A metric's level before is its median over the first ten of these measurements, its level after over the
+last ten (of logarithms for KL and ELLE, which have no range). It has reacted when it has gone a quarter
+of the way and stays there for three measurements, and turned when it has gone half of it. Positive leads
+come before the fall.
 """
 
 from __future__ import annotations

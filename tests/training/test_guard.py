@@ -1,4 +1,4 @@
-"""The alarm's rule: what each sequence of PertAlign values makes the guard say."""
+"""The alarm's rule: which events each sequence of PertAlign values causes."""
 
 from __future__ import annotations
 
@@ -12,78 +12,78 @@ import sora
 from sora.training import Guard
 
 
-def say(guard: Guard, values: list[float]) -> list[tuple[int, str]]:
-    """Every word that is not "ok", with the update's number."""
-    heard = [(number, guard.update(value)) for number, value in enumerate(values, start=1)]
-    return [(number, word) for number, word in heard if word != "ok"]
+def events(guard: Guard, values: list[float]) -> list[tuple[int, str]]:
+    """Every event but "ok", with the update's number."""
+    updates = [(number, guard.update(value)) for number, value in enumerate(values, start=1)]
+    return [(number, event) for number, event in updates if event != "ok"]
 
 
 class TestRule:
-    def test_silent_at_the_start_then_at_once(self) -> None:
-        assert say(Guard(), [0.0] * 60) == [(41, "alarm")]
+    def test_no_alarm_in_the_first_updates_then_at_once(self) -> None:
+        assert events(Guard(), [0.0] * 60) == [(41, "alarm")]
 
-    def test_a_slow_start_gets_time_to_climb_but_not_for_ever(self) -> None:
+    def test_a_slow_start_gets_time_to_climb_but_not_forever(self) -> None:
         climb = [0.006 * step for step in range(130)]  # 0.24 at update 41, over 0.40 from update 71 on
-        assert say(Guard(), climb) == []
-        assert say(Guard(), [0.25] * 150) == [(101, "alarm")]
-        assert say(Guard(), [0.19] * 150) == [(41, "alarm")]
+        assert events(Guard(), climb) == []
+        assert events(Guard(), [0.25] * 150) == [(101, "alarm")]
+        assert events(Guard(), [0.19] * 150) == [(41, "alarm")]
 
-    def test_a_calm_run_is_left_alone(self) -> None:
-        assert say(Guard(), [0.0] * 5 + [0.8] * 500) == []
+    def test_a_healthy_run_raises_no_alarm(self) -> None:
+        assert events(Guard(), [0.0] * 5 + [0.8] * 500) == []
 
-    def test_collapse_after_calm_is_heard_when_the_average_passes(self) -> None:
+    def test_a_collapse_is_detected_when_the_average_passes_the_threshold(self) -> None:
         late = math.ceil(math.log(0.30 / 0.8, 0.8))  # updates until 0.8 * 0.8^k < 0.30
-        assert say(Guard(), [0.8] * 100 + [0.0] * 50) == [(100 + late, "alarm")]
+        assert events(Guard(), [0.8] * 100 + [0.0] * 50) == [(100 + late, "alarm")]
 
     def test_recovery_and_second_collapse(self) -> None:
-        words = say(Guard(), [0.8] * 50 + [0.0] * 30 + [0.8] * 60 + [0.0] * 30)
-        assert [word for _, word in words] == ["alarm", "recovered", "alarm"]
+        found = events(Guard(), [0.8] * 50 + [0.0] * 30 + [0.8] * 60 + [0.0] * 30)
+        assert [event for _, event in found] == ["alarm", "recovered", "alarm"]
 
-    def test_an_alarm_lasts_at_least_so_long(self) -> None:
-        (_, alarm), (last, recovered) = say(Guard(min_batches=20), [0.0] * 41 + [1.0] * 60)
+    def test_an_alarm_lasts_at_least_min_batches(self) -> None:
+        (_, alarm), (last, recovered) = events(Guard(min_batches=20), [0.0] * 41 + [1.0] * 60)
         assert (alarm, recovered, last) == ("alarm", "recovered", 61)
 
     def test_between_the_thresholds_nothing_changes(self) -> None:
         guard = Guard()
-        say(guard, [0.8] * 60)
-        assert say(guard, [0.35] * 200) == []  # under clear, over start: no flicker
+        events(guard, [0.8] * 60)
+        assert events(guard, [0.35] * 200) == []  # under clear, over start: no flicker
         assert not guard.healthy
         assert not guard.alarmed
 
-    def test_nan_says_nothing(self) -> None:
+    def test_nan_is_ignored(self) -> None:
         one, other = Guard(), Guard()
         values = [0.8] * 50 + [0.0] * 40
-        say(one, values)
-        say(other, [v for value in values for v in (value, math.nan)])
+        events(one, values)
+        events(other, [v for value in values for v in (value, math.nan)])
         assert one == other
 
     def test_extreme_thresholds(self) -> None:
-        assert say(Guard(start=-2, clear=-1.5), [-1.0] * 200) == []
-        assert say(Guard(start=1.1, clear=1.2, silent=1, early=0), [1.0] * 200) == [(2, "alarm")]
+        assert events(Guard(start=-2, clear=-1.5), [-1.0] * 200) == []
+        assert events(Guard(start=1.1, clear=1.2, silent=1, early=0), [1.0] * 200) == [(2, "alarm")]
 
     def test_healthy_only_past_the_silence_and_above_the_clear_threshold(self) -> None:
         guard = Guard()
-        say(guard, [0.9] * 39)
+        events(guard, [0.9] * 39)
         assert not guard.healthy
         guard.update(0.9)
         assert guard.healthy
         assert guard.was_healthy
-        say(guard, [0.0] * 30)
+        events(guard, [0.0] * 30)
         assert not guard.healthy
         assert guard.was_healthy
 
     @given(st.lists(st.floats(-1, 1) | st.just(math.nan), max_size=200), st.integers(0, 200))
-    def test_a_copy_by_state_dict_goes_on_alike(self, values: list[float], cut: int) -> None:
+    def test_a_copy_by_state_dict_continues_alike(self, values: list[float], cut: int) -> None:
         one, other = Guard(), Guard()
-        say(one, values[:cut])
+        events(one, values[:cut])
         other.load_state_dict(json.loads(json.dumps(one.state_dict())))
-        assert say(one, values[cut:]) == say(other, values[cut:])
+        assert events(one, values[cut:]) == events(other, values[cut:])
 
     @given(st.lists(st.floats(-1, 1), min_size=1, max_size=300))
-    def test_words_alternate_and_never_come_in_the_silence(self, values: list[float]) -> None:
-        words = say(Guard(), values)
-        assert all(number > 40 for number, _ in words)
-        assert [word for _, word in words] == (["alarm", "recovered"] * len(words))[: len(words)]
+    def test_events_alternate_and_never_come_in_the_first_updates(self, values: list[float]) -> None:
+        found = events(Guard(), values)
+        assert all(number > 40 for number, _ in found)
+        assert [event for _, event in found] == (["alarm", "recovered"] * len(found))[: len(found)]
 
     def test_public_name(self) -> None:
         assert sora.Guard is Guard
