@@ -74,7 +74,7 @@ def run_python(code: str) -> str:
 
 
 def test_import_sora_needs_torch_numpy_and_safetensors_alone() -> None:
-    code = "import sys, json, sora; sora.Linf, sora.methods, sora.models, sora.curvature;"
+    code = "import sys, json, sora; sora.Linf, sora.methods, sora.models, sora.curvature, sora.Guard;"
     code += "print(json.dumps(list(sys.modules)))"
     roots = {name.split(".")[0] for name in json.loads(run_python(code))}
     heavy = {"rich", "tyro", "sklearn", "matplotlib", "plotly", "yaml", "pyautoattack", "jinja2", "PIL"}
