@@ -23,7 +23,7 @@ from sora.settings.files import ConfigFile, parse_config, read_config_file, to_y
 from sora.settings.names import is_custom, is_given
 from sora.settings.recipes import Recipe
 
-DEFAULT = "default"
+DEFAULT, STORED = "default", "stored run"  # origins of values
 
 
 class Layer(NamedTuple):
@@ -77,7 +77,7 @@ class Request:
         """The settings of a new run, or with `stored` of one that is resumed."""
         method = self.wanted(stored).get("method", "sora")
         chosen = [] if stored is not None else self._recipes()
-        base = [Layer("stored run", parse_config(stored, "config.yaml").values)] if stored is not None else []
+        base = [Layer(STORED, parse_config(stored, STORED).values)] if stored is not None else []
         recipe_layers = self._recipe_layers(chosen, method)
         values, origins = _merge([*base, *recipe_layers, *self._own_layers(method)], method)
         settings = Settings.build(values)
@@ -93,7 +93,7 @@ class Request:
 
     def wanted(self, stored: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """What is asked for explicitly or in the file, over a stored run; recipes depend on it."""
-        base = parse_config(stored, "config.yaml").values if stored is not None else {}
+        base = parse_config(stored, STORED).values if stored is not None else {}
         return {**base, **self._file.values, **self.given}
 
     @property
@@ -204,6 +204,6 @@ def _refuse_radius_of_another_norm(
 
 def differences(stored: Mapping[str, Any], settings: Settings) -> list[str]:
     """What a resumed run may not change but does, in words."""
-    old, new = parse_config(stored, "config.yaml").values, settings.flat()
+    old, new = parse_config(stored, STORED).values, settings.flat()
     changed = [key for key in new if key not in MAY_CHANGE and key in old and old[key] != new[key]]
     return [f"{key} {old[key]!r} -> {new[key]!r}" for key in changed]
