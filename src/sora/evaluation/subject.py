@@ -18,7 +18,18 @@ from sora.runs import RunFolder, build_network, describe_network, load, load_wei
 from sora.settings import Request, Settings
 from sora.threat import Threat, threat
 
-_TRAINING = ("method", "norm", "eps", "epochs", "batch_size", "optimizer", "lr", "schedule", "augment")
+_TRAINING = (
+    "method",
+    "norm",
+    "eps",
+    "epochs",
+    "batch_size",
+    "optimizer",
+    "lr",
+    "schedule",
+    "augment",
+    "guard",
+)
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,9 @@ class Subject:
         training |= settings.set | {
             key: self.summary.get(key) for key in ("n_train", "train_seconds", "weights")
         }
+        changes = [event.get("changed") for event in self.summary.get("co", {}).get("events", [])]
+        if any(changes):
+            training["changed by the guard"] = list(filter(None, changes))
         name = f"{settings.method} {settings.model} {settings.dataset}"
         return ModelFacts(name, settings.model, self.dataset.name, self.load_code, training)
 

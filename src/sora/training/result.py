@@ -58,6 +58,11 @@ def summarize(run: Run, evaluation: Evaluation) -> dict[str, Any]:
         "weights": run.weights,
         **evaluation.record(),
         "pert_align": {"last": mean(state.recent), "min": state.guard.lowest},
-        "co": {"detected": bool(state.events), "verdict": evaluation.verdict, "events": state.events},
+        "co": {
+            "detected": bool(state.events),
+            "verdict": evaluation.verdict,
+            "guard": settings.guard,
+            "events": state.events,
+        },
         "skipped_updates": state.skipped,
     }
