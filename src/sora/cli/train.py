@@ -9,6 +9,7 @@ from sora.cli._settings import parse_run_flags
 from sora.cli._tables import print_summary
 from sora.runs import RunFolder
 from sora.runs.resume import settle
+from sora.settings import Resolved, recipes
 
 
 def run(argv: list[str]) -> int:
@@ -25,10 +26,21 @@ def run(argv: list[str]) -> int:
     from sora.training import train
 
     if not flags.verb.quiet and resolved.recipes:
-        print(f"recipe: {' + '.join(resolved.recipes)}", file=sys.stderr)
+        print(recipe_line(resolved), file=sys.stderr)
     result = train(resolved, quiet=flags.verb.quiet)
     if flags.verb.json:
         print(json.dumps(folder.read_summary(), indent=2))
     elif not flags.verb.quiet:
         print_summary(result.summary, folder.path)
     return 0
+
+
+def recipe_line(resolved: Resolved) -> str:
+    """The recipes in use; says so if they were made for another network than the one that is trained."""
+    line = f"recipe: {' + '.join(resolved.recipes)}"
+    networks = [recipes.read(name).values.get("model") for name in resolved.recipes]
+    meant = next((model for model in reversed(networks) if model), resolved.settings.model)
+    if meant == resolved.settings.model:
+        return line
+    hint = "; --recipe vit-adamw is for transformers" if resolved.settings.model.startswith("vit") else ""
+    return f"{line} (made for {meant}, not for {resolved.settings.model}{hint})"
