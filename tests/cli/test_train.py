@@ -50,7 +50,7 @@ def test_table_has_accuracy_interval_and_n(sora, tiny, tmp_path) -> None:
         (["--norm", "l3"], ["--norm is 'l3'", "linf, l2"]),
         (["--guard", "rolback"], ["did you mean 'rollback'"]),
         (["--guard", "shout"], ["off, warn, stop, rollback, pgd"]),
-        (["--device", "tpu9"], ["'tpu9' is not here"]),
+        (["--device", "tpu9"], ["'tpu9' is not available"]),
         (["--init", "nothing.safetensors"], ["'nothing.safetensors' does not exist"]),
         (["--config", "nothing.yaml"], ["'nothing.yaml' does not exist"]),
         (["--epochs"], ["--epochs"]),

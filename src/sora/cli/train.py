@@ -10,6 +10,8 @@ from sora.cli._tables import print_summary
 from sora.runs import RunFolder
 from sora.runs.resume import settle
 from sora.settings import Resolved, recipes
+from sora.training import Hook, train
+from sora.training.run import Run
 
 
 def run(argv: list[str]) -> int:
@@ -23,16 +25,24 @@ def run(argv: list[str]) -> int:
     if folder.is_finished():
         print(f"sora: the run in {folder.path} is finished; nothing to do", file=sys.stderr)
         return 0
-    from sora.training import train
-
-    if not flags.verb.quiet and resolved.recipes:
-        print(recipe_line(resolved), file=sys.stderr)
-    result = train(resolved, quiet=flags.verb.quiet)
+    result = train(resolved, hooks=[PrintRecipe(resolved)], quiet=flags.verb.quiet)
     if flags.verb.json:
         print(json.dumps(folder.read_summary(), indent=2))
     elif not flags.verb.quiet:
         print_summary(result.summary, folder.path)
     return 0
+
+
+class PrintRecipe(Hook):
+    """Says which recipe is used, once everything that a user may have got wrong has been checked."""
+
+    def __init__(self, resolved: Resolved) -> None:
+        self.resolved = resolved
+
+    def start(self, run: Run) -> None:
+        """Print one line."""
+        if self.resolved.recipes:
+            run.console.say(recipe_line(self.resolved))
 
 
 def recipe_line(resolved: Resolved) -> str:
