@@ -127,7 +127,8 @@ def test_dry_run_prints_settings_and_writes_nothing(sora, tmp_path) -> None:
 
     done = sora("train", "--method", "n-fgsm", "--set", "n-fgsm.k=1", "--out", tmp_path / "a", "--dry-run")
     table = yaml.safe_load(done.out)
-    assert (table["method"], table["set"]["n-fgsm.k"], table["eps"]) == ("n-fgsm", 1.0, "0.15")
+    threat = table["threat"]
+    assert (threat["method"], threat["set"]["n-fgsm.k"], threat["eps"]) == ("n-fgsm", 1.0, "0.15")
     assert not (tmp_path / "a").exists()
 
 

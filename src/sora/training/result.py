@@ -25,9 +25,15 @@ class TrainResult(Evaluation):
 def hand_over(run: Run) -> TrainResult:
     """Evaluate the final weights on the test set, for the first and only time, and write the result."""
     run.average_buffers()
-    evaluation = evaluate(
-        run.state.evaluated, run.splits.test, run.threat, run.settings.attacks, device=run.device
-    )
+    with run.console.paused(), run.interruptible():
+        evaluation = evaluate(
+            run.state.evaluated,
+            run.splits.test,
+            run.threat,
+            run.settings.attacks,
+            device=run.device,
+            progress=run.console.visible,
+        )
     summary = summarize(run, evaluation)
     if run.writes:
         about = {"weights": run.weights, "data": describe_data(run.dataset), "versions": versions()}
