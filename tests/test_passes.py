@@ -31,7 +31,7 @@ def test_ascent_repeats_projected_steps_and_returns_the_first_gradients(threat: 
         (gradient,) = torch.autograd.grad(margin(model(leaf)), leaf)
         gradients.append(gradient)
         at = threat.inside(x, at - x + 0.05 * threat.direction(gradient))
-    last, kept = ascend(margin, model, x, start, threat, 3, 0.05, keep=2)
+    last, kept, _ = ascend(margin, model, x, start, threat, 3, 0.05, keep=2)
     torch.testing.assert_close(last, at)
     torch.testing.assert_close(kept, gradients[:2])
     assert ascend(margin, model, x, start, threat, 3, 0.05)[1] == []
@@ -39,7 +39,7 @@ def test_ascent_repeats_projected_steps_and_returns_the_first_gradients(threat: 
 
 def test_ascent_increases_the_loss_and_leaves_no_gradient() -> None:
     model, x = network(), torch.rand(4, 6, dtype=torch.float64)
-    last, _ = ascend(margin, model, x, x, Linf(0.1), 10, 0.025)
+    last = ascend(margin, model, x, x, Linf(0.1), 10, 0.025).x_adv
     assert margin(model(last)) > margin(model(x))
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not last.requires_grad

@@ -37,7 +37,8 @@ def check_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
 def check_logits(logits: Tensor, y: Tensor) -> None:
     """Raise if a model's output does not match the labels; warn if it looks like probabilities."""
     if not isinstance(logits, Tensor) or logits.dim() != 2:
-        raise UserError("the model must return logits of shape (batch, classes)")
+        what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise UserError(f"the model returns {what}; it must return logits of shape (batch, classes)")
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= logits.shape[1]:
         raise UserError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -86,6 +87,14 @@ def gradient_of(
         return unscaled(gradient, loss_scale), logits.detach()
 
 
+class Ascent(NamedTuple):
+    """The last iterate, the first few gradients, and the logits at the start (None without any step)."""
+
+    x_adv: Tensor
+    gradients: list[Tensor]
+    start_logits: Tensor | None
+
+
 def ascend(
     loss: Loss,
     model: nn.Module,
@@ -97,8 +106,8 @@ def ascend(
     *,
     loss_scale: Scale = None,
     keep: int = 0,
-) -> tuple[Tensor, list[Tensor]]:
-    """Projected gradient ascent on a loss of the logits: the last iterate, and the first `keep` gradients.
+) -> Ascent:
+    """Projected gradient ascent on a loss of the logits.
 
     Args:
         loss: From logits to the scalar to increase.
@@ -111,10 +120,11 @@ def ascend(
         loss_scale: Factor on the loss, for float16; gradients are divided by it again.
         keep: How many gradients to return; keeping all would only hold memory.
     """
-    at, gradients = start, list[Tensor]()
+    at, gradients, start_logits = start, list[Tensor](), None
     for step in range(steps):
-        gradient, _ = gradient_of(loss, model, at, loss_scale)
+        gradient, logits = gradient_of(loss, model, at, loss_scale)
+        start_logits = logits if step == 0 else start_logits
         if step < keep:
             gradients.append(gradient)
         at = threat.projected_step(x, at - x, gradient, length)
-    return at, gradients
+    return Ascent(at, gradients, start_logits)

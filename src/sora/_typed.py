@@ -12,7 +12,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from sora.errors import UserError, unknown
+from sora.errors import UserError, not_allowed, unknown
 
 T = TypeVar("T", bound="Options")
 
@@ -57,7 +57,7 @@ def coerce(name: str, value: Any, hint: Any) -> Any:
     if origin is Literal:
         if value in args:
             return value
-        raise UserError(f"{name} is {value!r}; allowed: {', '.join(map(str, args))}")
+        raise not_allowed(name, value, args)
     if origin is tuple:
         items = value.split(",") if isinstance(value, str) else value
         if not isinstance(items, (list, tuple)):

@@ -19,7 +19,15 @@ class RunError(RuntimeError):
 
 def unknown(kind: str, name: str, allowed: Iterable[str]) -> UserError:
     """The error for a name that does not exist, with the nearest one that does."""
-    options = sorted(allowed)
-    near = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
+    return UserError(f"unknown {kind} {name!r}; {_allowed(name, sorted(allowed))}")
+
+
+def not_allowed(what: str, value: object, allowed: Iterable[object]) -> UserError:
+    """The error for a value that is none of the fixed choices, with the nearest one."""
+    return UserError(f"{what} is {value!r}; {_allowed(str(value), [str(choice) for choice in allowed])}")
+
+
+def _allowed(given: str, choices: list[str]) -> str:
+    near = difflib.get_close_matches(given, choices, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return UserError(f"unknown {kind} {name!r}; {hint}allowed: {', '.join(options)}")
+    return f"{hint}allowed: {', '.join(choices)}"

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import subprocess
 import sys
 import time
@@ -93,3 +94,23 @@ def test_a_grid_told_to_stop_takes_its_runs_with_it(tmp_path) -> None:
     size = metrics.stat().st_size
     time.sleep(1.0)
     assert metrics.stat().st_size == size  # and nobody trains on
+
+
+def test_piped_output_has_a_line_per_epoch_and_per_finished_run(compared) -> None:
+    done, _, _ = compared
+    lines = done.err.splitlines()
+    for name in ("fgsm-s0", "pgd-2-s1", "sora-s1"):
+        assert any(line.startswith(f"{name}: epoch 2/2  loss") for line in lines), done.err
+        assert any(line.startswith(f"{name}: done (") for line in lines), done.err
+    assert any(line.endswith("(6 of 6)") for line in lines)
+
+
+def test_bars_move_to_the_end_on_a_terminal(sora, tiny, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    done = sora("compare", *tiny, "--methods", "fgsm,sora", "--out", tmp_path / "c")
+    assert done.code == 0, done.err
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", done.err)
+    for name in ("fgsm-s0", "sora-s0"):
+        assert f"{name}: done" in plain
+        assert re.search(rf"{name} .*100 %", plain)

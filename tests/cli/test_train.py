@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 
@@ -47,6 +48,7 @@ def test_table_has_accuracy_interval_and_n(sora, tiny, tmp_path) -> None:
         (["--batch-size", "100000"], ["100000", "training images"]),
         (["--limit-train", "100000"], ["100000"]),
         (["--norm", "l3"], ["--norm is 'l3'", "linf, l2"]),
+        (["--guard", "rolback"], ["did you mean 'rollback'"]),
         (["--guard", "shout"], ["off, warn, stop, rollback, pgd"]),
         (["--device", "tpu9"], ["'tpu9' is not available"]),
         (["--init", "nothing.safetensors"], ["'nothing.safetensors' does not exist"]),
@@ -177,3 +179,54 @@ def test_the_sora_command_as_a_process(tmp_path) -> None:
     assert done.stdout == ""
     assert done.stderr.startswith("sora: unknown method 'sroa'")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_recipe_of_another_network_is_said(sora, tmp_path) -> None:
+    flags = ["--epochs", "1", "--limit-train", "32", "--limit-test", "20", "--holdout", "0", "--threads", "1"]
+    flags += ["--eval-every", "0", "--attacks", "clean", "--batch-size", "16"]
+    vit = ["--model", "vit-small", "--set", "model.depth=1", "--width", "12"]
+    done = sora("train", *flags, *vit, "--out", tmp_path / "a")
+    assert done.code == 0, done.err
+    assert "no verdict" in done.out  # neither FGSM nor PGD-10 was run
+    assert "recipe: digits (made for preactresnet18, not for vit-small; --recipe vit-adamw" in done.err
+
+
+def test_mistakes_come_before_a_used_folder_and_a_dry_run_works_on_one(sora, tiny, tmp_path) -> None:
+    sora("train", *tiny, "--epochs", "1", "--attacks", "clean", "--out", tmp_path / "a", "--quiet")
+    wrong = sora("train", *tiny, "--out", tmp_path / "a", "--method", "sroa")
+    assert (wrong.code, "did you mean 'sora'" in wrong.err) == (2, True)
+    dry = sora("train", *tiny, "--out", tmp_path / "a", "--dry-run")
+    assert (dry.code, "batch_size: 32" in dry.out) == (0, True)
+
+
+def test_help_explains_resume_and_debug(sora) -> None:
+    done = sora("train", "--help")
+    assert "--resume" in done.out
+    assert "--debug" in done.out
+    assert "--debug" in sora("--help").out
+
+
+def test_a_resumed_run_says_from_which_step(sora, tiny, tmp_path) -> None:
+    sora("train", *tiny, "--out", tmp_path / "a", "--quiet")
+    (tmp_path / "a" / "summary.json").unlink()
+    done = sora("train", "--out", tmp_path / "a", "--resume")
+    assert done.code == 0, done.err
+    assert "resuming from step 4" in done.err
+
+
+def test_a_run_on_relative_data_is_evaluated_from_another_folder(sora, tiny, tmp_path, monkeypatch) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {f"{split}_images": rng.integers(0, 256, (40, 8, 8, 1), np.uint8) for split in ("train", "test")}
+    labels = {f"{split}_labels": np.arange(40) % 10 for split in ("train", "test")}
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    np.savez("mine.npz", **arrays, **labels)
+    flags = ["--dataset", "npz:mine.npz", "--data-dir", "cache", "--limit-train", "20", "--limit-test", "10"]
+    flags += ["--holdout", "10", "--epochs", "1", "--attacks", "clean", "--batch-size", "16"]
+    done = sora("train", *tiny, *flags, "--out", tmp_path / "a", "--quiet")
+    assert done.code == 0, done.err
+    monkeypatch.chdir(tmp_path / "there")
+    done = sora("evaluate", tmp_path / "a", "--attacks", "clean", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)[0]["dataset"] == "npz:mine.npz"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -7,9 +8,16 @@ import numpy as np
 import pytest
 
 from sora import data
+from sora.data.sources import imagenet100
 from sora.errors import UserError
 from tests.data import formats
 from tests.data.helpers import pixels
+
+
+@pytest.fixture
+def three_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A set of three classes is complete: decoding a hundred would take too long here."""
+    monkeypatch.setattr(imagenet100, "CLASSES", 3)
 
 
 def _photos(classes: int, n: int) -> dict[tuple[int, int], bytes]:
@@ -30,6 +38,7 @@ def _check_imagenet100(found: data.Dataset) -> None:
     assert np.allclose(pixels(found.test).mean((1, 2, 3)) // 30, found.test.labels.numpy())
 
 
+@pytest.mark.usefixtures("three_classes")
 def test_imagenet100_from_class_folders(tmp_path: Path) -> None:
     for (c, i), photo in _photos(3, 6).items():
         file = tmp_path / "tree" / ("train" if i < 4 else "val") / f"n0000000{c}" / f"x_{i}.JPEG"
@@ -43,6 +52,7 @@ def test_imagenet100_from_class_folders(tmp_path: Path) -> None:
     assert parts.holdout.images.shape[1:] == (224, 224, 3)
 
 
+@pytest.mark.usefixtures("three_classes")
 @pytest.mark.parametrize("names", ["class label", "text"])
 def test_imagenet100_from_parquet(tmp_path: Path, names: str) -> None:
     pa = pytest.importorskip("pyarrow")
@@ -102,3 +112,24 @@ def test_parquet_files_of_something_else(tmp_path: Path, content: str) -> None:
 def test_imagenet100_cannot_be_fetched() -> None:
     with pytest.raises(UserError, match=r"cannot be fetched.*--from FILE_OR_DIR.*parquet"):
         data.get("imagenet100")
+
+
+@pytest.mark.parametrize("form", ["folders", "parquet"])
+def test_another_number_of_classes_is_refused_before_anything_is_decoded(tmp_path: Path, form: str) -> None:
+    source = tmp_path / "hf"
+    if form == "parquet":
+        pa = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        source.mkdir()
+        for split in ("train", "test"):
+            images = [{"bytes": b"no image", "path": None}] * 4
+            table = pa.table({"image": images, "label": [0, 1, 2, 3]})
+            parquet.write_table(table, source / f"{split}-00000-of-00001.parquet")
+    else:
+        for split, c in itertools.product(("train", "val"), range(4)):
+            file = source / split / f"n{c}" / "x.JPEG"
+            file.parent.mkdir(parents=True)
+            file.write_bytes(b"no image")
+    with pytest.raises(UserError, match="has 4 classes, imagenet100 has 100"):
+        data.get("imagenet100", root=tmp_path / "root", given=source)

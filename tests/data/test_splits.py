@@ -254,3 +254,18 @@ def test_data_root(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     assert data.data_root().as_posix().endswith("/from/environment")
     monkeypatch.delenv("SORA_DATA")
     assert data.data_root().name == "sora"
+
+
+def test_a_limit_shrinks_the_default_held_out_slice_in_proportion_and_keeps_the_training_images() -> None:
+    dataset = data.load("digits")
+    whole, fixed = data.split(dataset), data.split(dataset, holdout=180, limit_train=400)
+    limited = data.split(dataset, limit_train=400)
+    assert len(whole.holdout) == 180
+    assert len(fixed.holdout) == 180  # asked for
+    assert len(limited.holdout) == round(180 * 400 / len(whole.train))
+    assert limited.train.rows is not None
+    assert fixed.train.rows is not None
+    assert torch.equal(limited.train.rows, fixed.train.rows)
+    held = {split: set(parts.holdout.rows.tolist()) for split, parts in (("all", whole), ("few", limited))}
+    assert held["few"] < held["all"]
+    assert len(data.split(dataset, limit_train=20).holdout) == 10  # one per class at least

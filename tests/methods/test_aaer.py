@@ -106,13 +106,14 @@ def test_the_long_schedule_ramps_the_regulariser_up_over_epochs() -> None:
     model, x, y, eta = mixed()
     method = create("aaer", WIDE, ramp_epochs=20)
     losses = {}
-    for epoch in (5, 20, 30):
+    for epoch in (1, 6, 21, 30):
         method.begin_epoch(epoch)
         losses[epoch] = run(method, model, x, y, noise=eta)[0].loss.item()
     plain = run(create("aaer", WIDE, lambda1=0), model, x, y, noise=eta)[0].loss.item()
     full = run(create("aaer", WIDE), model, x, y, noise=eta)[0].loss.item()
-    assert losses[20] == losses[30] == full
-    assert losses[5] - plain == pytest.approx((full - plain) / 4)
+    assert losses[1] == plain  # the authors count epochs from 0
+    assert losses[6] - plain == pytest.approx((full - plain) / 4)
+    assert losses[21] == losses[30] == full
 
 
 def test_each_variant_has_its_own_defaults() -> None:

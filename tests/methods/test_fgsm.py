@@ -41,3 +41,11 @@ def test_step_scales_with_eps_through_alpha() -> None:
     half, _ = run(create("fgsm", LINF, alpha=0.5), model, x, y)
     small, _ = run(create("fgsm", LINF.scaled(0.5)), model, x, y)
     assert torch.equal(half.x_adv, small.x_adv)
+
+
+def test_a_step_longer_than_eps_is_clipped_to_the_ball() -> None:
+    model, (x, y) = two_layer(), images()
+    for norm, threat in BALLS.items():
+        long, plain = (run(create("fgsm", threat, alpha=alpha), model, x, y)[0] for alpha in (2.0, 1.0))
+        assert (threat.size(long.x_adv - x) <= threat.eps + 1e-9).all(), norm
+        torch.testing.assert_close(long.x_adv, plain.x_adv, rtol=0, atol=1e-9)

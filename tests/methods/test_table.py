@@ -54,7 +54,7 @@ ROWS = {  # a method's name, and after a space a variant of it
     "pgd": Row(11),
     "pgd-2": Row(3),
     "pgd-10": Row(11),
-    "trades": Row(13),
+    "trades": Row(14),
     "fgsm-ckpt": Row(4),
     "fgsm-ckpt 1": Row(2, hyper={"checkpoints": 1}),
 }
@@ -62,6 +62,8 @@ CASES = [(label, norm) for label in ROWS for norm in methods.info(label.split()[
 NETS = {"two layers": two_layer, "batchnorm": batchnorm, "vector": vector}
 each_row = pytest.mark.parametrize("label", ROWS)
 each_case = pytest.mark.parametrize(("label", "norm"), CASES)
+# Without a loss at the start of the attack, or with that loss in another mode than the update's.
+NO_START_LOSS = ("benign", "free", "nuat", "atas", "trades", "fgsm-ckpt")
 
 
 def prepared(label: str, threat: Threat, x: Tensor) -> Method:
@@ -263,3 +265,13 @@ def test_not_observing_changes_no_gradient(label: str, norm: str) -> None:
     assert all(out.pert_align.isnan() for out in outs)
     for one, other in zip(*results, strict=True):
         assert torch.equal(one, other)
+
+
+@each_case
+def test_abnormal_examples_are_counted_where_both_losses_come_from_one_mode(label: str, norm: str) -> None:
+    model, x, y = batch_for("two layers")
+    method = prepared(label, BALLS[norm], x)
+    for out in steps(method, model, x, y):
+        counted = "aae_share" in out.extras
+        assert counted == (label.split()[0] not in NO_START_LOSS)
+        assert not counted or 0 <= out.extras["aae_share"].item() <= 1

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -61,12 +63,41 @@ def test_attack_ascends_the_divergence_step_by_step() -> None:
     torch.testing.assert_close(out.x_adv, at, rtol=0, atol=1e-9)
 
 
-def test_attack_runs_in_evaluation_mode_and_both_update_passes_in_training_mode() -> None:
+def test_attack_runs_in_evaluation_mode_and_the_update_passes_in_the_authors_order() -> None:
     model, (x, y) = batchnorm(), images(dtype=torch.float32)
-    modes = []
-    model.register_forward_hook(lambda module, args, out: modes.append(module.training))
-    create("trades", LINF).step(model, x, y)
-    assert modes == [False] * 11 + [True] * 2
+    passes = []
+    model.register_forward_hook(lambda module, args, out: passes.append((module.training, args[0].detach())))
+    out = create("trades", LINF).step(model, x, y)
+    assert [training for training, _ in passes] == [False] * 11 + [True] * 3
+    update = [inputs for training, inputs in passes if training]
+    assert [torch.equal(inputs, x) for inputs in update] == [True, False, True]
+    assert torch.equal(update[1], out.x_adv)
+
+
+def test_running_statistics_are_those_of_a_clean_an_adversarial_and_a_clean_pass() -> None:
+    model, (x, y) = batchnorm(), images(dtype=torch.float32)
+    expected = copy.deepcopy(model)
+    out = create("trades", LINF).step(model, x, y)
+    with torch.no_grad():
+        for inputs in (x, out.x_adv, x):
+            expected(inputs)
+    torch.testing.assert_close(model[1].running_mean, expected[1].running_mean)
+    torch.testing.assert_close(model[1].running_var, expected[1].running_var)
+
+
+def test_l2_attack_steps_by_two_eps_over_k_and_takes_the_box_before_the_ball() -> None:
+    model, (x, y), eps = two_layer(), images(), 0.5
+    noise = 0.001 * torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(2))
+    out, _ = run(create("trades", BALLS["l2"], steps=4), model, x, y, noise=noise)
+    at, p = x + noise, model(x).detach().softmax(1)
+    for _ in range(4):
+        leaf = at.clone().requires_grad_()
+        (g,) = torch.autograd.grad((p * (p.log() - model(leaf).log_softmax(1))).sum(), leaf)
+        g = g / g.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+        delta = (at + 2 * eps / 4 * g).clamp(0, 1) - x
+        at = x + torch.renorm(delta, 2, 0, eps)
+    torch.testing.assert_close(out.x_adv, at, rtol=0, atol=1e-6)
+    assert out.step_size.item() == pytest.approx(2 * eps / 4)
 
 
 def test_gradient_stays_finite_where_a_probability_underflows() -> None:

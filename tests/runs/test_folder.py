@@ -59,7 +59,7 @@ def test_summary_has_the_promised_keys(finished) -> None:
         "high",
     }
     assert summary["attacks"]["pgd10"]["n"] == 40
-    assert set(summary["co"]) == {"detected", "verdict", "events"}
+    assert set(summary["co"]) == {"detected", "verdict", "guard", "events"}
     assert set(summary["pert_align"]) == {"last", "min"}
     assert all(0 <= value <= 1 for value in summary["accuracy"].values())
 
@@ -180,7 +180,7 @@ def test_a_custom_network_is_imported_only_when_specified_again(settings, tmp_pa
     monkeypatch.syspath_prepend(str(tmp_path))
     config = settings(model="ownnet:build", width=None)
     train(config, quiet=True)
-    with pytest.raises(UserError, match="specify it again: --model ownnet:build"):
+    with pytest.raises(UserError, match=r"specify it again: sora\.load\(run, model='ownnet:build'\)"):
         sora.load(config.folder())
     assert sora.load(config.folder(), model="ownnet:build")(torch.rand(1, 1, 16, 16)).shape == (1, 10)
 

@@ -26,6 +26,7 @@ def test_eps_that_cannot_train(eps) -> None:
         ({"lr": "fast"}, "lr is 'fast'; expected a number"),
         ({"lr": math.nan}, "lr is nan; expected a number"),
         ({"momentum": 1.5}, "momentum is 1.5; allowed: 0 to 1"),
+        ({"guard": "rolback"}, "guard is 'rolback'; did you mean 'rollback'? allowed: off, warn, stop"),
         ({"guard": "shout"}, "guard is 'shout'; allowed: off, warn, stop, rollback, pgd"),
         ({"method": "sroa"}, "did you mean 'sora'"),
         ({"dataset": "cifar11"}, "unknown data set 'cifar11'"),

@@ -128,6 +128,18 @@ def test_options_of_another_method_are_refused_when_explicit() -> None:
         resolve(set={"sora.alpah0": 1})
 
 
+@pytest.mark.parametrize(
+    ("method", "key", "family"),
+    [("sora", "n-fgsm.q", "n-fgsm"), ("fgsm", "alpha", "fgsm"), ("pgd-2", "speed.x", "pgd")],
+)
+def test_an_unknown_option_lists_the_keys_of_its_method_alone(method: str, key: str, family: str) -> None:
+    with pytest.raises(UserError) as caught:
+        resolve(method=method, set={key: 1})
+    listed = str(caught.value).partition("allowed: ")[2].split(", ")
+    assert listed
+    assert {name.partition(".")[0] for name in listed} == {family}
+
+
 def test_stored_settings_resolve_to_themselves() -> None:
     first = resolve(dataset="cifar10", method="n-fgsm", epochs=3, augment="flip", set={"n-fgsm.k": 1.5})
     stored = yaml.safe_load(first.stored())

@@ -98,3 +98,34 @@ def test_float_images_are_refused() -> None:
     images, labels = tensors()
     with pytest.raises(UserError, match="expected uint8"):
         sora.fit(network(), ((images / 255, labels), (images / 255, labels)), quiet=True, **FAST)
+
+
+@pytest.mark.parametrize("kind", ["float tensors", "uint8 arrays", "float arrays"])
+def test_arrays_and_float_images_train_the_same_network(kind: str) -> None:
+    (images, labels), reference, model = tensors(), network(), network()
+    pair = ((images, labels), (images[:30], labels[:30]))
+    sora.fit(reference, pair, quiet=True, **FAST)
+    given: Any = images / 255 if "float" in kind else images
+    if "arrays" in kind:
+        given, labels = given.numpy(), labels.numpy()
+    sora.fit(model, ((given, labels), (given[:30], labels[:30])), quiet=True, **FAST)
+    for one, other in zip(model.parameters(), reference.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_images_that_are_no_pixels_are_refused_with_what_came() -> None:
+    images, labels = tensors()
+    expected = r"expected uint8 \(N, C, H, W\), or the same divided by 255"
+    normalised = (images / 255 - 0.5) / 0.25
+    with pytest.raises(UserError, match=r"float32 \(60, 3, 8, 8\) in \[-2, 2\]; " + expected):
+        sora.fit(network(), ((normalised, labels), (normalised, labels)), quiet=True, **FAST)
+    between = images / 255 * 0.999
+    with pytest.raises(UserError, match=expected):
+        sora.fit(network(), ((between, labels), (between, labels)), quiet=True, **FAST)
+
+
+def test_a_wrong_argument_is_reported_before_a_used_folder(tmp_path: Path) -> None:
+    pair = (tensors(), tensors(30))
+    sora.fit(network(), pair, out=tmp_path / "a", quiet=True, **FAST)
+    with pytest.raises(UserError, match="epochs is 0"):
+        sora.fit(network(), pair, out=tmp_path / "a", quiet=True, **FAST | {"epochs": 0})

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import sora
+from sora.evaluation.subject import subject_of_run
+from sora.experiments.compare import row_name
 from sora.runs import RunFolder
 from sora.settings import Settings
 from sora.training import Interrupted
@@ -36,8 +38,9 @@ def test_warn_reports_and_changes_nothing(settings: BuildSettings, script: Any) 
     assert weights[0] == weights[1]
     assert events(silent) == []
     assert [event for event, *_ in events(warned)] == ["alarm"]
-    alarm = {"step": 64, "epoch": 6, "attempt": 0, "action": "warn", "recovered": None, "returned": None}
-    assert summary["co"]["events"] == [alarm]
+    alarm = {"step": 64, "epoch": 6, "attempt": 0, "action": "warn"}
+    assert summary["co"]["events"] == [alarm | dict.fromkeys(("recovered", "returned", "changed"))]
+    assert summary["co"]["guard"] == "warn"
     assert summary["weights"] == "last"
 
 
@@ -63,19 +66,47 @@ def test_stop_hands_over_the_last_good_weights(settings: BuildSettings, script: 
     assert all(torch.equal(handed_over[name], tensor) for name, tensor in weights.values[59].items())
 
 
-def test_stop_begins_again_while_nothing_was_good(settings: BuildSettings, script: Any, capsys: Any) -> None:
-    script(lambda attempt, step: 0.1 if attempt == 0 else collapse_from(60)(attempt, step))
+def test_stop_stops_also_if_nothing_was_good(settings: BuildSettings, script: Any, capsys: Any) -> None:
+    script(lambda attempt, step: 0.1 if attempt == 0 else CALM)
     config = settings("scripted", guard="stop", **LONG)
-    assert scripted_run(config, quiet=False)["weights"] == "last_good"
-    assert events(config) == [("alarm", 41, 0), ("returned", 0, 0), ("alarm", 64, 1), ("returned", 60, 1)]
-    assert "never robust so far" in capsys.readouterr().err
+    summary = scripted_run(config, quiet=False)
+    assert events(config) == [("alarm", 41, 0), ("returned", 0, 0)]
+    assert summary["weights"] == "initial"
+    assert RunFolder(config.folder()).read_model()["weights"] == "initial"
+    assert summary["co"]["events"][0]["changed"] is None
+    printed = capsys.readouterr().err
+    assert "never robust so far" in printed
+    assert "nothing robust came out" in printed
+    assert "--guard rollback or --eps-warmup would try again" in printed
 
 
-def test_the_initial_weights_are_handed_over_if_nothing_helps(settings: BuildSettings, script: Any) -> None:
+def test_the_initial_weights_are_handed_over_if_no_rollback_helps(
+    settings: BuildSettings, script: Any, capsys: Any
+) -> None:
     script(lambda attempt, step: 0.1)
-    config = settings("scripted", guard="stop", **LONG)
-    assert scripted_run(config)["weights"] == "initial"
+    config = settings("scripted", guard="rollback", **LONG)
+    assert scripted_run(config, quiet=False)["weights"] == "initial"
     assert events(config) == [(e, s, k) for k in range(4) for e, s in (("alarm", 41), ("returned", 0))]
+    assert "nothing robust came out" in capsys.readouterr().err
+
+
+def test_what_a_rollback_changed_is_recorded(settings: BuildSettings, script: Any, capsys: Any) -> None:
+    script(lambda attempt, step: 0.1 if attempt == 0 else collapse_from(60, attempts=2)(attempt, step))
+    config = settings("scripted", guard="rollback", **LONG)
+    summary = scripted_run(config, quiet=False)
+    changes = [{"data_order": 1, "eps_warmup": 4.0}, {"data_order": 2}]
+    assert [event["changed"] for event in summary["co"]["events"]] == changes
+    lines = RunFolder(config.folder()).read_log("events")
+    assert [line["changed"] for line in lines if line["event"] == "returned"] == changes
+    assert "attempt 2 begins; changed: another data order, eps grows from 0 over 4 epochs" in (
+        capsys.readouterr().err
+    )
+    logs = [line for name in ("metrics", "events") for line in RunFolder(config.folder()).read_log(name)]
+    assert {line["attempt"] for line in logs} == {0, 1, 2}
+    facts = subject_of_run(str(config.folder())).facts().training
+    assert facts["guard"] == "rollback"
+    assert facts["changed by the guard"] == changes
+    assert row_name(summary) == "scripted + rollback"
 
 
 def test_rollback_continues_from_the_last_good_state_with_other_batches(
@@ -134,6 +165,7 @@ def test_pgd_is_the_attack_while_the_alarm_lasts(settings: BuildSettings, script
     (first, alarm, _), *rest = events(config)
     assert first == "alarm"
     start = math.ceil(alarm / 4) * 4  # the attack changes where the log is written
+    assert summary["co"]["events"][0]["changed"] == {"pgd_batches": used.values.count("pgd")}
     assert set(used.values[:start]) == {"scripted"}
     assert used.values[start] == "pgd"
     if rest:

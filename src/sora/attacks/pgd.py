@@ -55,7 +55,7 @@ def pgd(
     def restart(inputs: Tensor, labels: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """The last iterate of one restart and its score: 1 for a success, or the loss."""
         start = threat.clamp(inputs + noise)
-        at, _ = ascend(lambda z: cross_entropy(z, labels), model, inputs, start, threat, steps, length)
+        at = ascend(lambda z: cross_entropy(z, labels), model, inputs, start, threat, steps, length).x_adv
         with torch.no_grad():
             logits = model(at)
         if select == "any":

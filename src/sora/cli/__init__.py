@@ -25,7 +25,8 @@ Fast adversarial training that sees catastrophic overfitting coming.
 
 {verbs}
 
-`sora VERB --help` explains a verb's options. `sora --version` prints the version."""
+`sora VERB --help` explains a verb's options. `sora --version` prints the version.
+With --debug, any verb shows where an error happened."""
 
 
 def main(argv: list[str] | None = None) -> int:

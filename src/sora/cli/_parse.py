@@ -9,7 +9,7 @@ import tyro
 from tyro import _errors as tyro_errors  # its hook is how a program takes over error messages
 
 from sora._typed import Options, allowed_range
-from sora.errors import UserError, unknown
+from sora.errors import UserError, not_allowed, unknown
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ def _explained(event: tyro_errors.ParseErrorEvent, flags: list[str]) -> UserErro
                 return unknown("flag", token.split("=")[0], flags)
             return UserError(f"unexpected argument {token!r}; see --help")
         case tyro_errors.InvalidChoice(argument=argument, value=value, choices=choices):
-            return UserError(f"{_name(argument)} is {value!r}; allowed: {', '.join(choices)}")
+            return not_allowed(_name(argument), value, choices)
         case tyro_errors.InstantiationFailure(message=message, argument=argument):
             wanted = {"int()": "a whole number", "float": "a number"}
             kind = next((text for word, text in wanted.items() if word in message), None)

@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 WIDE = 160
 VERDICT_STYLE = {"healthy": "green", "suspect": "yellow", "overfitted": "red"}
@@ -29,10 +30,10 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
     from sora.threat import eps_text  # not above: `sora data --help` should not wait for torch
 
     threat, co = summary["threat"], summary["co"]
-    style = VERDICT_STYLE.get(str(co["verdict"]), "")
+    verdict = Text(co["verdict"] or "no verdict", VERDICT_STYLE.get(co["verdict"] or "", ""))
     alarm = f"first alarm at step {co['events'][0]['step']}" if co["events"] else "no alarm"
     radius = f"{threat['norm']} eps {eps_text(threat['eps'])}"
-    console.print(f"{radius}; [{style}]{co['verdict']}[/], {alarm}; {folder}")
+    console.print(Text.assemble(f"{radius}; ", verdict, f", {alarm}; {folder}"), highlight=False)
 
 
 def plain_table(title: str, columns: list[str], rows: list[list[str]]) -> None:

@@ -170,14 +170,14 @@ def _show(argv: list[str]) -> None:
 def _show_attack(flags: ShowFlags, folder: str) -> dict[str, Any]:
     import torch
 
-    import sora
-    from sora import attacks, data
+    from sora import attacks
     from sora.data import gallery
-    from sora.runs import RunFolder
+    from sora.runs import RunFolder, load_data, load_network
 
-    settings = RunFolder(folder).read_settings()
-    model = sora.load(folder, model=flags.model)
-    dataset = data.load(flags.name or settings.dataset, flags.data_dir or settings.data_dir)
+    run_folder = RunFolder(folder)
+    settings = run_folder.read_settings()
+    model = load_network(run_folder.read_model(), run_folder.weights, flags.model)
+    dataset = load_data(run_folder, settings, flags.name, flags.data_dir)
     chosen = dataset.test.subset(gallery.one_of_each(dataset.test, flags.images))
     x, y = next(chosen.batches(len(chosen)))
     adversarial = attacks.fgsm(model, x, y, settings.threat())

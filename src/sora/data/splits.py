@@ -60,7 +60,8 @@ def split(
         holdout: How many images to hold out. They come from the source's own validation split if it
             has one (None takes all of it), otherwise from the training images (None takes 10 %, at
             most 1,000). 0 holds nothing out; a validation split is then unused, never trained on.
-        limit_train: Train on this many of the remaining images.
+        limit_train: Train on this many of the remaining images. A default number of held-out images
+            shrinks in the same proportion, to no less than one per class.
         limit_test: Test on this many images.
     """
     train, val = dataset.train, dataset.val
@@ -69,6 +70,9 @@ def split(
         held_out, train = divide(train, _checked(count, train, f"--holdout: {dataset.name}'s training set"))
     else:
         held_out = _limit(val, holdout, f"--holdout: {dataset.name}'s validation set")
+    if limit_train is not None and holdout is None and 0 < limit_train < len(train):
+        fewer = max(dataset.num_classes, round(len(held_out) * limit_train / len(train)))
+        held_out = _limit(held_out, min(fewer, len(held_out)), "--holdout")
     return Splits(
         train=_limit(train, limit_train, f"--limit-train: {dataset.name}'s training set"),
         holdout=held_out.center(*dataset.image_size),

@@ -14,11 +14,22 @@ import sora
 from sora import data
 from sora.data import Dataset
 from sora.evaluation.card import ModelFacts
-from sora.runs import RunFolder, build_network, describe_network, load, load_weights
+from sora.runs import RunFolder, build_network, describe_network, load_data, load_network, load_weights
 from sora.settings import Request, Settings
 from sora.threat import Threat, threat
 
-_TRAINING = ("method", "norm", "eps", "epochs", "batch_size", "optimizer", "lr", "schedule", "augment")
+_TRAINING = (
+    "method",
+    "norm",
+    "eps",
+    "epochs",
+    "batch_size",
+    "optimizer",
+    "lr",
+    "schedule",
+    "augment",
+    "guard",
+)
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,9 @@ class Subject:
         training |= settings.set | {
             key: self.summary.get(key) for key in ("n_train", "train_seconds", "weights")
         }
+        changes = [event.get("changed") for event in self.summary.get("co", {}).get("events", [])]
+        if any(changes):
+            training["changed by the guard"] = list(filter(None, changes))
         name = f"{settings.method} {settings.model} {settings.dataset}"
         return ModelFacts(name, settings.model, self.dataset.name, self.load_code, training)
 
@@ -70,8 +84,8 @@ def subject_of_run(
     """The final model of a run, on the run's own data set unless another is named."""
     folder = RunFolder(run)
     settings, summary = folder.read_settings(), folder.read_summary()
-    network = load(folder, model=model)
-    images = data.load(dataset or settings.dataset, data_dir or settings.data_dir)
+    network = load_network(folder.read_model(), folder.weights, model)
+    images = load_data(folder, settings, dataset, data_dir)
     about = {key: summary.get(key) for key in ("method", "model", "seed", "weights")} | _circumstances(images)
     code = f'import sora\n\nmodel = sora.load("{folder.name}")  # the run folder'
     return Subject(network, images, settings, RunFolder(out) if out else folder, about, code, summary)
@@ -104,9 +118,9 @@ def subject_of_weights(
     arguments = {key: description[key] for key in sizes} | description["options"]
     text = ", ".join(f"{key}={value!r}" for key, value in arguments.items() if value is not None)
     code = (
-        "import safetensors.torch\nimport sora\n\n"
+        "import sora\nfrom sora.runs import load_weights\n\n"
         f'model = sora.models.create("{model}", {text})\n'
-        f'model.load_state_dict(safetensors.torch.load_file("{path.name}"))\nmodel.eval()'
+        f'load_weights(model, "{path.name}")\nmodel.eval()'
     )
     about = {"model": model, "weights": path.name} | _circumstances(images)
     folder = RunFolder(out or path.with_name(f"{path.stem}-evaluation"))

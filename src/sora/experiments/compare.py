@@ -46,7 +46,7 @@ def compare(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Group runs by method: means and deviations over seeds, verdicts, cost."""
     by_method: dict[str, list[Mapping[str, Any]]] = {}
     for summary in summaries:
-        by_method.setdefault(summary["method"], []).append(summary)
+        by_method.setdefault(row_name(summary), []).append(summary)
     first = summaries[0]
     return {
         "dataset": first["dataset"],
@@ -55,13 +55,19 @@ def compare(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "n_test": max(attack["n"] for attack in first["attacks"].values()),
         "versions": first["versions"],
         "machine": first.get("machine"),
-        "methods": {name: _aggregate(name, runs) for name, runs in by_method.items()},
+        "methods": {name: _aggregate(runs) for name, runs in by_method.items()},
     }
 
 
-def _aggregate(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def row_name(summary: Mapping[str, Any]) -> str:
+    """The method, and the guard's action if it may change training: `fgsm + rollback` is not plain `fgsm`."""
+    guard = summary["co"].get("guard", "warn")  # version 0.1.0 did not store it
+    return str(summary["method"]) if guard in ("off", "warn") else f"{summary['method']} + {guard}"
+
+
+def _aggregate(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     verdicts = [run["co"]["verdict"] for run in runs]
-    info = methods.info(name)
+    info = methods.info(runs[0]["method"])
     return {
         "seeds": [run["seed"] for run in runs],
         "epochs": runs[0]["epochs"],

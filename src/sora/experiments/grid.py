@@ -11,9 +11,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -110,26 +111,36 @@ def _ending(running: list[Job]) -> Iterator[None]:
 
 @contextmanager
 def _progress(jobs: Sequence[Job], quiet: bool) -> Iterator[Callable[[], None]]:
-    """One bar per run, read from its log, and one line when it has ended."""
+    """One bar per run, read from its log; elsewhere than on a terminal one line per epoch; one at the end."""
     console = Console(stderr=True, quiet=quiet)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    epochs: dict[str, int] = {}
     ended: set[str] = set()
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bars:
         tasks: dict[str, TaskID] = {job.name: bars.add_task(job.name, total=1.0) for job in jobs}
 
+        def say(text: str) -> None:
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+
         def refresh() -> None:
             for job in jobs:
-                bars.update(tasks[job.name], completed=_share_done(job))
-                if job.name not in ended and (job.error or job.folder.is_finished()):
+                if job.name in ended:
+                    continue
+                done, line = _finished_epochs(job)
+                bars.update(tasks[job.name], completed=done / job.resolved.settings.epochs)
+                if line and done > epochs.get(job.name, 0) and not console.is_terminal:
+                    epochs[job.name] = done
+                    say(f"{job.name}: epoch {done}/{job.resolved.settings.epochs}  loss {line['loss']:.3f}")
+                if job.error or job.folder.is_finished():
                     ended.add(job.name)
-                    console.print(f"{job.name}: {job.error or 'done'}", markup=False, highlight=False)
+                    say(f"{job.name}: {job.error or 'done'} ({len(ended)} of {len(jobs)})")
 
         yield refresh
 
 
-def _share_done(job: Job) -> float:
-    """How much of a run is done, by the last line of its log."""
-    if job.folder.is_finished():
-        return 1.0
+def _finished_epochs(job: Job) -> tuple[int, Mapping[str, Any] | None]:
+    """How many epochs of a run are complete, and the last line of its log."""
     line = job.folder.last_line("metrics")
-    return float(line["epoch"] - 1) / job.resolved.settings.epochs if line else 0.0
+    if job.folder.is_finished():
+        return job.resolved.settings.epochs, line
+    return (line["epoch"] - 1 if line else 0), line

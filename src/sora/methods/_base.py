@@ -31,6 +31,15 @@ def backward(loss: Tensor, leaf: Tensor) -> Tensor | None:
     return leaf.grad
 
 
+def abnormal_share(start: Tensor, adversarial: Tensor, y: Tensor) -> Tensor:
+    """Share of examples whose loss is lower at the adversarial input than at the attack's start point.
+
+    Both logits must come from one mode: BatchNorm's other statistics would change the loss by themselves.
+    """
+    before, after = (cross_entropy(logits, y, "none") for logits in (start, adversarial))
+    return (before > after).float().mean()
+
+
 class Method(nn.Module, ABC):
     """A training method; what it stores between batches are buffers.
 
@@ -177,6 +186,8 @@ class Method(nn.Module, ABC):
             extras["zero_gradient"] = (g == 0).float().mean()  # share of pixels the attack cannot move
             align = curvature.pert_align(g, g_adv)
             linearity = curvature.linearity(g, g_adv, self.threat.norm)
+        if self.observing and crafted.logits is not None and self.hyper.attack_mode == "train":
+            extras["aae_share"] = abnormal_share(crafted.logits, learned.logits, batch.y)
         step_size = nan if crafted.step_size is None else crafted.step_size
         if not isinstance(step_size, Tensor):
             step_size = torch.full((), step_size, device=batch.x.device)

@@ -13,7 +13,7 @@ from sora.methods import Crafted, Hyper, Inputs, Method, input_gradient, option,
 class FGSMHyper(Hyper):
     """FGSM's hyper-parameters."""
 
-    alpha: float = option(1.0, "step size in multiples of eps", low=0)
+    alpha: float = option(1.0, "step size in multiples of eps; above 1 the result is projected", low=0)
 
 
 @register(
@@ -27,7 +27,7 @@ class FGSMHyper(Hyper):
     norms=("linf", "l2"),
 )
 class FGSM(Method):
-    """`x_adv = box(x + eps sign(g))` with g the gradient at x."""
+    """`x_adv = box(x + clip(alpha sign(g)))` with g the gradient at x."""
 
     hyper_class = FGSMHyper
     hyper: FGSMHyper
@@ -37,4 +37,7 @@ class FGSM(Method):
         x, threat = batch.x, self.threat
         length = self.hyper.alpha * threat.eps
         g, logits = input_gradient(model, x, batch.y, batch.loss_scale)
-        return Crafted(threat.step(x, g, length), g, logits=logits, step_size=length)
+        # A step of at most eps is inside the ball; projecting it would only add rounding.
+        long = self.hyper.alpha > 1
+        x_adv = threat.projected_step(x, 0.0, g, length) if long else threat.step(x, g, length)
+        return Crafted(x_adv, g, logits=logits, step_size=length)

@@ -47,7 +47,7 @@ class PGD(Method):
         """Projected gradient ascent; PertAlign compares its first two gradients (appendix C.4)."""
         x, threat = batch.x, self.threat
         length = self.hyper.alpha * threat.eps
-        x_adv, gradients = ascend(
+        x_adv, gradients, logits = ascend(
             lambda logits: cross_entropy(logits, batch.y),
             model,
             x,
@@ -59,7 +59,7 @@ class PGD(Method):
             keep=2,
         )
         second = gradients[1] if len(gradients) == 2 and self.hyper.align == "second" else None
-        return Crafted(x_adv, gradients[0], second, step_size=length)
+        return Crafted(x_adv, gradients[0], second, logits, step_size=length)
 
 
 _two = {"forwards": "3", "backwards": "2 in + 1", "paper_cost": "3 / 3"}

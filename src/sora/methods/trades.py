@@ -9,8 +9,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sora._passes import Loss, Scale, bare
 from sora.curvature import precise
-from sora.methods import Crafted, Hyper, Inputs, Method, ascend, cross_entropy, option, register
+from sora.methods import (
+    Crafted,
+    Hyper,
+    Inputs,
+    Learned,
+    Method,
+    ascend,
+    cross_entropy,
+    gradient_of,
+    option,
+    register,
+)
+from sora.methods._base import Differentiate, backward
 
 START = 0.001  # standard deviation of the start's noise, in input units
 
@@ -20,7 +33,9 @@ class TRADESHyper(Hyper):
     """TRADES's hyper-parameters."""
 
     steps: int = option(10, "attack steps", low=1)
-    alpha: float = option(0.25, "step size in multiples of eps", low=0)
+    alpha: float | None = option(
+        None, "step size in multiples of eps; by default 0.25 (linf), 2 / steps (l2)", low=0
+    )
     beta: float = option(6.0, "weight of the divergence", low=0)
     attack_mode: Literal["train", "eval"] = option("eval", "mode of BatchNorm and Dropout while crafting")
 
@@ -30,7 +45,7 @@ class TRADESHyper(Hyper):
     "clean cross-entropy plus the divergence under a 10-step attack",
     paper="Zhang et al., Theoretically Principled Trade-off between Robustness and Accuracy",
     venue="ICML 2019",
-    forwards="13",
+    forwards="14",
     backwards="steps in + 1 (two graphs)",
     paper_cost="12 / 11",
     memory="two batches of activations",
@@ -50,22 +65,48 @@ class TRADES(Method):
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
         """Projected ascent on the divergence from the clean prediction."""
-        x, threat = batch.x, self.threat
+        x, start = batch.x, batch.x + batch.noise[0]
         with torch.no_grad():
             clean = model(x)
-        length = self.hyper.alpha * threat.eps
-        x_adv, _ = ascend(
-            lambda logits: divergence(clean, logits).sum(),
-            model,
-            x,
-            x + batch.noise[0],
-            threat,
-            self.hyper.steps,
-            length,
-            loss_scale=batch.loss_scale,
-        )
+        length = self._step() * self.threat.eps
+
+        def loss(logits: Tensor) -> Tensor:
+            return divergence(clean, logits).sum()
+
+        if self.threat.norm == "l2":
+            x_adv = self._ascend_l2(loss, model, x, start, length, batch.loss_scale)
+        else:
+            steps, scale = self.hyper.steps, batch.loss_scale
+            x_adv = ascend(loss, model, x, start, self.threat, steps, length, loss_scale=scale).x_adv
         # Without `gradient`: the weights are not updated on x_adv alone, so PertAlign has no meaning.
         return Crafted(x_adv, step_size=length)
+
+    def _step(self) -> float:
+        if self.hyper.alpha is not None:
+            return self.hyper.alpha
+        return 0.25 if self.threat.norm == "linf" else 2 / self.hyper.steps
+
+    def _ascend_l2(
+        self, loss: Loss, model: nn.Module, x: Tensor, at: Tensor, length: float, scale: Scale
+    ) -> Tensor:
+        """The authors' l2 attack: each step is clamped to the box first, then shortened to the ball."""
+        for _ in range(self.hyper.steps):
+            gradient, _ = gradient_of(loss, model, at, scale)
+            moved = self.threat.step(at, gradient, length)
+            at = x + self.threat.project(moved - x)
+        return self.threat.clamp(at)  # inside already, except for rounding
+
+    def learn(
+        self, model: nn.Module, batch: Inputs, crafted: Crafted, differentiate: Differentiate = backward
+    ) -> Learned:
+        """The weight update, after a clean pass that only moves BatchNorm's running statistics.
+
+        The authors' three passes (clean, adversarial, clean) decide the statistics that the next attack uses.
+        Their two clean passes have the same logits, so the first one needs no graph here.
+        """
+        with torch.no_grad():
+            bare(model)(batch.x)
+        return super().learn(model, batch, crafted, differentiate)
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
         """Clean cross-entropy plus the divergence, with gradients through both of its sides."""

@@ -8,7 +8,7 @@ from sora import data
 from sora._devices import pick_device
 from sora.errors import UserError
 from sora.probes._base import ProbedModel
-from sora.runs import RunFolder, describe_network, load, load_network
+from sora.runs import RunFolder, describe_network, load_data, load_network
 from sora.threat import threat
 
 
@@ -40,13 +40,13 @@ class SubjectOptions:
 def load_subject(run: RunFolder, default_images: int, options: SubjectOptions) -> ProbedModel:
     """The model of a run on images of its test set."""
     settings = run.read_settings()
-    dataset = data.load(settings.dataset, options.data_dir or settings.data_dir)
+    dataset = load_data(run, settings, data_dir=options.data_dir)
     if options.step is not None:
         # Built from the settings, because the run may still be training and have no final model.
         description = describe_network(settings, dataset)
         model = load_network(description, run.snapshot(options.step), options.model)
     elif run.has_model():
-        model = load(run, model=options.model)
+        model = load_network(run.read_model(), run.weights, options.model)
     else:
         steps = ", ".join(map(str, run.snapshots())) or "none"
         raise UserError(f"{run.path} is not finished; --at STEP takes a snapshot, it has: {steps}")

@@ -1,5 +1,6 @@
 """Run folders: names, readers and writers of their files, and the trained models in them."""
 
+from sora.runs.data import load_data
 from sora.runs.folder import FORMAT, LOGS, LogName, RunFolder
 from sora.runs.networks import (
     build_network,
@@ -20,6 +21,7 @@ __all__ = [
     "check_repeated",
     "describe_network",
     "load",
+    "load_data",
     "load_network",
     "load_weights",
     "plain_state",

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
@@ -16,6 +14,7 @@ from sora import models
 from sora.data import Dataset
 from sora.errors import UserError
 from sora.runs.folder import RunFolder
+from sora.runs.weights import read_weights
 from sora.settings import GIVEN, Settings, is_custom, is_given
 
 _COMPILED = "_orig_mod"  # where torch.compile keeps the module it wraps
@@ -57,14 +56,9 @@ def plain_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Fill a model from a safetensors file, or say which name or shape does not fit."""
-    try:
-        tensors = load_file(path)
-    except FileNotFoundError:
-        raise UserError(f"weights file {str(path)!r} does not exist") from None
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{str(path)!r} is not a safetensors file ({error})") from None
+    """Fill a model from a file (see `read_weights`), or say which name or shape does not fit."""
     own = plain_state(model)
+    tensors = read_weights(path, own)
     for name in own.keys() ^ tensors.keys():
         where = "the model, but not in the file" if name in own else "the file, but not in the model"
         raise UserError(f"weights in {str(path)!r} do not fit the model: {name!r} is in {where}")
@@ -90,7 +84,10 @@ def load(
         device: Where the model should be.
     """
     folder = run if isinstance(run, RunFolder) else RunFolder(run)
-    return load_network(folder.read_model(), folder.weights, model, device)
+    description = folder.read_model()
+    if not isinstance(model, nn.Module):
+        check_repeated(description["name"], model, how=f"sora.load(run, model={description['name']!r})")
+    return load_network(description, folder.weights, model, device)
 
 
 def load_network(
@@ -106,9 +103,7 @@ def load_network(
     return models.fast_layout(network.to(device)).eval()
 
 
-def check_repeated(name: str, repeated: str | None) -> None:
+def check_repeated(name: str, repeated: str | None, how: str = "") -> None:
     """Raise unless the user specifies the custom network again: no code runs because a file names it."""
     if is_custom(name) and not is_given(name) and repeated != name:
-        raise UserError(
-            f"this run's network is custom code; specify it again: --model {name} (in Python, model={name!r})"
-        )
+        raise UserError(f"this run's network is custom code; specify it again: {how or f'--model {name}'}")

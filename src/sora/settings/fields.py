@@ -16,7 +16,7 @@ from sora import attacks, data, methods
 from sora._typed import Options, option
 from sora.errors import UserError
 from sora.metrics import check_metrics
-from sora.settings.names import check_dataset, check_model, is_custom
+from sora.settings.names import check_dataset, check_model, is_custom, is_given
 from sora.threat import Threat, parse_eps, threat
 
 MAY_CHANGE = ("out", "device", "threads", "monitor", "monitor_every")  # when a run is resumed
@@ -29,7 +29,9 @@ class DataSettings(Options):
     dataset: str = option("digits", "data set: a name from `sora list data`, folder:PATH or npz:PATH")
     data_dir: str | None = option(None, "folder of the data sets; default: $SORA_DATA or the user's cache")
     augment: tuple[str, ...] = option((), "augmentation in order, e.g. crop:4,flip or flip,rotate:10")
-    limit_train: int | None = option(None, "train on this many images, class-balanced", low=1)
+    limit_train: int | None = option(
+        None, "train on this many images, class-balanced; fewer are held out too", low=1
+    )
     limit_test: int | None = option(None, "test on this many images, class-balanced", low=1)
     holdout: int | None = option(
         None,
@@ -46,7 +48,7 @@ class NetworkSettings(Options):
     width: int | None = option(None, "channels of the first stage; none: the paper's", low=1)
     mean: tuple[float, ...] | None = option(None, "channel means for layer 0 of the network")
     std: tuple[float, ...] | None = option(None, "channel deviations for layer 0 of the network", above=0)
-    init: str | None = option(None, "weights to start from, a safetensors file")
+    init: str | None = option(None, "weights to start from: safetensors, or a .pt state dict")
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,15 @@ class Settings(
     def threat(self) -> Threat:
         """The norm ball that `norm` and `eps` describe, around images in [0, 1]."""
         return threat(self.norm, self.eps)
+
+    def absolute_data(self) -> dict[str, str | None]:
+        """`dataset` and `data_dir` with absolute paths, so that the data is found from another folder."""
+        name, colon, place = self.dataset.partition(":")
+        if colon and not is_given(self.dataset):
+            path, mark, options = place.partition("?")
+            place = f"{Path(path).expanduser().absolute()}{mark}{options}"
+        root = None if self.data_dir is None else str(Path(self.data_dir).expanduser().absolute())
+        return {"dataset": f"{name}{colon}{place}", "data_dir": root}
 
     def folder(self) -> Path:
         """The run folder."""

@@ -13,7 +13,7 @@ import yaml
 from sora.errors import UserError, unknown
 from sora.settings.fields import GROUPS, Settings, field_names
 
-ABOUT = ("format", "recipe", "origins", "methods")  # keys of a file that are no settings
+ABOUT = ("format", "recipe", "origins", "methods", "absolute")  # keys of a file that are no settings
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ class Resolved:
 
     def stored(self) -> str:
         """What `config.yaml` holds: enough to run again, and where each value came from."""
-        about = {"format": CONFIG_FORMAT, "recipe": "+".join(self.recipes) or None}
+        recipe, absolute = "+".join(self.recipes) or None, self.settings.absolute_data()
+        about = {"format": CONFIG_FORMAT, "recipe": recipe, "absolute": absolute}
         origins = yaml.safe_dump({"origins": dict(self.origins)}, sort_keys=False)
         return yaml.safe_dump(about, sort_keys=False) + to_yaml(self.settings) + origins
 
@@ -150,7 +151,7 @@ def _merge(layers: list[Layer], method: str) -> tuple[dict[str, Any], dict[str, 
             if key != "set":
                 values[key], origins[key] = value, origin
                 continue
-            check_options(value or {})
+            check_options(value or {}, method)
             own = _options_for(value or {}, method, explicit=layer is layers[-1].values)
             options |= own
             origins |= {f"set.{name}": origin for name in own}
@@ -163,18 +164,21 @@ def _options_for(options: Mapping[str, Any], method: str, explicit: bool) -> dic
     return {key: v for key, v in options.items() if explicit or key.split(".")[0] in (family, "model")}
 
 
-def check_options(options: Mapping[str, Any]) -> None:
-    """Raise for a `set` key that no method has; the network checks its own when it is built."""
+def check_options(options: Mapping[str, Any], method: str) -> None:
+    """Raise for a `set` key that no method has; the network checks its own when it is built.
+
+    The error lists the keys of the method that the key names, of `method` if it names none.
+    """
     if not isinstance(options, Mapping):
         raise UserError(f"set is {options!r}; expected a table of names and values")
-    allowed = {
-        f"{methods.info(name).family}.{option.name}"
-        for name in methods.names()
-        for option in dataclasses.fields(methods.info(name).cls.hyper_class)
-    }
-    for key in options:
-        if key not in allowed and not str(key).startswith("model."):
-            raise unknown("--set key", str(key), allowed)
+    for key in map(str, options):
+        named = key.partition(".")[0]
+        if named == "model":
+            continue
+        entry = methods.info(named if named in methods.names() else method)
+        allowed = [f"{entry.family}.{option.name}" for option in dataclasses.fields(entry.cls.hyper_class)]
+        if key not in allowed:
+            raise unknown("--set key", key, allowed)
 
 
 def _refuse_code_from_files(settings: Settings, origins: Mapping[str, str], source: str) -> None:

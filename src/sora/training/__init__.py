@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from sora.training.fitting import fit
     from sora.training.guard import Guard
     from sora.training.hooks import Hook
+    from sora.training.interrupts import Interrupted
     from sora.training.loop import train
     from sora.training.result import TrainResult
-    from sora.training.saving import Interrupted
 
 _MODULES = {
     "Guard": "guard",
     "Hook": "hooks",
-    "Interrupted": "saving",
+    "Interrupted": "interrupts",
     "TrainResult": "result",
     "fit": "fitting",
     "train": "loop",

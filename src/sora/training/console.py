@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+BAR = 12  # columns of the bar
+TIME = 7  # columns of the remaining time
 
 
 class Console:
@@ -14,11 +18,17 @@ class Console:
 
     def __init__(self, title: str, total: int, epochs: int, quiet: bool) -> None:
         self.rich = RichConsole(stderr=True, quiet=quiet, highlight=False)
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[numbers]}"))
-        live = self.rich.is_terminal and not quiet
-        self.progress = Progress(*columns, TimeRemainingColumn(), console=self.rich, disable=not live)
+        self.visible = not quiet
+        self.live = self.rich.is_terminal and not quiet
+        columns = (
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+            BarColumn(BAR),
+            TextColumn("{task.fields[numbers]}"),
+        )
+        self.progress = Progress(*columns, console=self.rich, disable=not self.live)
         self.task: TaskID = self.progress.add_task(title, total=total, numbers="")
-        self.title, self.epochs = title, epochs
+        self.title, self.total, self.epochs = title, total, epochs
 
     def __enter__(self) -> Console:
         self.progress.start()
@@ -27,15 +37,33 @@ class Console:
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the terminal to another bar inside the block."""
+        self.progress.stop()
+        try:
+            yield
+        finally:
+            self.progress.start()
+
     def advance(self, place: Mapping[str, int], line: Mapping[str, float], images_per_second: float) -> None:
-        """Move the live line."""
-        parts = [f"epoch {place['epoch']}/{self.epochs}", f"loss {line['loss']:.3f}"]
+        """Move the live line; elsewhere print a line at the end of an epoch."""
+        numbers = [f"loss {line['loss']:.3f}"]
         if not math.isnan(line["pert_align"]):
-            parts.append(f"PertAlign {line['pert_align']:.2f}")
+            numbers.append(f"PertAlign {line['pert_align']:.2f}")
         if not math.isnan(line["step_size"]):
-            parts.append(f"alpha {line['step_size']:.4f}")
-        parts.append(f"{images_per_second:.0f} images/s")
-        self.progress.update(self.task, completed=place["step"], numbers="  ".join(parts))
+            numbers.append(f"alpha {line['step_size']:.4f}")
+        numbers.append(f"{images_per_second:.0f} images/s")
+        epoch = f"epoch {place['epoch']}/{self.epochs}"
+        if not self.live:
+            if place["step"] % (self.total // self.epochs) == 0:
+                self.say("  ".join((epoch, *numbers)))
+            return
+        where = f"{epoch}  step {place['step']}/{self.total}"
+        room = self.rich.width - len(where) - TIME - BAR - 3  # three single spaces between the columns
+        self.progress.update(
+            self.task, completed=place["step"], description=where, numbers=fitting(numbers, room)
+        )
 
     def say(self, text: str) -> None:
         """Print one line that stays."""
@@ -44,3 +72,14 @@ class Console:
     def warn(self, text: str) -> None:
         """Print one line that stays and stands out."""
         self.rich.print(f"{self.title}: {text}", style="bold yellow", soft_wrap=True, markup=False)
+
+
+def fitting(parts: list[str], width: int) -> str:
+    """As many of the parts, in order, as fit into the width."""
+    text = ""
+    for part in parts:
+        longer = f"{text}  {part}" if text else part
+        if len(longer) > width:
+            break
+        text = longer
+    return text

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sora import data as datasets
@@ -21,12 +22,14 @@ from sora.training.hooks import Hook
 from sora.training.loop import train
 from sora.training.result import TrainResult
 
-TensorPair = tuple[Tensor, Tensor]
+Array = Tensor | NDArray[Any]
+Pair = tuple[Array, Array]
+ROUNDING = 1e-6  # how far a float image may be from a whole number of pixel levels, in units of the image
 
 
 def fit(
     model: nn.Module,
-    data: str | Dataset | tuple[TensorPair, TensorPair],
+    data: str | Dataset | tuple[Pair, Pair],
     method: str = "sora",
     eps: str | float = "8/255",
     *,
@@ -42,8 +45,8 @@ def fit(
 
     Args:
         model: From [0, 1] images to logits, with its own normalisation inside.
-        data: A data set's name, a `sora.data.Dataset`, or `((x, y), (x_test, y_test))` with uint8 images of
-            shape (N, C, H, W) and labels.
+        data: A data set's name, a `sora.data.Dataset`, or `((x, y), (x_test, y_test))`, tensors or NumPy
+            arrays: images of shape (N, C, H, W), uint8 or the same divided by 255, and labels.
         method: Name of the training method.
         eps: Radius in pixel units.
         out: A run folder to keep; without one nothing is left on disk.
@@ -57,8 +60,6 @@ def fit(
     else:
         dataset = as_dataset(data)
         name = f"{GIVEN}{dataset.name.removeprefix(GIVEN)}"
-    if out is not None and RunFolder(out).exists() and not resume:
-        raise UserError(f"{out} already holds a run; choose another folder or pass resume=True")
     with tempfile.TemporaryDirectory() as scratch, own_layout(model):
         given = {
             **settings,
@@ -69,18 +70,34 @@ def fit(
             "out": str(out or Path(scratch) / "run"),
         }
         resolved = Request(given, source="argument").resolve()
+        if out is not None and RunFolder(out).exists() and not resume:
+            raise UserError(f"{out} already holds a run; choose another folder or pass resume=True")
         result = train(resolved, model=model, dataset=dataset, hooks=hooks, quiet=quiet)
     return result if out is not None else dataclasses.replace(result, folder=None)
 
 
-def as_dataset(data: Dataset | tuple[TensorPair, TensorPair]) -> Dataset:
-    """Tensors as a data set; images must be uint8, so that nobody trains on normalised ones by accident."""
+def as_dataset(data: Dataset | tuple[Pair, Pair]) -> Dataset:
+    """Tensors or arrays as a data set; normalised images are refused: nobody wants to train on them."""
     if isinstance(data, Dataset):
         return data
     sets = []
     for images, labels in data:
-        if images.dim() != 4 or images.dtype != torch.uint8:
-            raise UserError(f"images are {images.dtype} {tuple(images.shape)}; expected uint8 (N, C, H, W)")
-        sets.append(ImageSet(images.permute(0, 2, 3, 1).contiguous(), labels.long()))
+        pixels = _as_pixels(torch.as_tensor(images))
+        sets.append(ImageSet(pixels.permute(0, 2, 3, 1).contiguous(), torch.as_tensor(labels).long()))
     count = int(max(part.labels.max() for part in sets)) + 1
     return Dataset(f"{GIVEN}tensors", sets[0], sets[1], None, tuple(str(k) for k in range(count)))
+
+
+def _as_pixels(images: Tensor) -> Tensor:
+    """Images as uint8; floats only if that loses nothing."""
+    if images.dim() == 4 and images.dtype == torch.uint8:
+        return images
+    came = f"images are {images.dtype} {tuple(images.shape)}"
+    if images.dim() == 4 and images.is_floating_point() and images.numel():
+        levels = (images * 255).round()
+        if levels.min() >= 0 and levels.max() <= 255 and (images - levels / 255).abs().max() <= ROUNDING:
+            return levels.to(torch.uint8)
+        came += f" in [{images.min():.3g}, {images.max():.3g}]"
+    raise UserError(
+        f"{came}; expected uint8 (N, C, H, W), or the same divided by 255: not normalised, not augmented"
+    )

@@ -35,7 +35,9 @@ class GuardActions(Hook):
             return
         place, average = state.place(step), state.guard.average
         if event == "alarm":
-            state.events.append(place | {"action": action, "recovered": None, "returned": None})
+            state.events.append(
+                place | {"action": action, "recovered": None, "returned": None, "changed": None}
+            )
         elif state.events:
             state.events[-1]["recovered"] = step
         if action == "off":
@@ -56,8 +58,9 @@ class GuardActions(Hook):
         if not alarm or action not in ("stop", "rollback"):
             return
         weights = go_back(run)
-        if run.state.attempt == MAX_ROLLBACKS or (action == "stop" and weights == "last_good"):
-            run.weights, run.ended_early = weights, True
+        if action == "stop" or state.attempt == MAX_ROLLBACKS:
+            record_return(run, changed=None)
+            end_early(run, weights)
         else:
             try_again(run, weights)
 
@@ -70,8 +73,12 @@ class PgdFallback(Hook):
         self.fallback = methods.create("pgd-10", run.threat, align="final").to(run.device)
 
     def before_step(self, run: Run, batch: Batch) -> None:
-        """Choose the method of this step."""
-        run.method = self.fallback if run.state.guard.alarmed else run.state.method
+        """Choose the method of this step; the alarm's event counts the batches that PGD gets."""
+        state = run.state
+        run.method = self.fallback if state.guard.alarmed else state.method
+        if state.guard.alarmed:
+            before = state.events[-1]["changed"] or {}
+            state.events[-1]["changed"] = {"pgd_batches": before.get("pgd_batches", 0) + 1}
 
 
 def go_back(run: Run) -> str:
@@ -83,9 +90,26 @@ def go_back(run: Run) -> str:
         setattr(state, name, value)
     weights = "last_good" if state.step else "initial"
     run.console.warn(f"returned to the {weights.replace('_', ' ')} weights, of step {state.step}")
-    state.events[-1]["returned"] = state.step
-    run.write_event("returned", **state.place(), action=run.settings.guard)
     return weights
+
+
+def record_return(run: Run, changed: dict[str, Any] | None) -> None:
+    """Record where an alarm led, and which settings the guard changed because of it."""
+    state = run.state
+    state.events[-1] |= {"returned": state.step, "changed": changed}
+    run.write_event("returned", **state.place(), action=run.settings.guard, changed=changed)
+
+
+def end_early(run: Run, weights: str) -> None:
+    """End training with the weights that `go_back` led to; say so if they are of no use."""
+    run.weights, run.ended_early = weights, True
+    if weights == "initial":
+        advice = (
+            "--eps-warmup may help"
+            if run.settings.guard == "rollback"
+            else "--guard rollback or --eps-warmup would try again"
+        )
+        run.console.warn(f"nothing robust came out: the initial weights are handed over; {advice}")
 
 
 def try_again(run: Run, weights: str) -> None:
@@ -94,10 +118,27 @@ def try_again(run: Run, weights: str) -> None:
     Where nothing ever was good, the order is not to blame: the attack was too strong from the beginning. Then
     eps grows from 0 over the first half of the new attempt.
     """
+    state = run.state
+    changed: dict[str, Any] = {"data_order": state.attempt + 1}
     if weights == "initial":
-        run.state.warmup = run.settings.epochs / 2
-    run.state.attempt += 1
+        state.warmup = run.settings.epochs / 2
+        changed["eps_warmup"] = state.warmup
+    record_return(run, changed)
+    state.attempt += 1
+    run.console.warn(f"attempt {state.attempt + 1} begins; changed: {describe_changes(changed)}")
     run.save()  # a run killed from here on must not go back a second time
+
+
+def describe_changes(changed: dict[str, Any]) -> str:
+    """What the guard changed, in words."""
+    parts = []
+    if "data_order" in changed:
+        parts.append("another data order")
+    if "eps_warmup" in changed:
+        parts.append(f"eps grows from 0 over {changed['eps_warmup']:g} epochs")
+    if "pgd_batches" in changed:
+        parts.append(f"{changed['pgd_batches']} batches trained on PGD-10")
+    return ", ".join(parts)
 
 
 def _keeps_good_at(run: Run, step: int) -> bool:

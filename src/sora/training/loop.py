@@ -17,6 +17,7 @@ from sora.training import distributed
 from sora.training._allocator import keep_freed_memory
 from sora.training.guard_actions import GuardActions, PgdFallback
 from sora.training.hooks import Hook
+from sora.training.interrupts import Interrupted
 from sora.training.periodic import Evaluations, Monitors, Snapshots
 from sora.training.result import TrainResult, hand_over
 from sora.training.run import Run
@@ -55,6 +56,8 @@ def train(
         run.open(stack, [*own_hooks(run.settings), saving, *hooks])
         run.hooks.notify("start", run)
         run.meter.start()
+        if run.state.epoch_open:
+            finish_step(run)
         for batch in run.batches():
             run.hooks.notify("before_step", run, batch)
             out = train_on(run, batch)
@@ -64,11 +67,23 @@ def train(
                 log(run)
             if run.ended_early or run.state.place() != place:
                 continue  # the guard moved the run back to an earlier state
-            if run.state.epoch_ends:
-                run.hooks.notify("after_epoch", run)
-            run.hooks.notify("on_save_point", run)
+            finish_step(run)
         run.meter.stop()
         return hand_over(run)
+
+
+def finish_step(run: Run) -> None:
+    """What follows a complete step; a run stopped on the way does it when it is resumed."""
+    state = run.state
+    state.epoch_open = False
+    try:
+        if state.epoch_ends:
+            run.hooks.notify("after_epoch", run)
+    except Interrupted:
+        state.epoch_open = True
+        run.save(good=run.is_good)
+        raise
+    run.hooks.notify("on_save_point", run)
 
 
 def own_hooks(settings: Settings) -> list[Hook]:

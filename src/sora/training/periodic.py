@@ -45,10 +45,15 @@ class Evaluations(Hook):
         state, settings, place = run.state, run.settings, run.state.place()
         if not settings.eval_every or place["epoch"] % settings.eval_every:
             return
-        with run.meter.paused():
+        with run.meter.paused(), run.console.paused(), run.interruptible():
             run.average_buffers()
             evaluation = evaluate(
-                state.evaluated, run.splits.watched, run.threat, settings.attacks, device=run.device
+                state.evaluated,
+                run.splits.watched,
+                run.threat,
+                settings.attacks,
+                device=run.device,
+                progress=run.console.visible,
             )
         split = run.splits.watched_name
         run.journal.write("evals", place | {"split": split} | evaluation.record())

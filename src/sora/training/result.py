@@ -25,9 +25,15 @@ class TrainResult(Evaluation):
 def hand_over(run: Run) -> TrainResult:
     """Evaluate the final weights on the test set, for the first and only time, and write the result."""
     run.average_buffers()
-    evaluation = evaluate(
-        run.state.evaluated, run.splits.test, run.threat, run.settings.attacks, device=run.device
-    )
+    with run.console.paused(), run.interruptible():
+        evaluation = evaluate(
+            run.state.evaluated,
+            run.splits.test,
+            run.threat,
+            run.settings.attacks,
+            device=run.device,
+            progress=run.console.visible,
+        )
     summary = summarize(run, evaluation)
     if run.writes:
         about = {"weights": run.weights, "data": describe_data(run.dataset), "versions": versions()}
@@ -58,6 +64,11 @@ def summarize(run: Run, evaluation: Evaluation) -> dict[str, Any]:
         "weights": run.weights,
         **evaluation.record(),
         "pert_align": {"last": mean(state.recent), "min": state.guard.lowest},
-        "co": {"detected": bool(state.events), "verdict": evaluation.verdict, "events": state.events},
+        "co": {
+            "detected": bool(state.events),
+            "verdict": evaluation.verdict,
+            "guard": settings.guard,
+            "events": state.events,
+        },
         "skipped_updates": state.skipped,
     }

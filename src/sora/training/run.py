@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from sora.settings import GIVEN, Resolved
 from sora.training import distributed
 from sora.training.console import Console
 from sora.training.hooks import Hook, Hooks
+from sora.training.interrupts import Interrupted
 from sora.training.journal import Journal
 from sora.training.meter import Meter
 from sora.training.precision import at_precision
@@ -77,6 +78,8 @@ class Run:
         self.weights = "last"
         """Which weights are handed over: last, last_good or initial."""
         self.ended_early = False
+        self.stop_signal: int | None = None
+        self._interruptible = False
         self.is_good = self.is_best = False
         """What the guard and the evaluation say about this step; false again after the save point."""
         title = f"{settings.method} on {settings.dataset}, seed {settings.seed}"
@@ -132,6 +135,26 @@ class Run:
             distributed.average_buffers(self.state.model)
             if self.state.ema is not None:
                 distributed.average_buffers(self.state.ema)
+
+    def stop(self, number: int) -> None:
+        """Note a signal to stop; inside an evaluation it takes effect at once."""
+        self.stop_signal = number
+        if self._interruptible:
+            raise Interrupted(number, self.state.step, "during the evaluation ")
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """A block that a signal ends at once: an evaluation may take hours and changes no weights."""
+        if self.world > 1:  # the other ranks would wait forever for one that has left
+            yield
+            return
+        self._interruptible = True
+        try:
+            if self.stop_signal is not None:
+                self.stop(self.stop_signal)
+            yield
+        finally:
+            self._interruptible = False
 
     def save(self, *, best: bool = False, good: bool = False) -> None:
         """Write a checkpoint of this step; all ranks must call it together."""

@@ -7,15 +7,8 @@ from types import FrameType
 
 from sora.training.distributed import any_rank
 from sora.training.hooks import Hook
+from sora.training.interrupts import Interrupted
 from sora.training.run import Run
-
-
-class Interrupted(Exception):
-    """The run was asked to stop and has written a checkpoint."""
-
-    def __init__(self, number: int, step: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name} at step {step}; continue with --resume")
-        self.exit_code = 128 + number
 
 
 class Saving(Hook):
@@ -24,6 +17,11 @@ class Saving(Hook):
     def __init__(self) -> None:
         self._received: int | None = None
         self._handlers: dict[int, object] = {}
+        self._run: Run | None = None
+
+    def start(self, run: Run) -> None:
+        """Remember the run that a signal stops."""
+        self._run = run
 
     def __enter__(self) -> Saving:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -40,6 +38,8 @@ class Saving(Hook):
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._received = number
         signal.signal(number, signal.SIG_DFL)
+        if self._run is not None:
+            self._run.stop(number)
 
     def on_save_point(self, run: Run) -> None:
         """Write a checkpoint if one is due; stop if a signal came."""

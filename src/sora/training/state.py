@@ -38,6 +38,7 @@ class State:
     events: list[dict[str, Any]] = field(default_factory=list)
     best: float = -1.0
     warmup: float = 0.0  # epochs over which eps grows, after a restart from the initial weights
+    epoch_open: bool = False  # interrupted after its last step, before what follows an epoch was done
     skipped: int = 0
     seconds: float = 0.0
     images: int = 0
@@ -106,7 +107,19 @@ class State:
         return all(bool(p.isfinite().all()) for p in self.model.parameters())
 
 
-_PLAIN = ("step", "attempt", "pending", "events", "best", "warmup", "skipped", "seconds", "images", "peak_mb")
+_PLAIN = (
+    "step",
+    "attempt",
+    "pending",
+    "events",
+    "best",
+    "warmup",
+    "epoch_open",
+    "skipped",
+    "seconds",
+    "images",
+    "peak_mb",
+)
 
 
 def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -21,6 +21,7 @@ from sora.data.builder import Builder, build, in_order
 from sora.data.dataset import Dataset
 from sora.errors import UserError, unknown
 
+_NAMED = 5  # files left out that a warning lists
 _OPTIONS = ("size", "mode", "skip-bad")
 _HINT = "; ?size=N resizes all, ?mode=rgb or ?mode=grey converts all, ?skip-bad=N leaves out up to N"
 
@@ -75,8 +76,12 @@ def load(root: Path, argument: str) -> Dataset:
     name = _store.cache_name(request.path, request.size, request.mode, request.skip_bad)
     dataset = _store.open_store(build(root, name, origin, fill), f"folder:{argument}")
     for split, pictures in splits.items():
-        left_out = len(pictures) - len(dataset.splits[split])
+        rows = dataset.splits[split].rows
+        kept = set(range(len(pictures)) if rows is None else rows.tolist())
+        left_out = [picture.name for position, picture in enumerate(pictures) if position not in kept]
         if left_out:
+            more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
+            names = ", ".join(left_out[:_NAMED]) + more
             log = logging.getLogger(__name__)
-            log.warning("%s: left out %d bad %s images", request.path, left_out, split)
+            log.warning("%s: left out %d bad %s images: %s", request.path, len(left_out), split, names)
     return dataset

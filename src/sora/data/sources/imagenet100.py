@@ -18,6 +18,7 @@ from sora.data._registry import register_packed
 from sora.data.builder import Builder, Picture, in_order
 from sora.errors import UserError
 
+CLASSES = 100
 _STORED, _TESTED = 256, 224
 _shrink = partial(decode, size=_STORED, mode="rgb")
 
@@ -41,6 +42,7 @@ def convert(path: Path, builder: Builder) -> None:
 
 def _convert_tree(path: Path, builder: Builder) -> list[str]:
     classes, splits = _class_folders.scan(path)
+    _check_classes(path, classes)
     for split, pictures in splits.items():
         builder.stream(split, len(pictures), in_order(pictures), _shrink)
     return classes
@@ -59,10 +61,21 @@ def _convert_parquet(path: Path, paths: Sequence[Path], builder: Builder) -> lis
         splits["test"] = splits.pop("val")
     if not {"train", "test"} <= splits.keys():
         raise UserError(f"{path}: expected train-*.parquet and test-*.parquet (validation-* is optional)")
+    classes = _class_names(splits["train"])
+    _check_classes(path, classes)
     for split in filter(splits.__contains__, _store.SPLITS):
         total = sum(file.metadata.num_rows for file in splits[split])
         builder.stream(split, total, partial(_rows, splits[split]), _shrink)
-    return _class_names(splits["train"])
+    return classes
+
+
+def _check_classes(path: Path, classes: Sequence[str]) -> None:
+    """Raise before hours of decoding if this is another data set."""
+    if len(classes) != CLASSES:
+        raise UserError(
+            f"{path} has {len(classes)} classes, imagenet100 has {CLASSES}; other sets of class folders are"
+            " used as folder:PATH"
+        )
 
 
 def _rows(files: Sequence[Any], start: int) -> Iterator[Picture]:
