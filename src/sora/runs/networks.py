@@ -90,7 +90,9 @@ def load(
         device: Where the model should be.
     """
     folder = run if isinstance(run, RunFolder) else RunFolder(run)
-    return load_network(folder.read_model(), folder.weights, model, device)
+    description = folder.read_model()
+    folder.check_weights(description)
+    return load_network(description, folder.weights, model, device)
 
 
 def load_network(

@@ -32,6 +32,7 @@ def train(
     dataset: Dataset | None = None,
     hooks: Sequence[Hook] = (),
     quiet: bool = False,
+    allow_world_change: bool = False,
 ) -> TrainResult:
     """Train, watch, save and evaluate one model; continue if the run folder holds an unfinished run.
 
@@ -41,6 +42,7 @@ def train(
         dataset: Train on this instead of loading the one the settings name.
         hooks: Called around every step, after the trainer's own.
         quiet: Print nothing while working.
+        allow_world_change: Continue a run also with another number of processes, which changes its result.
     """
     resolved = settings if isinstance(settings, Resolved) else Resolved(settings, {})
     device = pick_device(resolved.settings.device)
@@ -52,7 +54,7 @@ def train(
         stack.enter_context(distributed.process_group(device))
         run = Run(resolved, device, model, dataset, quiet)
         saving = stack.enter_context(Saving())
-        run.open(stack, [*own_hooks(run.settings), saving, *hooks])
+        run.open(stack, [*own_hooks(run.settings), saving, *hooks], allow_world_change)
         run.hooks.notify("start", run)
         run.meter.start()
         for batch in run.batches():
