@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import platform
+import re
+import secrets
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,16 +16,56 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
+# Every file is first written in a scratch folder beside its place. The folder's name says which process made
+# it, so that a later one can tell what a kill left behind from what is being written right now. A folder, not
+# a file, because safetensors puts temporary files of its own beside the one it writes.
+_HOST = re.sub(r"\W", "_", platform.node()) or "unknown"
+_SCRATCH = re.compile(r"\.sora-(?P<host>\w+)-(?P<pid>\d+)-(?P<token>[0-9a-f]{16})\.tmp")
+_active: set[str] = set()  # scratch folders this process is writing in
+_cleaned: set[Path] = set()  # folders in which this process has removed what dead ones left
+
 
 def _replace(path: Path, write: Callable[[Path], None]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # no other process uses this name
+    if path.parent not in _cleaned:
+        remove_leftovers(path.parent)
+    scratch = path.with_name(f".sora-{_HOST}-{os.getpid()}-{secrets.token_hex(8)}.tmp")
+    temporary = scratch / path.name
+    _active.add(scratch.name)
     try:
+        scratch.mkdir()
         write(temporary)
+        # The folder was made with the user's umask; safetensors makes files that nobody else can read.
+        temporary.chmod(scratch.stat().st_mode & 0o666)
         with temporary.open("rb") as handle:
             os.fsync(handle.fileno())
         temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        shutil.rmtree(scratch, ignore_errors=True)
+        _active.discard(scratch.name)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what processes of this machine that no longer run left half-written in a folder."""
+    _cleaned.add(folder)
+    for entry in folder.glob(".sora-*.tmp"):
+        owner = _SCRATCH.fullmatch(entry.name)
+        if owner and owner["host"] == _HOST and not _is_running(int(owner["pid"]), entry.name):
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _is_running(pid: int, scratch: str) -> bool:
+    """Whether the process that made a scratch folder may still be using it."""
+    if pid == os.getpid():  # a number is used again, in containers it is often the same
+        return scratch in _active
+    if os.name == "nt":  # there os.kill would end the process
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 def write_text(path: Path, text: str) -> None:
@@ -42,6 +86,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     """Write a safetensors file and rename it."""
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     _replace(path, lambda temporary: save_file(contiguous, temporary, dict(metadata)))
+
+
+def link(source: Path, target: Path) -> None:
+    """Make `target` another name of the file `source`, in one step."""
+    _replace(target, lambda temporary: temporary.hardlink_to(source))
 
 
 def plain(value: Any) -> Any:

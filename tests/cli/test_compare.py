@@ -9,6 +9,9 @@ import time
 
 import pytest
 
+from sora.runs import RunFolder
+from sora.runs.lock import locked, wait_until_free
+
 
 @pytest.fixture
 def compared(sora, tiny, tmp_path):
@@ -114,3 +117,36 @@ def test_bars_move_to_the_end_on_a_terminal(sora, tiny, tmp_path, monkeypatch) -
     for name in ("fgsm-s0", "sora-s0"):
         assert f"{name}: done" in plain
         assert re.search(rf"{name} .*100 %", plain)
+
+
+LONG = ["--epochs", "300", "--eval-every", "0", "--attacks", "clean", "--no-snapshots", "--methods", "fgsm"]
+
+
+def test_runs_of_a_killed_grid_end_and_the_next_grid_continues_them(sora, tiny, tmp_path) -> None:
+    flags = [*tiny, *LONG, "--out", str(tmp_path / "c")]
+    grid = subprocess.Popen([sys.executable, "-m", "sora", "compare", *flags], stderr=subprocess.DEVNULL)
+    run = tmp_path / "c" / "fgsm-s0"
+    while not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").stat().st_size:
+        assert grid.poll() is None
+        time.sleep(0.05)
+    grid.kill()
+    grid.wait()
+    wait_until_free(run, 120)
+    with locked(run):  # the run has ended
+        assert not (run / "summary.json").exists()
+        checkpoints = RunFolder(run).checkpoints
+        written = checkpoints.read(checkpoints.newest_first()[0])[1]["step"]
+        last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+        assert written == last  # with a checkpoint of its very last step
+    assert sora("compare", *flags, "--resume").code == 0
+    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert steps == list(range(1, 601))
+
+
+def test_a_second_grid_in_the_same_folder_is_refused(sora, tiny, tmp_path) -> None:
+    (tmp_path / "c").mkdir()
+    with locked(tmp_path / "c"):
+        done = sora("compare", *tiny, *LONG, "--out", tmp_path / "c", "--resume")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "in use by another process" in done.err
+    assert [path.name for path in (tmp_path / "c").iterdir()] == [".lock"]

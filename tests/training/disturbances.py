@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,6 +34,18 @@ def kill_at(step: int) -> Hook:
         raise Killed
 
     return At(step, kill)
+
+
+def kill_at_link(monkeypatch: Any, number: int) -> None:
+    """Kill between the rename of a step's checkpoint and its second name."""
+    original = Path.hardlink_to
+
+    def hardlink_to(link: Path, target: Path) -> None:
+        if Path(target).name.endswith(f"{number:08d}.safetensors"):
+            raise Killed
+        original(link, target)
+
+    monkeypatch.setattr(Path, "hardlink_to", hardlink_to)
 
 
 class SignalAfter(Hook):

@@ -18,8 +18,11 @@ from torch import distributed as dist
 from torch import multiprocessing, nn
 
 from sora import methods
+from sora.cli import main
 from sora.methods import Method
+from sora.settings import Request, Settings
 from sora.threat import Linf
+from sora.training import Hook, Interrupted, train
 from sora.training.distributed import any_rank, average_buffers, mean_over_ranks, wrap
 from sora.training.sync_bn import CPUSyncBatchNorm, sync_batch_norm
 
@@ -124,6 +127,55 @@ def test_sync_bn_keeps_names_and_is_batchnorm_in_one_process() -> None:
     x, _ = batch()
     torch.testing.assert_close(synced(x), model(x), rtol=0, atol=0)
     torch.testing.assert_close(synced.eval()(x), model.eval()(x), rtol=0, atol=0)
+
+
+class SignalRank(Hook):
+    """Sends SIGTERM to one rank after so many steps."""
+
+    def __init__(self, rank: int, step: int) -> None:
+        self.rank, self.step = rank, step
+
+    def after_step(self, run: Any, out: Any) -> None:
+        if (run.rank, run.state.step) == (self.rank, self.step):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def small(out: Path, **changes: Any) -> Settings:
+    given = {"epochs": 2, "batch_size": 32, "width": 4, "limit_train": 96, "limit_test": 20, "holdout": 20}
+    given |= {"log_every": 2, "attacks": ("clean",), "threads": 1, "set": {"model.stages": 1}}
+    return Request(given | {"out": str(out), "device": "cpu"} | changes).resolve().settings
+
+
+def stopped_main(rank: int, port: int, folder: str) -> None:
+    """Train undisturbed; train, stop in the middle of the second epoch and go on; stop once more."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    for name, changes in (("plain", {}), ("ema", {"ema": 0.9})):
+        train(small(Path(folder) / name, **changes), quiet=True)
+        stopped = small(Path(folder) / f"{name}-stopped", **changes)
+        with pytest.raises(Interrupted):
+            train(stopped, hooks=[SignalRank(1, 4)], quiet=True)
+        train(stopped, quiet=True)
+    with pytest.raises(Interrupted):
+        train(small(Path(folder) / "world"), hooks=[SignalRank(1, 4)], quiet=True)
+    dist.destroy_process_group()
+
+
+def test_ranks_stopped_between_epochs_go_on_as_if_undisturbed(tmp_path: Path, capsys: Any) -> None:
+    multiprocessing.spawn(stopped_main, (free_port(), str(tmp_path)), nprocs=2)
+    for name in ("plain", "ema"):
+        for file in ("model.safetensors", "metrics.jsonl", "evals.jsonl"):
+            undisturbed = (tmp_path / name / file).read_bytes()
+            assert (tmp_path / f"{name}-stopped" / file).read_bytes() == undisturbed, (name, file)
+    # Another number of processes is refused, unless it is allowed.
+    resume = ["train", "--out", str(tmp_path / "world"), "--resume", "--quiet"]
+    assert main(resume) == 2
+    error = capsys.readouterr().err
+    assert "was trained by 2 processes and would now be by 1 process" in error
+    assert "--allow-world-change" in error
+    assert not (tmp_path / "world" / "summary.json").exists()
+    assert main([*resume, "--allow-world-change"]) == 0
+    assert (tmp_path / "world" / "summary.json").exists()
 
 
 def torchrun(out: Path) -> subprocess.Popen[str]:

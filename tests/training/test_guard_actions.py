@@ -11,12 +11,13 @@ import pytest
 import torch
 
 import sora
+from sora.errors import RunError
 from sora.evaluation.subject import subject_of_run
 from sora.experiments.compare import row_name
 from sora.runs import RunFolder
 from sora.settings import Settings
 from sora.training import Interrupted
-from tests.training.disturbances import Recorder, SignalAfter
+from tests.training.disturbances import At, Killed, Recorder, SignalAfter, kill_at_link
 from tests.training.scripted import CALM, COLLAPSED, collapse_from, scripted_run
 
 BuildSettings = Callable[..., Settings]
@@ -187,6 +188,34 @@ def test_a_killed_rollback_ends_with_the_same_bytes(
     scripted_run(broken)
     for name in ("model.safetensors", "events.jsonl", "metrics.jsonl"):
         assert (whole.folder() / name).read_bytes() == (broken.folder() / name).read_bytes()
+
+
+def test_a_kill_before_the_name_of_the_last_good_state_is_made_up_for(
+    settings: BuildSettings, script: Any, monkeypatch: Any
+) -> None:
+    script(collapse_from(60))
+    whole, broken = (settings("scripted", out=name, guard="stop", **LONG) for name in ("whole", "broken"))
+    scripted_run(whole)
+    kill_at_link(monkeypatch, 60)
+    with pytest.raises(Killed):
+        scripted_run(broken)
+    monkeypatch.undo()
+    scripted_run(broken)
+    assert events(broken) == [("alarm", 64, 0), ("returned", 60, 0)]
+    for name in ("model.safetensors", "events.jsonl", "metrics.jsonl"):
+        assert (whole.folder() / name).read_bytes() == (broken.folder() / name).read_bytes()
+
+
+def test_a_damaged_last_good_state_is_one_line(settings: BuildSettings, script: Any) -> None:
+    script(collapse_from(60))
+    config = settings("scripted", guard="stop", **LONG)
+
+    def damage(run: Any) -> None:
+        good = run.folder.checkpoints.good
+        good.write_bytes(good.read_bytes()[:-1])
+
+    with pytest.raises(RunError, match=r"last_good\.safetensors cannot be read"):
+        scripted_run(config, At(63, damage))
 
 
 def test_good_states_are_not_kept_for_an_interruption(settings: BuildSettings, script: Any) -> None:

@@ -15,6 +15,7 @@ from sora.errors import UserError
 from sora.runs import RunFolder
 from sora.settings import Settings
 from sora.training import Hook, train
+from tests.training.disturbances import Killed, kill_at
 from tests.training.scripted import collapse_from, scripted_run
 
 BuildSettings = Callable[..., Settings]
@@ -90,6 +91,17 @@ def test_evaluations_reach_hooks_of_the_user(settings: BuildSettings) -> None:
     assert hook.clean == [line["accuracy"]["clean"] for line in lines]
 
 
+class KillInAttempt(Hook):
+    """Kills before the first step of an attempt."""
+
+    def __init__(self, attempt: int) -> None:
+        self.attempt = attempt
+
+    def before_step(self, run: Any, batch: Any) -> None:
+        if run.state.attempt == self.attempt:
+            raise Killed
+
+
 class TestSnapshots:
     LONG: ClassVar[dict[str, Any]] = {
         "epochs": 8,
@@ -117,6 +129,32 @@ class TestSnapshots:
         assert set(folder.snapshots()) == epochs | around
         for step, path in folder.snapshots().items():
             assert torch.equal(load_file(path)["network.stem.weight"], weights[step])
+
+    @pytest.mark.parametrize("killed_at", [61, 63, 64, 66])
+    def test_those_around_an_alarm_survive_a_kill(
+        self, settings: BuildSettings, script: Any, killed_at: int
+    ) -> None:
+        script(collapse_from(60))
+        options = self.LONG | {"checkpoint_every": 1}
+        whole, broken = (settings("scripted", out=name, **options) for name in ("whole", "broken"))
+        scripted_run(whole)
+        with pytest.raises(Killed):
+            scripted_run(broken, kill_at(killed_at))
+        scripted_run(broken)
+        one, other = (RunFolder(config.folder()).snapshots() for config in (whole, broken))
+        assert {60, 64, 68} <= set(one)
+        assert {s: p.read_bytes() for s, p in one.items()} == {s: p.read_bytes() for s, p in other.items()}
+
+    def test_a_kill_after_a_return_adds_none(self, settings: BuildSettings, script: Any) -> None:
+        script(collapse_from(60, attempts=2))
+        options = self.LONG | {"guard": "rollback", "checkpoint_every": 1}
+        whole, broken = (settings("scripted", out=name, **options) for name in ("whole", "broken"))
+        scripted_run(whole)
+        with pytest.raises(Killed):
+            scripted_run(broken, KillInAttempt(1))
+        scripted_run(broken)
+        names = [sorted(p.name for p in (c.folder() / "snapshots").iterdir()) for c in (whole, broken)]
+        assert names[0] == names[1]
 
     def test_a_calm_run_keeps_its_epochs_only(self, settings: BuildSettings) -> None:
         folder, _ = self.run(settings)

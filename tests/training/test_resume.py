@@ -17,7 +17,7 @@ from sora.errors import RunError
 from sora.runs import RunFolder
 from sora.settings import Resolved, Settings
 from sora.training import Hook, Interrupted, train
-from tests.training.disturbances import Killed, SignalAfter, kill_at, poison_at
+from tests.training.disturbances import Killed, SignalAfter, kill_at, kill_at_link, poison_at
 
 FILES = ("model.safetensors", "metrics.jsonl", "evals.jsonl", "events.jsonl")
 
@@ -94,6 +94,23 @@ def test_a_signal_writes_a_checkpoint_first(number, code, settings) -> None:
     assert stopped.value.exit_code == code
     train(broken, quiet=True)
     assert contents(broken) == contents(whole)
+
+
+def test_a_kill_before_the_name_of_the_best_checkpoint_is_made_up_for(settings, monkeypatch) -> None:
+    whole, broken = settings(out="whole"), settings(out="broken")
+    train(whole, quiet=True)
+    one, other = (RunFolder(config.folder()).checkpoints for config in (whole, broken))
+    best = one.read(one.best)[1]["step"]
+    kill_at_link(monkeypatch, best)
+    with pytest.raises(Killed):
+        train(broken, quiet=True)
+    monkeypatch.undo()
+    assert not other.best.exists() or other.read(other.best)[1]["step"] < best
+    train(broken, quiet=True)
+    assert contents(broken) == contents(whole)
+    expected, found = one.read(one.best), other.read(other.best)
+    assert found[1]["step"] == best
+    assert all(torch.equal(tensor, found[0][name]) for name, tensor in expected[0].items())
 
 
 def test_full_disk_leaves_the_last_checkpoint_intact(settings, monkeypatch) -> None:

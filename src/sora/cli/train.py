@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import sys
 
-from sora.cli._settings import parse_run_flags
+from sora._parent import end_with_parent
+from sora.cli._settings import Extra, parse_run_flags
 from sora.cli._tables import print_summary
 from sora.runs import RunFolder
 from sora.runs.resume import settle
 
+EXTRA: Extra = {
+    "allow_world_change": (bool, False, "resume also with another number of processes (another result)"),
+}
+
 
 def run(argv: list[str]) -> int:
     """Resolve the settings, train, print the summary."""
-    flags = parse_run_flags(argv, "train", "Train one robust model.")
+    end_with_parent()
+    flags = parse_run_flags(argv, "train", "Train one robust model.", EXTRA)
     resolved = settle(flags.request(), "dry run" if flags.verb.dry_run else flags.resume)
     if flags.verb.dry_run:
         print(resolved.described(), end="")
@@ -24,7 +30,8 @@ def run(argv: list[str]) -> int:
         return 0
     from sora.training import train
 
-    result = train(resolved, quiet=flags.verb.quiet)
+    world_change = flags.verb.allow_world_change
+    result = train(resolved, quiet=flags.verb.quiet, allow_world_change=world_change)
     if flags.verb.json:
         print(json.dumps(folder.read_summary(), indent=2))
     elif not flags.verb.quiet:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from sora._files import write_text
+from sora._parent import start_child
 from sora.runs import RunFolder
+from sora.runs.lock import locked, wait_until_free
 from sora.settings import Resolved, is_custom
 
 POLL = 0.3  # seconds between checks of the processes
+PATIENCE = 60.0  # seconds for a run to end whose grid was killed
 
 
 @dataclass
@@ -56,7 +59,13 @@ def run_grid(runs: Sequence[Resolved], jobs: int, *, quiet: bool = False) -> lis
     grid = [Job(_with_threads(resolved, threads)) for resolved in runs]
     unfinished = [job for job in grid if not job.folder.is_finished()]
     waiting, running = list(unfinished), list[Job]()
-    with _progress(unfinished, quiet) as refresh, _ending(running):
+    with ExitStack() as stack:
+        for parent in sorted({job.folder.path.parent for job in grid}):
+            stack.enter_context(locked(parent))  # two grids in one folder would start each run twice
+        for job in unfinished:  # of a grid that was killed: its runs are writing their checkpoints
+            wait_until_free(job.folder.path, PATIENCE)
+        refresh = stack.enter_context(_progress(unfinished, quiet))
+        stack.enter_context(_ending(running))
         while waiting or running:
             while waiting and len(running) < jobs:
                 running.append(_start(waiting.pop(0)))
@@ -82,7 +91,7 @@ def _start(job: Job) -> Job:
     command = [sys.executable, "-m", "sora", "train", "--config", str(file), "--resume", "auto", "--quiet"]
     if is_custom(job.resolved.settings.model):  # a file alone may not name code to import
         command += ["--model", job.resolved.settings.model]
-    job.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    job.process = start_child(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
     return job
 
 

@@ -1,12 +1,13 @@
 """The checkpoint files of a run: the newest two, the best one and the last good one.
 
-A checkpoint is a single safetensors file: tensors under flat names, everything else as JSON in its header.
+A checkpoint is a single safetensors file: tensors under flat names, everything else as JSON in its header,
+and a checksum of both.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,15 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 import sora
-from sora._files import write_tensors
+from sora._files import link, write_tensors
 from sora.errors import RunError
+from sora.runs.digests import digest_tensors
 
-FORMAT = "sora-checkpoint-1"
+FORMAT = "sora-checkpoint-2"
+WITHOUT_DIGEST = "sora-checkpoint-1"  # up to version 0.1.0; still read
 KEPT = 2  # numbered checkpoints that stay
+
+Content = tuple[dict[str, Tensor], dict[str, Any]]
 
 
 class Checkpoints:
@@ -46,10 +51,21 @@ class Checkpoints:
         """The numbered checkpoints, newest first."""
         return sorted(self.folder.glob("step-*.safetensors"), reverse=True)
 
+    def candidates(self) -> list[Path]:
+        """All checkpoints a run can continue from, in the order to try; no file under two names."""
+        marked = [path for path in (self.best, self.good) if path.exists()]
+        marked.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        different: list[Path] = []
+        for path in [*self.newest_first(), *marked]:
+            if not any(path.samefile(other) for other in different):
+                different.append(path)
+        return different
+
     def remove_leftovers(self) -> None:
-        """Delete what a kill in the middle of a write left behind."""
-        for leftover in self.folder.glob(".*.tmp"):
-            leftover.unlink()
+        """Delete what a kill of an older version in the middle of a write left behind."""
+        for pattern in (".*.safetensors*.tmp", ".tmp??????"):
+            for leftover in self.folder.glob(pattern):
+                leftover.unlink()
 
     def write(
         self,
@@ -61,59 +77,49 @@ class Checkpoints:
         best: bool = False,
         good: bool = False,
     ) -> Path:
-        """Write a checkpoint, mark it as best or good if asked, and remove the oldest ones."""
+        """Write a checkpoint, mark it as best or good if asked, and remove the ones before the last."""
         self.folder.mkdir(parents=True, exist_ok=True)
         versions = {"sora": sora.__version__, "torch": torch.__version__}
-        text = json.dumps({"format": FORMAT, **versions, **header})
+        marks = [name for name, asked in (("best", best), ("good", good)) if asked]
+        text = json.dumps({"format": FORMAT, **versions, **header, "marks": marks})
         path = self.folder / f"step-{attempt}-{step:08d}.safetensors"
-        write_tensors(path, tensors, {"sora": text})
-        if best:
-            _link(path, self.best)
-        if good:
-            _link(path, self.good)
-        for old in self.newest_first()[KEPT:]:
+        tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}  # copied once, if at all
+        write_tensors(path, tensors, {"sora": text, "digest": digest_tensors(tensors, text)})
+        self.link_marks(path, marks)
+        # Files with higher numbers belong to no state of this run: unreadable, or of a part that is repeated
+        # now. They are replaced when the run gets there.
+        for old in [other for other in self.newest_first() if other.name < path.name][KEPT - 1 :]:
             old.unlink()
         return path
 
-    def read(self, path: Path, fingerprint: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def link_marks(self, path: Path, marks: list[str]) -> None:
+        """Give a checkpoint the names it was marked with; done again after a kill between file and name."""
+        for target in ({"best": self.best, "good": self.good}[mark] for mark in marks):
+            if not (target.exists() and target.samefile(path)):
+                link(path, target)
+
+    def read(self, path: Path) -> Content:
         """The tensors and the header of a checkpoint.
 
-        Args:
-            path: The file.
-            fingerprint: Of the run's settings; a checkpoint of another run is refused.
-
         Raises:
-            RunError: The file is truncated, is not a checkpoint, or belongs to another run.
+            RunError: The file is missing, damaged, or not a checkpoint.
         """
         try:
             with safe_open(path, framework="pt") as file:
-                header = json.loads((file.metadata() or {}).get("sora", "{}"))
+                metadata = file.metadata() or {}
+                text = metadata.get("sora", "{}")
+                header = json.loads(text)
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, ValueError) as error:
-            raise RunError(f"checkpoint {path.name} cannot be read ({error})") from None
-        if header.get("format") != FORMAT:
-            raise RunError(f"checkpoint {path.name} was not written by this version of sora")
-        if header["fingerprint"] != fingerprint:
-            raise RunError(f"checkpoint {path.name} belongs to another run")
+        except (SafetensorError, OSError, ValueError, RecursionError) as error:
+            raise RunError(f"cannot be read ({' '.join(str(error).split())})") from None
+        written_as = header.get("format") if isinstance(header, dict) else None
+        if written_as not in (FORMAT, WITHOUT_DIGEST):
+            raise RunError("was not written by this version of sora")
+        if written_as == FORMAT and metadata.get("digest") != digest_tensors(tensors, text):
+            raise RunError("is damaged: its checksum is wrong")
         return tensors, header
-
-    def readable(self, fingerprint: str) -> Iterator[tuple[Path, Any]]:
-        """Each numbered checkpoint, newest first, with its content or the error that it cannot be read."""
-        for path in self.newest_first():
-            try:
-                yield path, self.read(path, fingerprint)
-            except RunError as error:
-                yield path, error
 
     def describe_newest(self) -> str:
         """Which checkpoint one can go back to, in words."""
         found = self.newest_first()
         return f"last good checkpoint: {found[0]}" if found else "no checkpoint had been written yet"
-
-
-def _link(source: Path, target: Path) -> None:
-    """Make `target` another name of `source`, in one step."""
-    temporary = target.with_name(f".{target.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    temporary.hardlink_to(source)
-    temporary.replace(target)

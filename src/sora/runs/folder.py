@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from torch import Tensor
 
-from sora._files import plain, write_json, write_tensors, write_text
+from sora._files import plain, remove_leftovers, write_json, write_tensors, write_text
 from sora.errors import RunError, UserError
 from sora.runs.checkpoints import Checkpoints
-from sora.runs.logs import Log, read_last_line, read_log
+from sora.runs.digests import digest_file
+from sora.runs.lock import locked
+from sora.runs.logs import Log, LogStart, read_last_line, read_log
 from sora.settings import Settings
 from sora.settings.files import parse_config
 
@@ -59,6 +62,23 @@ class RunFolder:
         """Whether the final weights are here."""
         return self._model.exists()
 
+    def refuse_finished(self) -> None:
+        """Raise if the run has finished: its result is never overwritten."""
+        if self.is_finished():
+            raise UserError(
+                f"the run in {self.path} is finished; choose another folder, or load it with sora.load"
+            )
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Keep other processes from training here; a `UserError` if one does."""
+        return locked(self.path)
+
+    def remove_leftovers(self) -> None:
+        """Delete what killed processes left half-written; the caller holds the lock."""
+        for folder in (self.path, self._snapshots, self.checkpoints.folder, self.probes):
+            remove_leftovers(folder)
+        self.checkpoints.remove_leftovers()
+
     # Settings.
 
     @property
@@ -92,9 +112,9 @@ class RunFolder:
         """The file of a log."""
         return self.path / f"{name}.jsonl"
 
-    def open_log(self, name: LogName, length: int = 0) -> Log:
-        """A log to append to, cut to `length` bytes first."""
-        return Log(self.log_path(name), length)
+    def open_log(self, name: LogName, start: LogStart | None = None) -> Log:
+        """A log to append to, cut to its first part if one is given, else emptied."""
+        return Log(self.log_path(name), start)
 
     def read_log(self, name: LogName) -> list[dict[str, Any]]:
         """The complete lines of a log; empty if there is none."""
@@ -124,7 +144,16 @@ class RunFolder:
     def write_model(self, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
         """Write the final weights, then the description that says they are complete."""
         write_tensors(self.weights, tensors, {"format": "pt"})
-        write_json(self._model, {"format": FORMAT, **description})
+        digest = digest_file(self.weights)
+        write_json(self._model, {"format": FORMAT, **description, "weights_blake2b": digest})
+
+    def check_weights(self, description: Mapping[str, Any]) -> None:
+        """Raise if the final weights are not those that were written; older versions stored no checksum."""
+        digest = description.get("weights_blake2b")
+        if digest is not None and self.weights.exists() and digest_file(self.weights) != digest:
+            raise RunError(
+                f"{self.weights} is damaged or was replaced: its checksum is not the one in model.json"
+            )
 
     # Results.
 

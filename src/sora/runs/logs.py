@@ -2,39 +2,91 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sora._files import plain
+from sora.errors import RunError
+from sora.runs.digests import digest_start, new_digest
+
+
+class LogStart(NamedTuple):
+    """The part of a log that a resumed run keeps."""
+
+    length: int
+    digest: hashlib.blake2b
+
+
+def intact_start(path: Path, length: int, digest: str | None) -> LogStart:
+    """The part of a log that a checkpoint knows, if it is unchanged since.
+
+    Args:
+        path: The log; it may be missing if nothing is needed of it.
+        length: Bytes it had when the checkpoint was written.
+        digest: Their checksum; None in checkpoints of older versions.
+
+    Raises:
+        RunError: The log is missing, too short or changed.
+    """
+    found = path.stat().st_size if path.exists() else 0
+    if found < length:
+        state = f"has {found} bytes" if path.exists() else "is missing"
+        raise RunError(f"{path.name} {state}, but had {length} bytes when the checkpoint was written")
+    start = LogStart(length, digest_start(path, length) if length else new_digest())
+    if digest is not None and start.digest.hexdigest() != digest:
+        raise RunError(f"{path.name} was changed after the checkpoint was written")
+    return start
 
 
 class Log:
-    """One log opened for appending; a checkpoint stores its length and a resumed run truncates to it.
+    """One log opened for appending; a checkpoint stores its length and checksum.
 
     Args:
         path: The file.
-        length: Bytes to keep of an existing file.
+        start: What to keep of an existing file, see `intact_start`; the rest is cut off.
     """
 
-    def __init__(self, path: Path, length: int = 0) -> None:
-        self._handle = path.open("ab")
-        self._handle.truncate(length)
-        self._handle.seek(length)
+    def __init__(self, path: Path, start: LogStart | None = None) -> None:
+        start = start or LogStart(0, new_digest())
+        self._digest = start.digest.copy()
+        self._handle = open(path, "r+b", opener=_open_or_create)  # noqa: SIM115
+        self._handle.truncate(start.length)
+        self._handle.seek(start.length)
+        self._synced = start.length
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write one line."""
-        self._handle.write((json.dumps(plain(row), allow_nan=False) + "\n").encode())
+        line = (json.dumps(plain(row), allow_nan=False) + "\n").encode()
+        self._handle.write(line)
         self._handle.flush()
+        self._digest.update(line)
 
     def length(self) -> int:
         """Bytes written so far."""
         return self._handle.tell()
 
+    def digest(self) -> str:
+        """The checksum of these bytes."""
+        return self._digest.hexdigest()
+
+    def sync(self) -> None:
+        """Wait until all lines are on the disk."""
+        if self.length() != self._synced:
+            os.fsync(self._handle.fileno())
+            self._synced = self.length()
+
     def close(self) -> None:
         """Close the file."""
         self._handle.close()
+
+
+def _open_or_create(path: str, flags: int) -> int:
+    # A link in a run folder could lead anywhere; it is not followed.
+    return os.open(path, flags | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

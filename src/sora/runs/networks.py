@@ -87,6 +87,7 @@ def load(
     description = folder.read_model()
     if not isinstance(model, nn.Module):
         check_repeated(description["name"], model, how=f"sora.load(run, model={description['name']!r})")
+    folder.check_weights(description)
     return load_network(description, folder.weights, model, device)
 
 

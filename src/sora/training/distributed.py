@@ -52,6 +52,19 @@ def average_buffers(model: nn.Module) -> None:
             summed(buffer).div_(world())
 
 
+def buffers_of_ranks(model: nn.Module) -> list[dict[str, Tensor]]:
+    """The floating-point buffers of every rank, by rank and name; all ranks must ask together."""
+    gathered: list[dict[str, Tensor]] = [{} for _ in range(world())]
+    for name, buffer in model.named_buffers():
+        if not buffer.is_floating_point():
+            continue
+        copies = [torch.empty_like(buffer) for _ in gathered]
+        distributed.all_gather(copies, buffer.contiguous())
+        for table, copy in zip(gathered, copies, strict=True):
+            table[name] = copy
+    return gathered
+
+
 def mean_over_ranks(values: Tensor) -> Tensor:
     """Mean over ranks of each element, leaving NaN out: all ranks get the same numbers, bit for bit."""
     if world() == 1:

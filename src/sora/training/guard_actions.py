@@ -83,11 +83,12 @@ class PgdFallback(Hook):
 
 def go_back(run: Run) -> str:
     """Return to the last good state, the initial one if none ever was; say which of the two it is."""
-    state, checkpoints = run.state, run.folder.checkpoints
+    state = run.state
     kept = {name: getattr(state, name) for name in _NOT_UNDONE}
-    state.restore(*checkpoints.read(checkpoints.good, run.fingerprint))
+    state.restore(*run.read_checkpoint(run.folder.checkpoints.good))
     for name, value in kept.items():
         setattr(state, name, value)
+    state.previous_log, state.event_logged = None, False  # weights before the return do not lead on from it
     weights = "last_good" if state.step else "initial"
     run.console.warn(f"returned to the {weights.replace('_', ' ')} weights, of step {state.step}")
     return weights

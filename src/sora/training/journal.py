@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sora.methods import StepOutput
 from sora.runs import LOGS, LogName, RunFolder
+from sora.runs.logs import LogStart
 from sora.training import distributed
 
 NUMBERS = ("loss", "accuracy", "pert_align", "linearity", "step_size")  # of a step, in the order of the log
@@ -21,16 +22,16 @@ class Journal:
 
     Args:
         folder: The run folder.
-        lengths: Length of each log when the restored checkpoint was written; the rest is cut off.
+        starts: What each log had when the restored checkpoint was written; the rest is cut off.
         device: Where the numbers come from.
         writes: Whether this rank writes files; the others only take part in the averages.
     """
 
     def __init__(
-        self, folder: RunFolder, lengths: Mapping[str, int], device: torch.device, writes: bool
+        self, folder: RunFolder, starts: Mapping[LogName, LogStart], device: torch.device, writes: bool
     ) -> None:
         names = LOGS if writes else ()
-        self._logs = {name: folder.open_log(name, lengths.get(name, 0)) for name in names}
+        self._logs = {name: folder.open_log(name, starts.get(name)) for name in names}
         self._device = device
         self._recent: list[dict[str, Tensor]] = []
 
@@ -61,6 +62,11 @@ class Journal:
         if log in self._logs:
             self._logs[log].append(line)
 
-    def lengths(self) -> dict[str, int]:
-        """Bytes of each log so far, for a checkpoint."""
-        return {name: log.length() for name, log in self._logs.items()}
+    def header(self) -> dict[str, Any]:
+        """Length and checksum of each log so far, for a checkpoint; what it counts on is then on the disk."""
+        for log in self._logs.values():
+            log.sync()
+        return {
+            "logs": {name: log.length() for name, log in self._logs.items()},
+            "log_digests": {name: log.digest() for name, log in self._logs.items()},
+        }

@@ -33,6 +33,7 @@ def train(
     dataset: Dataset | None = None,
     hooks: Sequence[Hook] = (),
     quiet: bool = False,
+    allow_world_change: bool = False,
 ) -> TrainResult:
     """Train, watch, save and evaluate one model; continue if the run folder holds an unfinished run.
 
@@ -42,6 +43,7 @@ def train(
         dataset: Train on this instead of loading the one the settings name.
         hooks: Called around every step, after the trainer's own.
         quiet: Print nothing while working.
+        allow_world_change: Continue a run also with another number of processes, which changes its result.
     """
     resolved = settings if isinstance(settings, Resolved) else Resolved(settings, {})
     device = pick_device(resolved.settings.device)
@@ -53,7 +55,7 @@ def train(
         stack.enter_context(distributed.process_group(device))
         run = Run(resolved, device, model, dataset, quiet)
         saving = stack.enter_context(Saving())
-        run.open(stack, [*own_hooks(run.settings), saving, *hooks])
+        run.open(stack, [*own_hooks(run.settings), saving, *hooks], allow_world_change)
         run.hooks.notify("start", run)
         run.meter.start()
         if run.state.epoch_open:

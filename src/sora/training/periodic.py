@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-
-from sora.data import stratified
+from sora.data import Batch, stratified
 from sora.evaluation import evaluate
 from sora.methods import StepOutput
 from sora.metrics import measure
@@ -70,35 +68,35 @@ class Evaluations(Hook):
 class Snapshots(Hook):
     """Weights kept for probes: of every epoch, and of the log steps before, at and after a guard event.
 
-    What came before an alarm is known only afterwards, so the weights of the last log step stay in memory.
+    What came before an alarm is known only afterwards, so the weights of the last log step stay in memory,
+    and in checkpoints that are written between two log steps.
     """
-
-    def __init__(self) -> None:
-        self._previous: tuple[int, int, dict[str, Tensor]] | None = None  # attempt, step, weights
-        self._events = 0
-        self._after = False  # whether the last log line had an event
 
     def start(self, run: Run) -> None:
         """Events of an earlier part of the run have had their snapshots."""
         self._events = _guard_events(run)
 
+    def before_step(self, run: Run, batch: Batch) -> None:
+        """Keep the weights of a log step that is about to be left, as a checkpoint of it has them."""
+        state = run.state
+        if state.previous_log == state.step:
+            with run.meter.paused():
+                weights = plain_state(state.evaluated)
+                state.previous_weights = {name: tensor.clone() for name, tensor in weights.items()}
+
     def on_log(self, run: Run, line: dict[str, Any]) -> None:
-        """Write the snapshots around an event; remember these weights for the next one."""
+        """Write the snapshots around an event."""
         # Without a guard there is no alarm to take snapshots around.
         if not run.settings.snapshots or run.settings.guard == "off" or not run.writes:
             return
         state, events = run.state, _guard_events(run)
         happened, self._events = events > self._events, events
-        if self._previous is not None and self._previous[0] != state.attempt:
-            self._previous, self._after = None, False  # the run went back: these weights do not lead here
         with run.meter.paused():
-            if happened and self._previous is not None:
-                run.write_snapshot(*self._previous[1:])
-            if happened or self._after:
+            if happened and state.previous_log is not None:
+                run.write_snapshot(state.previous_log, state.previous_weights)
+            if happened or state.event_logged:
                 run.write_snapshot(state.step)
-            self._after = happened
-            weights = {name: tensor.clone() for name, tensor in plain_state(state.evaluated).items()}
-            self._previous = state.attempt, state.step, weights
+        state.previous_log, state.event_logged = state.step, happened
 
     def after_epoch(self, run: Run) -> None:
         """Keep the weights of the epoch."""

@@ -5,19 +5,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sora import data, methods
 from sora._ranks import rank, world
 from sora._seeds import EPOCH, mix
 from sora.data import Batch, Dataset, Loader
-from sora.errors import RunError
+from sora.errors import RunError, UserError
 from sora.methods import Method
 from sora.runs import RunFolder, plain_state
+from sora.runs.checkpoints import Content
 from sora.runs.provenance import settings_hash
+from sora.runs.recovery import Recovered, read_own, recover
 from sora.settings import GIVEN, Resolved
 from sora.training import distributed
 from sora.training.console import Console
@@ -27,6 +30,7 @@ from sora.training.journal import Journal
 from sora.training.meter import Meter
 from sora.training.precision import at_precision
 from sora.training.setup import prepare_model, prepare_state
+from sora.training.state import prefixed, under
 
 
 class Run:
@@ -51,6 +55,7 @@ class Run:
         self.resolved = _complete(resolved, device, model, dataset)
         self.settings = settings = self.resolved.settings
         self.device, self.folder = device, RunFolder(settings.folder())
+        self.folder.refuse_finished()
         self.rank, self.world = rank(), world()
         self.writes = self.rank == 0
         """Whether this process writes files; the others only compute."""
@@ -87,13 +92,19 @@ class Run:
         self.fingerprint = settings_hash(settings)
         self._buffers_averaged_at = (-1, -1)
 
-    def open(self, stack: ExitStack, hooks: Sequence[Hook]) -> None:
-        """Create the folder or continue from its newest readable checkpoint; open the logs."""
+    def open(self, stack: ExitStack, hooks: Sequence[Hook], allow_world_change: bool = False) -> None:
+        """Create the folder or continue from its newest usable checkpoint; open the logs."""
         if self.writes:
-            self.folder.checkpoints.remove_leftovers()
-        logs = self._restore_newest()
-        if self.writes and not self.folder.exists():
-            self.folder.write_config(self.resolved.stored())
+            stack.enter_context(self.folder.lock())
+            self.folder.refuse_finished()  # another process may have had the lock until now
+        recovered = recover(self.folder, self.settings)
+        if recovered is not None:
+            self._restore(recovered, allow_world_change)
+        if self.writes:
+            self.folder.remove_leftovers()
+            if not self.folder.exists():
+                self.folder.write_config(self.resolved.stored())
+        logs = {} if recovered is None else recovered.logs
         self.journal = stack.enter_context(Journal(self.folder, logs, self.device, self.writes))
         self.meter = Meter(self.device, self.state.seconds, self.state.peak_mb)
         stack.enter_context(self.console)
@@ -102,16 +113,37 @@ class Run:
         if self.resolved.recipes:
             self.console.say(f"recipe {' + '.join(self.resolved.recipes)}")
 
-    def _restore_newest(self) -> dict[str, int]:
-        for path, content in self.folder.checkpoints.readable(self.fingerprint):
-            if isinstance(content, RunError):
-                self.console.warn(f"{content}; falling back to an older one")
-                continue
-            tensors, header = content
+    def _restore(self, recovered: Recovered, allow_world_change: bool) -> None:
+        path, tensors, header = recovered.path, recovered.tensors, recovered.header
+        world = header.get("world", self.world)  # older versions did not store it
+        if world != self.world and not allow_world_change:
+            raise UserError(
+                f"the run in {self.folder.path} was trained by {_processes(world)} and would now be by"
+                f" {_processes(self.world)}, which leads to another result; start it with {world}, or allow"
+                " the change with --allow-world-change"
+            )
+        for reason in recovered.passed_over:
+            self.console.warn(f"{reason}; falling back to an older one")
+        try:
             self.state.restore(tensors, header)
-            self.console.say(f"resuming from step {self.state.step} ({path.name})")
-            return dict(header["logs"])
-        return {}
+        except (KeyError, RuntimeError) as error:
+            raise RunError(
+                f"checkpoint {path} does not fit the run ({' '.join(str(error).split())})"
+            ) from None
+        own = under(f"rank.{self.rank}", tensors) if world == self.world else {}
+        self._load_own_buffers(own)
+        if not any(name.startswith("rank.") for name in tensors):
+            self._buffers_averaged_at = (self.state.attempt, self.state.step)
+        if self.writes:  # a kill may have come between the checkpoint and its other names
+            self.folder.checkpoints.link_marks(path, header.get("marks", []))
+        self.console.say(f"resuming from step {self.state.step} ({path.name})")
+
+    def read_checkpoint(self, path: Path) -> Content:
+        """The content of a checkpoint of this run."""
+        try:
+            return read_own(self.folder, path, self.settings)
+        except (UserError, RunError) as error:
+            raise RunError(f"checkpoint {path} {error}") from None
 
     def batches(self) -> Iterator[Batch]:
         """Batches from the current step to the end; follows the state when the guard moves it back."""
@@ -132,9 +164,8 @@ class Run:
         place = (self.state.attempt, self.state.step)
         if place != self._buffers_averaged_at:
             self._buffers_averaged_at = place
-            distributed.average_buffers(self.state.model)
-            if self.state.ema is not None:
-                distributed.average_buffers(self.state.ema)
+            for module in self._modules_with_buffers().values():
+                distributed.average_buffers(module)
 
     def stop(self, number: int) -> None:
         """Note a signal to stop; inside an evaluation it takes effect at once."""
@@ -156,22 +187,52 @@ class Run:
         finally:
             self._interruptible = False
 
-    def save(self, *, best: bool = False, good: bool = False) -> None:
-        """Write a checkpoint of this step; all ranks must call it together."""
+    def _buffers_of_ranks(self) -> dict[str, Tensor]:
+        """What ranks other than the first have of their own, where their buffers were not averaged."""
+        place = (self.state.attempt, self.state.step)
+        if self.world == 1 or self._buffers_averaged_at == place:
+            return {}
+        tensors: dict[str, Tensor] = {}
+        for part, module in self._modules_with_buffers().items():
+            others = distributed.buffers_of_ranks(module)[1:]
+            for number, buffers in enumerate(others, start=1):
+                tensors |= prefixed(f"rank.{number}.{part}", buffers)
+        return tensors
+
+    def _load_own_buffers(self, tensors: dict[str, Tensor]) -> None:
+        for part, module in self._modules_with_buffers().items():
+            buffers = dict(module.named_buffers())
+            for name, tensor in under(part, tensors).items():
+                buffers[name].copy_(tensor)
+
+    def _modules_with_buffers(self) -> dict[str, nn.Module]:
+        state = self.state
+        return {"model": state.model} | ({} if state.ema is None else {"ema": state.ema})
+
+    def save(self, *, best: bool = False, good: bool = False, average: bool = True) -> None:
+        """Write a checkpoint of this step; all ranks must call it together.
+
+        Args:
+            best: Mark it as the best so far.
+            good: Mark it as the state to return to.
+            average: Bring the ranks' BatchNorm statistics together first; else each rank's are stored.
+        """
         state = self.state
         state.pending += self.journal.collect()
         with self.meter.paused():
             state.seconds, state.peak_mb = self.meter.seconds, self.meter.peak_mb
-            self.average_buffers()
+            if average:
+                self.average_buffers()
+            own = self._buffers_of_ranks()
             if not self.writes:
                 return
             if not state.is_finite():
                 where = self.folder.checkpoints.describe_newest()
                 raise RunError(f"weights are not finite at step {state.step}; {where}")
-            header = {"fingerprint": self.fingerprint, "logs": self.journal.lengths(), **state.header()}
-            self.folder.checkpoints.write(
-                state.step, state.attempt, state.tensors(), header, best=best, good=good
-            )
+            about = {"fingerprint": self.fingerprint, "settings": self.settings.flat(), "world": self.world}
+            header = about | self.journal.header() | state.header()
+            tensors = state.tensors() | own
+            self.folder.checkpoints.write(state.step, state.attempt, tensors, header, best=best, good=good)
 
     def write_snapshot(self, step: int, weights: dict[str, torch.Tensor] | None = None) -> None:
         """Keep weights for probes, the current ones by default."""
@@ -181,6 +242,10 @@ class Run:
     def write_event(self, event: str, **facts: Any) -> None:
         """Append a line to events.jsonl."""
         self.journal.write("events", {"event": event, **facts})
+
+
+def _processes(count: int) -> str:
+    return f"{count} process{'es' if count > 1 else ''}"
 
 
 def _complete(

@@ -47,7 +47,8 @@ class Saving(Hook):
         interrupted = self._interrupted(run)
         due = state.epoch_ends or run.is_good or (every and state.step % every == 0)
         if due or interrupted:
-            run.save(best=run.is_best, good=run.is_good)
+            # An undisturbed run would not average its ranks' statistics here, so an interruption must not.
+            run.save(best=run.is_best, good=run.is_good, average=bool(due))
         run.is_best = run.is_good = False
         if interrupted:
             raise Interrupted(interrupted, state.step)

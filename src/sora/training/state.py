@@ -43,6 +43,9 @@ class State:
     seconds: float = 0.0
     images: int = 0
     peak_mb: float = 0.0
+    previous_log: int | None = None  # the last log step, whose weights become a snapshot if an alarm follows
+    previous_weights: dict[str, Tensor] = field(default_factory=dict)  # of that step, once it is left
+    event_logged: bool = False  # whether a guard event was logged there
 
     def place(self, step: int | None = None) -> dict[str, int]:
         """Where a step is in the run, for a log line; the current step by default."""
@@ -61,11 +64,13 @@ class State:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of the run under one flat name."""
-        tensors = _prefixed("model", self.model.state_dict()) | _prefixed("method", self.method.state_dict())
+        tensors = prefixed("model", self.model.state_dict()) | prefixed("method", self.method.state_dict())
         if self.ema is not None:
-            tensors |= _prefixed("ema", self.ema.state_dict())
+            tensors |= prefixed("ema", self.ema.state_dict())
         for index, slots in self.optimizer.state_dict()["state"].items():
-            tensors |= _prefixed(f"optimizer.{index}", {k: v for k, v in slots.items() if v is not None})
+            tensors |= prefixed(f"optimizer.{index}", {k: v for k, v in slots.items() if v is not None})
+        if self.previous_log not in (None, self.step):  # at the log step itself they are the model's own
+            tensors |= prefixed("previous", self.previous_weights)
         return tensors
 
     def header(self) -> dict[str, Any]:
@@ -79,11 +84,12 @@ class State:
 
     def restore(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
         """The inverse of `tensors` and `header`; tensors keep the memory format they have here."""
-        self.model.load_state_dict(_under("model", tensors))
-        self.method.load_state_dict(_under("method", tensors))
+        self.model.load_state_dict(under("model", tensors))
+        self.method.load_state_dict(under("method", tensors))
         if self.ema is not None:
-            self.ema.load_state_dict(_under("ema", tensors))
-        self._restore_optimizer(_under("optimizer", tensors))
+            self.ema.load_state_dict(under("ema", tensors))
+        self._restore_optimizer(under("optimizer", tensors))
+        self.previous_weights = under("previous", tensors)
         self.guard.load_state_dict(header["guard"])
         if self.scaler.is_enabled():
             self.scaler.load_state_dict(header["scaler"])
@@ -108,25 +114,18 @@ class State:
 
 
 _PLAIN = (
-    "step",
-    "attempt",
-    "pending",
-    "events",
-    "best",
-    "warmup",
-    "epoch_open",
-    "skipped",
-    "seconds",
-    "images",
-    "peak_mb",
+    *("step", "attempt", "pending", "events", "best", "warmup", "epoch_open", "skipped", "seconds"),
+    *("images", "peak_mb", "previous_log", "event_logged"),
 )
 
 
-def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors under longer names."""
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
 
 
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of `prefixed`: those under a prefix."""
     return {n.removeprefix(f"{prefix}."): t for n, t in tensors.items() if n.startswith(f"{prefix}.")}
 
 

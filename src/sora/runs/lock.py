@@ -1,0 +1,96 @@
+"""A lock on a folder that ends with the process that holds it, however that process ends.
+
+The operating system owns the lock, so a killed process leaves none behind; the file itself stays. Over NFS,
+Linux passes the lock to the server, where it also holds against other machines; a mount with `nolock` or
+`local_lock=flock` guards against processes of the same machine only, and a machine that loses power keeps its
+lock until the server notices. A file system without locks is used without one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sora.errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+    import msvcrt
+
+NAME = ".lock"
+_HELD = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)  # another process has the lock
+_BEHIND_TEXT = 1 << 20  # Windows locks bytes against reading too: not those that name the owner
+_POLL = 0.1  # seconds
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, which is created if need be.
+
+    Raises:
+        UserError: Another process holds it; the message names that process.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / NAME
+    handle = _open(file)
+    try:
+        if not _lock(handle):
+            raise UserError(
+                f"{folder} is in use by another process ({_owner(file)}); wait until it ends or choose"
+                " another --out"
+            )
+        os.ftruncate(handle, 0)
+        os.write(handle, f"process {os.getpid()} on {platform.node()}\n".encode())
+        yield
+    finally:
+        os.close(handle)  # which ends the lock
+
+
+def wait_until_free(folder: Path, seconds: float) -> None:
+    """Give the process that holds the lock of a folder, if any, some time to end."""
+    end = time.monotonic() + seconds
+    file = folder / NAME
+    while file.exists() and time.monotonic() < end:
+        handle = _open(file)
+        try:
+            if _lock(handle):
+                return
+        finally:
+            os.close(handle)
+        time.sleep(_POLL)
+
+
+def _open(file: Path) -> int:
+    # A link could lead anywhere; it is not followed.
+    return os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
+def _lock(handle: int) -> bool:
+    """Take the lock; False if another process has it."""
+    try:
+        if fcntl is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        else:
+            os.lseek(handle, _BEHIND_TEXT, os.SEEK_SET)
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+            os.lseek(handle, 0, os.SEEK_SET)
+    except OSError as error:
+        if error.errno in _HELD:
+            return False
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+            raise
+    return True
+
+
+def _owner(file: Path) -> str:
+    try:
+        return file.read_text().strip() or "it has just started"
+    except (OSError, UnicodeDecodeError):
+        return "unknown"

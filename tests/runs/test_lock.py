@@ -1,0 +1,71 @@
+"""One process trains in a run folder; the lock ends with it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sora.cli import main
+from sora.errors import UserError
+from sora.runs import RunFolder
+from sora.runs.lock import locked, wait_until_free
+
+HOLD = "import sys; from pathlib import Path; from sora.runs.lock import locked\n"
+HOLD += "with locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+
+
+def holder(folder: Path) -> subprocess.Popen[str]:
+    """A process that holds the lock until its standard input ends."""
+    command = [sys.executable, "-c", HOLD, str(folder)]
+    process = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_second_process_is_refused_and_touches_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    folder = tmp_path / "run"
+    with holder(folder) as first:
+        before = sorted(folder.iterdir())
+        flags = "--epochs 1 --width 4 --batch-size 32 --limit-train 64 --threads 1 --quiet"
+        assert main(["train", *flags.split(), "--out", str(folder)]) == 2
+        error = capsys.readouterr().err
+        assert f"in use by another process (process {first.pid} on " in error
+        assert error.count("\n") == 1
+        assert sorted(folder.iterdir()) == before
+
+
+def test_the_lock_ends_with_a_killed_process(tmp_path: Path) -> None:
+    with holder(tmp_path) as first:
+        with pytest.raises(UserError, match="in use"), locked(tmp_path):
+            pass
+        first.kill()
+        first.wait()
+        with locked(tmp_path):
+            assert f"process {os.getpid()} on" in (tmp_path / ".lock").read_text()
+
+
+def test_it_holds_within_one_process_too(tmp_path: Path) -> None:
+    with RunFolder(tmp_path).lock(), pytest.raises(UserError, match="in use"), RunFolder(tmp_path).lock():
+        pass
+    with RunFolder(tmp_path).lock():
+        pass
+
+
+def test_waiting_for_a_lock(tmp_path: Path) -> None:
+    wait_until_free(tmp_path / "nothing", 60)
+    with holder(tmp_path) as first:
+        wait_until_free(tmp_path, 0.3)
+        with pytest.raises(UserError), locked(tmp_path):
+            pass
+        assert first.stdin is not None
+        first.stdin.close()
+        wait_until_free(tmp_path, 60)
+        with locked(tmp_path):
+            pass

@@ -1,0 +1,78 @@
+"""Atomic writing: modes, and what a killed process leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from sora import _files
+from sora._files import link, remove_leftovers, write_tensors, write_text
+
+KILLED = """
+import os, signal, sys, torch
+from pathlib import Path
+from sora import _files
+_files.os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
+_files.write_tensors(Path(sys.argv[1]), {"x": torch.zeros(1000)}, {})
+"""
+
+
+@pytest.fixture
+def leftover(tmp_path: Path) -> Path:
+    """What a process leaves that is killed when it has written a file but not renamed it."""
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "big.safetensors")], check=False)
+    assert done.returncode == -signal.SIGKILL
+    (found,) = tmp_path.iterdir()
+    assert (found / "big.safetensors").stat().st_size > 4000
+    return found
+
+
+def test_the_next_write_removes_what_a_killed_process_left(leftover: Path) -> None:
+    write_text(leftover.parent / "other.json", "{}")
+    assert [path.name for path in leftover.parent.iterdir()] == ["other.json"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".tmpAbCdEf",  # of some other program
+        ".sora-elsewhere-1-0123456789abcdef.tmp",  # of another machine
+        f".sora-{_files._HOST}-{os.getppid()}-0123456789abcdef.tmp",  # of a process that runs
+        ".sora-mine.tmp",
+    ],
+)
+def test_only_what_dead_processes_of_this_machine_left_is_removed(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    remove_leftovers(tmp_path)
+    assert (tmp_path / name).exists()
+
+
+def test_a_process_with_the_number_of_a_dead_one_removes_its_leftovers(tmp_path: Path) -> None:
+    old = tmp_path / f".sora-{_files._HOST}-{os.getpid()}-0123456789abcdef.tmp"
+    old.mkdir()
+    remove_leftovers(tmp_path)
+    assert not old.exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX modes")
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_files_follow_the_umask(mask: int, mode: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        write_tensors(tmp_path / "a.safetensors", {"x": torch.zeros(2)}, {})
+        write_text(tmp_path / "a.json", "{}")
+        link(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
+    finally:
+        os.umask(before)
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {
+        "a.safetensors": mode,
+        "a.json": mode,
+        "b.safetensors": mode,
+    }
