@@ -6,7 +6,13 @@ Both are one line. The command line turns `UserError` into exit code 2 and `RunE
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
+from typing import Any
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 120
+_SHORT.maxlevel = 3
 
 
 class UserError(ValueError):
@@ -17,9 +23,14 @@ class RunError(RuntimeError):
     """Something failed while working: a full disk, a non-finite loss, a broken file."""
 
 
+def short(value: Any) -> str:
+    """A value for a message, in one line and cut where it is long: it may come from a hostile file."""
+    return " ".join(_SHORT.repr(value).split())
+
+
 def unknown(kind: str, name: str, allowed: Iterable[str]) -> UserError:
     """The error for a name that does not exist, with the nearest one that does."""
     options = sorted(allowed)
-    near = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name)[:200], options, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return UserError(f"unknown {kind} {name!r}; {hint}allowed: {', '.join(options)}")
+    return UserError(f"unknown {kind} {short(name)}; {hint}allowed: {', '.join(options)}")
