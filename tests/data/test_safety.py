@@ -63,7 +63,7 @@ def test_pickled_object_arrays_and_garbage_are_refused() -> None:
     with pytest.raises(UserError, match="uint8 arrays only"):
         unpickle(b"\x80\x02}(U\x04data" + array + b"(K\x01(K\x01t" + dtype + b"\x89](Netbu.", "x")
     for garbage in (b"", b"hello", b"\x80\x02]q.", b"\x80\x05K\x01."):
-        with pytest.raises(UserError, match="is not a CIFAR batch"):
+        with pytest.raises(UserError, match=r"is not a CIFAR batch|refused a pickle"):
             unpickle(garbage, "x")
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-import threading
-from contextlib import nullcontext
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from sora.errors import UserError
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # not EPS and the like, which run programs
 _LARGE = 1 << 22
 """Images of more pixels than this are decoded one at a time, whatever the number of threads."""
-_one_at_a_time = threading.Lock()
+_one_at_a_time = ThreadPoolExecutor(1)  # not a lock: the memory allocator keeps what each thread has used
 _GREY = ("1", "L", "LA", "La")
 _DEEP = ("I", "F")
 
@@ -44,18 +43,22 @@ def decode(file: Path | bytes, *, size: int | None = None, mode: str | None = No
                 raise PIXELS.refusal(f"{image.width}x{image.height} pixels")
             if image.mode.startswith(_DEEP):
                 raise UserError("it has more than 8 bits per channel")
-            grey = mode == "grey" or (mode is None and image.mode in _GREY)
-            with _one_at_a_time if pixels > _LARGE else nullcontext():
-                wanted = "L" if grey else "RGB"
-                picture = image if image.mode == wanted else image.convert(wanted)
-                array = np.asarray(picture if size is None else _square(picture, size))
-            return array.reshape(*array.shape[:2], -1)
+            wanted = "L" if mode == "grey" or (mode is None and image.mode in _GREY) else "RGB"
+            if pixels > _LARGE:
+                return _one_at_a_time.submit(_convert, image, wanted, size).result()
+            return _convert(image, wanted, size)
     except UserError:
         raise
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         # The caller adds the file name: Pillow includes it in some messages and not in others.
         reason = "not an image" if isinstance(error, UnidentifiedImageError) else str(error)
         raise UserError(reason) from None
+
+
+def _convert(image: Image.Image, wanted: str, size: int | None) -> NDArray[np.uint8]:
+    picture = image if image.mode == wanted else image.convert(wanted)
+    array = np.asarray(picture if size is None else _square(picture, size))
+    return array.reshape(*array.shape[:2], -1)
 
 
 def _square(image: Image.Image, size: int) -> Image.Image:
