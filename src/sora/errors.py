@@ -6,7 +6,13 @@ Both are one line. The command line turns `UserError` into exit code 2 and `RunE
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
+from typing import Any
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 120
+_SHORT.maxlevel = 3
 
 
 class UserError(ValueError):
@@ -17,14 +23,21 @@ class RunError(RuntimeError):
     """Something failed while working: a full disk, a non-finite loss, a broken file."""
 
 
+def short(value: Any) -> str:
+    """A value for a message, in one line and cut where it is long: it may come from a hostile file."""
+    return " ".join(_SHORT.repr(value).split())
+
+
 def unknown(kind: str, name: str, allowed: Iterable[str]) -> UserError:
     """The error for a name that does not exist, with the nearest one that does."""
-    return UserError(f"unknown {kind} {name!r}; {_allowed(name, sorted(allowed))}")
+    return UserError(f"unknown {kind} {short(name)}; {_allowed(str(name)[:200], sorted(allowed))}")
 
 
 def not_allowed(what: str, value: object, allowed: Iterable[object]) -> UserError:
     """The error for a value that is none of the fixed choices, with the nearest one."""
-    return UserError(f"{what} is {value!r}; {_allowed(str(value), [str(choice) for choice in allowed])}")
+    return UserError(
+        f"{what} is {short(value)}; {_allowed(str(value)[:200], [str(choice) for choice in allowed])}"
+    )
 
 
 def _allowed(given: str, choices: list[str]) -> str:

@@ -15,12 +15,12 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
+from sora._limits import UNPACKED
+from sora._reading import open_regular, read_bytes
 from sora.errors import UserError
 
-FLOOR = 1 << 30
-"""Number of bytes that any archive may unpack to."""
 RATIO = 20
-"""Above that, how many times its own size; images hardly compress."""
+"""An archive may unpack to so many times its own size, or to `UNPACKED` bytes; images hardly compress."""
 
 
 def open_archive(path: Path) -> Mapping[str, bytes]:
@@ -29,6 +29,7 @@ def open_archive(path: Path) -> Mapping[str, bytes]:
         return _Folder(path)
     if not path.exists():
         raise UserError(f"{path} does not exist")
+    open_regular(path).close()  # raises for a FIFO, which the next line would wait for
     return _Zip(path) if zipfile.is_zipfile(path) else _read_tar(path)
 
 
@@ -54,7 +55,7 @@ class _Folder(Mapping[str, bytes]):
         self._files = {file.relative_to(path).as_posix(): file for file in files}
 
     def __getitem__(self, name: str) -> bytes:
-        return self._files[name].read_bytes()
+        return read_bytes(self._files[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._files)
@@ -125,7 +126,7 @@ class _Capped:
 
 
 def _limit(path: Path) -> int:
-    return max(FLOOR, RATIO * path.stat().st_size)
+    return max(UNPACKED.value, RATIO * path.stat().st_size)
 
 
 def _check(path: Path, name: str, plain: bool) -> None:
@@ -138,4 +139,6 @@ def _check(path: Path, name: str, plain: bool) -> None:
 
 
 def _bomb(path: Path) -> UserError:
-    return UserError(f"{path} refused: it unpacks to more than {_limit(path) / 1e9:.1f} GB")
+    return UserError(
+        f"{path} refused: it unpacks to more than {_limit(path):,} bytes; {UNPACKED.variable} sets the limit"
+    )

@@ -44,6 +44,9 @@ def _scan_classes(path: Path, known: list[str] | None = None) -> tuple[list[str]
             raise UserError(f"{folder} is a class that the training set does not have")
         files = [f for f in folder.rglob("*") if f.suffix.lower() in _SUFFIXES and f.name[0] != "."]
         files.sort(key=lambda file: file.parts)
+        for file in files:
+            if not file.is_file():
+                raise UserError(f"{file} is not a regular file; remove it")
         if not files:
             raise UserError(f"{folder} contains no images; remove the folder or fill it")
         pictures += [Picture(str(file), file, classes.index(folder.name)) for file in files]

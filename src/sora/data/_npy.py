@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,11 @@ class Header(NamedTuple):
     fortran: bool
     start: int
     """Position of the first value in the file."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the values."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_header(file: IO[bytes]) -> Header:

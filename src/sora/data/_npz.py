@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sora._limits import CLASSES, TEXT
 from sora.data._archives import open_archive
 from sora.data._npy import Header, read_header
 from sora.data._store import SPLITS
@@ -49,6 +50,8 @@ class Archive:
                 f"{path} contains {', '.join(headers) or 'nothing'}; expected train_images train_labels "
                 "test_images test_labels (val_* is optional), or x_train y_train x_test y_test"
             )
+        if "classes" in headers and headers["classes"].nbytes > TEXT.value:
+            raise TEXT.refusal(f"{path}: its array classes")
         names = self._array("classes").reshape(-1).tolist() if "classes" in headers else None
         self.classes = _classes(path, names, self.labels)
         """Names from the array `classes`, else numbers."""
@@ -92,7 +95,10 @@ class Archive:
             for member in archive.namelist():
                 if member.endswith(".npy"):
                     with archive.open(member) as file:
-                        headers[member.removesuffix(".npy")] = read_header(file)
+                        header = read_header(file)
+                    if archive.getinfo(member).file_size != header.start + header.nbytes:
+                        raise ValueError(f"{member} declares another size than it has")
+                    headers[member.removesuffix(".npy")] = header
         return headers
 
     def _array(self, key: str) -> NDArray[Any]:
@@ -135,6 +141,8 @@ def _classes(path: Path, names: list[object] | None, labels: Mapping[str, NDArra
     lowest = min(int(values.min()) for values in labels.values())
     if names is None and highest >= len(labels["train"]):  # checked before a list of that length is made
         raise UserError(f"{path} has labels {lowest}..{highest}, more classes than training images")
+    if highest >= CLASSES.value:
+        raise CLASSES.refusal(f"{path}: its label {highest}")
     classes = [str(name) for name in (range(highest + 1) if names is None else names)]
     if lowest < 0 or highest >= len(classes):
         raise UserError(f"{path} has labels {lowest}..{highest}; expected 0..{len(classes) - 1}")

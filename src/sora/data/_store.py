@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from sora._limits import CLASSES, TEXT
+from sora._reading import open_regular, parse_json, read_text
 from sora.data._npy import Header, read_header
 from sora.data._progress import progress
 from sora.data.dataset import Dataset, ImageSet
@@ -36,7 +35,9 @@ def open_store(folder: Path, name: str) -> Dataset:
     _refuse_foreign(folder)
     try:
         meta = read_meta(folder)
-        classes = tuple(meta["classes"])
+        classes = tuple(map(str, meta["classes"]))
+        if len(classes) > CLASSES.value:
+            raise CLASSES.refusal(f"{len(classes):,} class names")
         sets = {split: _read(folder, split, len(classes), meta["splits"][split]) for split in meta["splits"]}
         train, test, val, side = sets["train"], sets["test"], sets.get("val"), meta["test_size"]
     except DAMAGE as error:
@@ -58,14 +59,14 @@ def survey(folder: Path) -> dict[str, int]:
 
 
 def _header(path: Path) -> Header:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         header = read_header(file)
-    if path.stat().st_size != header.start + math.prod(header.shape) * header.dtype.itemsize:
+    if path.stat().st_size != header.start + header.nbytes:
         raise ValueError(f"{path.name} is truncated")
     return header
 
 
-def _check(split: str, images: Header | NDArray[Any], labels: Header | NDArray[Any]) -> None:
+def _check(split: str, images: Header, labels: Header) -> None:
     valid = images.dtype == np.uint8 and len(images.shape) == 4 and labels.dtype == np.int64
     if not valid or labels.shape != images.shape[:1]:
         raise ValueError(f"{split} does not contain uint8 images and as many labels")
@@ -79,11 +80,12 @@ def _refuse_foreign(folder: Path) -> None:
 
 def _read(folder: Path, split: str, classes: int, hashes: Mapping[str, str]) -> ImageSet:
     path = folder / f"{split}_images.npy"
+    # Headers first: NumPy would allocate whatever they declare.
+    _check(split, _header(path), _header(folder / f"{split}_labels.npy"))
     # "c", copy on write: torch requires writable memory, and the file must not change.
     mode = "c" if path.stat().st_size > MEMORY_BUDGET else None
     images = np.load(path, mmap_mode=mode, allow_pickle=False)  # type: ignore[arg-type]
     labels = np.load(folder / f"{split}_labels.npy", allow_pickle=False)
-    _check(split, images, labels)
     if len(labels) and not (labels.min() >= LEFT_OUT and labels.max() < classes):
         raise ValueError(f"{split} has labels outside 0..{classes - 1}")
     whole = ImageSet(torch.from_numpy(images), torch.from_numpy(labels), images_hash=hashes["images"])
@@ -92,7 +94,7 @@ def _read(folder: Path, split: str, classes: int, hashes: Mapping[str, str]) -> 
 
 def read_meta(folder: Path) -> dict[str, Any]:
     """A store's meta.json: format, classes, test_size, splits with hashes, counts."""
-    meta: dict[str, Any] = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    meta: dict[str, Any] = parse_json(read_text(folder / "meta.json", TEXT))
     if meta["format"] != FORMAT:
         raise ValueError(f"format {meta['format']}, expected {FORMAT}")
     return meta
@@ -100,7 +102,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 def origin_of(folder: Path) -> str | None:
     """What a store, complete or not, was built from; None if this is not a store."""
-    return (folder / "origin").read_text(encoding="utf-8") if (folder / "origin").exists() else None
+    return read_text(folder / "origin", TEXT) if (folder / "origin").exists() else None
 
 
 def is_store(folder: Path) -> bool:
@@ -111,7 +113,7 @@ def is_store(folder: Path) -> bool:
 def digest(path: Path, algorithm: str = "sha256") -> str:
     """A file's checksum."""
     result, size = hashlib.new(algorithm), path.stat().st_size
-    with path.open("rb") as file, progress(f"checking {path.name}", size, is_bytes=True) as advance:
+    with open_regular(path) as file, progress(f"checking {path.name}", size, is_bytes=True) as advance:
         while block := file.read(1 << 22):
             result.update(block)
             advance(len(block))

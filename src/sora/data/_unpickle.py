@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,52 @@ from sora.errors import UserError
 def unpickle(data: bytes, what: str) -> dict[str, Any]:
     """The dictionary in `data`, its keys as text, its arrays as uint8 NumPy arrays."""
     try:
+        _check_opcodes(data)
         batch = _Unpickler(io.BytesIO(data), encoding="bytes").load()
         return {key.decode() if isinstance(key, bytes) else key: _plain(v) for key, v in batch.items()}
     except UserError:
         raise
     except Exception as error:  # a broken pickle can raise anything
         raise UserError(f"{what} is not a CIFAR batch: {error}") from None
+
+
+_VALUES = """NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 FLOAT BINFLOAT STRING BINSTRING
+    SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINBYTES SHORT_BINBYTES GLOBAL STACK_GLOBAL"""
+_CONTAINERS = "EMPTY_DICT DICT EMPTY_LIST LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3"
+_PUT = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE")
+_GET = ("GET", "BINGET", "LONG_BINGET")
+_OTHER = "PROTO FRAME MARK APPEND APPENDS SETITEM SETITEMS REDUCE BUILD STOP"
+_OPCODES = {*_VALUES.split(), *_CONTAINERS.split(), *_PUT, *_GET, *_OTHER.split()}
+MAX_CONTAINERS = 1000
+"""Lists, tuples and dictionaries in one pickle; CIFAR's have about ten."""
+
+
+def _check_opcodes(data: bytes) -> None:
+    """Refuse a pickle that would take far more memory or time than its size, before anything is built.
+
+    A memo of any length can be asked for by one number, and a container that is used twice grows
+    exponentially when it is nested. CIFAR's files do neither.
+    """
+    containers: set[int] = set()  # memo numbers
+    count = memoised = 0
+    previous = ""
+    for opcode, argument, _ in pickletools.genops(data):
+        name = opcode.name
+        if name not in _OPCODES:
+            raise UserError(f"refused a pickle with the instruction {name}; CIFAR's do not have it")
+        if name in _PUT:
+            number = memoised if argument is None else int(argument)
+            memoised += 1
+            if number > len(data):  # a file has fewer instructions than bytes
+                raise UserError(f"refused a pickle that numbers an object {number:,}")
+            if previous in _CONTAINERS.split():
+                containers.add(number)
+        elif name in _GET and int(argument or 0) in containers:
+            raise UserError("refused a pickle that uses a list, tuple or dictionary twice")
+        count += name in _CONTAINERS.split()
+        if count > MAX_CONTAINERS:
+            raise UserError(f"refused a pickle of more than {MAX_CONTAINERS} lists, tuples and dictionaries")
+        previous = name
 
 
 class _Array:

@@ -6,19 +6,20 @@ An interrupted build is resumed where it stopped, and a reader never sees an inc
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sora._limits import STORED_PIXELS
 from sora.data._growing import Growing
 from sora.data._progress import progress
 from sora.data._store import FORMAT, LEFT_OUT, NOT_OURS, SPLITS, digest, is_store, open_store, origin_of
@@ -26,6 +27,8 @@ from sora.errors import RunError, UserError
 
 CHUNK = 256
 """Images decoded together and written before the next ones are read."""
+CHUNK_BYTES = 1 << 26
+"""Fewer are, if they take more memory than this, as files or decoded."""
 
 Decoder = Callable[["Path | bytes"], NDArray[np.uint8]]
 
@@ -129,7 +132,7 @@ class Builder:
             labels.truncate(done)
             bad, rest = int((labels.read() == LEFT_OUT).sum()), pictures(done)
             with progress(f"packing {split}", total, done) as advance:
-                while chunk := list(islice(rest, CHUNK)):
+                for chunk in _chunks(rest, math.prod(shape)):
                     rows = list(pool.map(lambda picture: _try(picture, decode, shape), chunk))
                     bad += _count_bad(rows, skip_bad - bad, hint)
                     _append(images, labels, chunk, rows)
@@ -209,10 +212,26 @@ def _first_shape(pictures: Iterator[Picture], decode: Decoder, skip_bad: int, hi
     for picture in pictures:
         row = _try(picture, decode)
         if not isinstance(row, UserError):
+            if row.shape[0] * row.shape[1] > STORED_PIXELS.value:
+                raise STORED_PIXELS.refusal(f"{picture.name}: {_size(row.shape)}{hint}")
             return row.shape
         rows.append(row)
         _count_bad(rows, skip_bad, hint)
     raise UserError("there is no image to read")
+
+
+def _chunks(pictures: Iterator[Picture], row_bytes: int) -> Iterator[list[Picture]]:
+    """Images to decode together; their number depends on their size, so that memory stays bounded."""
+    chunk: list[Picture] = []
+    total = 0
+    for picture in pictures:
+        chunk.append(picture)
+        total += row_bytes + (len(picture.file) if isinstance(picture.file, bytes) else 0)
+        if len(chunk) == CHUNK or total >= CHUNK_BYTES:
+            yield chunk
+            chunk, total = [], 0
+    if chunk:
+        yield chunk
 
 
 def _try(

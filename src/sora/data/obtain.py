@@ -8,7 +8,7 @@ from sora.data import _fetch, _npm, _store
 from sora.data._registry import Info, Packed, advice, check_name, data_root, load
 from sora.data.builder import Builder, build
 from sora.data.dataset import Dataset
-from sora.errors import RunError, UserError
+from sora.errors import RunError, UserError, short
 
 
 def get(
@@ -50,8 +50,9 @@ def _convert(name: str, packed: Packed, path: Path, builder: Builder) -> None:
         packed.convert(path, builder)
     except UserError:
         raise
-    except (ValueError, LookupError, TypeError) as error:  # the right file name with unexpected content
-        raise UserError(f"{path} does not contain {name} as published: {error}") from None
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        # The right file name with unexpected content.
+        raise UserError(f"{path} does not contain {name} as published: {short(str(error))}") from None
 
 
 def _obtain(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from sora._reading import parse_json
 from sora.data._archives import Flat
 from sora.data._pictures import decode
 from sora.data._unpickle import unpickle
@@ -65,7 +65,9 @@ class Format:
     def _batch(self, name: str, files: Flat) -> Arrays:
         batch = unpickle(files[name], name)
         try:
-            return _planar(batch["data"].reshape(-1, 3072), np.array(batch[f"{self.prefix}labels"]))
+            return _planar(batch["data"].reshape(-1, 3072), _labels(batch[f"{self.prefix}labels"]))
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
         except (KeyError, ValueError, AttributeError) as error:
             raise UserError(f"{name} is not a CIFAR batch: {error}") from None
 
@@ -75,6 +77,13 @@ def _planar(pixels: NDArray[np.uint8], labels: NDArray[np.generic]) -> Arrays:
     return Arrays(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels.astype(np.int64))
 
 
+def _labels(values: object) -> NDArray[np.int64]:
+    """A flat list of classes; NumPy would expand a nested one whatever its size."""
+    if not isinstance(values, list) or not all(type(v) is int and 0 <= v < 256 for v in values):
+        raise UserError("its labels are not a list of whole numbers from 0 to 255")
+    return np.array(values, np.int64)
+
+
 def _sheets(files: Flat) -> dict[str, Arrays]:
     """One PNG per batch, one image per row of 1,024 pixels; the package misspells "labels" in file names."""
 
@@ -82,7 +91,7 @@ def _sheets(files: Flat) -> dict[str, Arrays]:
         return decode(files[f"{name}.png"]).reshape(-1, 32, 32, 3)
 
     def labels(name: str) -> NDArray[np.int64]:
-        return np.array(json.loads(files[f"{name}_lables.json"]), np.int64)
+        return _labels(parse_json(files[f"{name}_lables.json"]))
 
     train = np.concatenate([sheet(name) for name in CIFAR10.train])
     return {"train": Arrays(train, labels("train")), "test": Arrays(sheet("test_batch"), labels("test"))}

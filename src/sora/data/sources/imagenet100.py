@@ -6,20 +6,29 @@ splits train, validation and test) or from a tree of class folders.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from sora._limits import UNPACKED
+from sora._reading import open_regular, parse_json
 from sora.data import _class_folders, _store
 from sora.data._pictures import decode
 from sora.data._registry import register_packed
 from sora.data.builder import Builder, Picture, in_order
-from sora.errors import UserError
+from sora.errors import UserError, short
 
 CLASSES = 100
 _STORED, _TESTED = 256, 224
+_ROWS = 8
+"""Rows of a parquet file in memory at once; a column can repeat one value at no cost in the file."""
+_ROW_BYTES = 32
+"""A row needs at least this much of the file: an image does not get smaller."""
+_RATIO = 20
+_CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZ4", "LZ4_RAW", "LZ4_HADOOP")
+"""Not Brotli and Zstandard, which can unpack a few bytes to gigabytes."""
 _shrink = partial(decode, size=_STORED, mode="rgb")
 
 
@@ -56,7 +65,7 @@ def _convert_parquet(path: Path, paths: Sequence[Path], builder: Builder) -> lis
     splits: dict[str, list[Any]] = {}
     for file in paths:
         split = _class_folders.SPLIT_NAMES.get(file.stem.partition("-")[0], "other")
-        splits.setdefault(split, []).append(ParquetFile(file))
+        splits.setdefault(split, []).append(_open(file, ParquetFile))
     if "test" not in splits and "val" in splits:
         splits["test"] = splits.pop("val")
     if not {"train", "test"} <= splits.keys():
@@ -78,6 +87,30 @@ def _check_classes(path: Path, classes: Sequence[str]) -> None:
         )
 
 
+def _open(path: Path, reader: Callable[[Any], Any]) -> Any:
+    """A parquet file whose declared sizes its own size can account for."""
+    try:
+        file = reader(open_regular(path))
+        metadata, size = file.metadata, path.stat().st_size
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+        codecs = {str(column.compression) for column in columns}
+        unpacked = sum(column.total_uncompressed_size for column in columns)
+    except UserError:
+        raise
+    except Exception as error:  # pyarrow has many exceptions
+        raise UserError(f"{path} is not a parquet file: {short(str(error))}") from None
+    if metadata.num_rows * _ROW_BYTES > size or metadata.num_rows != sum(group.num_rows for group in groups):
+        raise UserError(f"{path} refused: it declares {metadata.num_rows:,} rows in {size:,} bytes")
+    if not codecs <= set(_CODECS):
+        raise UserError(f"{path} is compressed by {', '.join(codecs)}; allowed: {', '.join(_CODECS)}")
+    if unpacked > max(UNPACKED.value, _RATIO * size):
+        raise UNPACKED.refusal(f"{path}: unpacked to {unpacked:,} bytes, it")
+    if not {"image", "label"} <= set(file.schema_arrow.names):
+        raise UserError(f"{path} has the columns {short(file.schema_arrow.names)}; expected image and label")
+    return file
+
+
 def _rows(files: Sequence[Any], start: int) -> Iterator[Picture]:
     """The images from position `start` on; row groups before it are not read."""
     position = 0
@@ -85,23 +118,27 @@ def _rows(files: Sequence[Any], start: int) -> Iterator[Picture]:
         for group in range(file.num_row_groups):
             count = file.metadata.row_group(group).num_rows
             if position + count > start:
-                table = file.read_row_group(group, columns=["image", "label"])
-                for row in range(max(0, start - position), count):
-                    image, label = table["image"][row].as_py(), table["label"][row].as_py()
-                    yield Picture(f"row {position + row}", image["bytes"] or b"", label)
+                batches = file.iter_batches(_ROWS, row_groups=[group], columns=["image", "label"])
+                rows = chain.from_iterable(
+                    zip(batch["image"], batch["label"], strict=True) for batch in batches
+                )
+                for row, (image, label) in enumerate(rows, position):
+                    if row >= start:
+                        yield Picture(f"row {row}", image.as_py()["bytes"] or b"", label.as_py())
             position += count
 
 
 def _class_names(files: Sequence[Any]) -> list[str]:
     """From the names stored with the labels, else from the column `text`, else numbers."""
-    info = json.loads((files[0].schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
+    info = parse_json((files[0].schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
     names = info.get("info", {}).get("features", {}).get("label", {}).get("names")
     if names:
         return [str(name) for name in names]
     by_label: dict[int, str] = {}
     has_text = "text" in files[0].schema_arrow.names
     for file in files:
-        table = file.read(columns=["label", "text"] if has_text else ["label"])
-        labels = table["label"].to_pylist()
-        by_label.update(zip(labels, table["text"].to_pylist() if has_text else map(str, labels), strict=True))
+        for batch in file.iter_batches(_ROWS, columns=["label", "text"] if has_text else ["label"]):
+            labels = batch["label"].to_pylist()
+            texts = batch["text"].to_pylist() if has_text else labels
+            by_label |= {label: str(text) for label, text in zip(labels, texts, strict=True)}
     return [by_label[label] for label in range(len(by_label))]

@@ -1,0 +1,44 @@
+"""How much a file may ask for. All limits are here; each can be raised by an environment variable."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from sora.errors import UserError
+
+
+@dataclass(frozen=True)
+class Limit:
+    """An upper bound, with the variable that replaces it."""
+
+    variable: str
+    default: int
+    unit: str
+
+    @property
+    def value(self) -> int:
+        """The bound that holds now."""
+        text = os.environ.get(self.variable)
+        if text is None:
+            return self.default
+        if not text.isdecimal() or int(text) < 1:
+            raise UserError(f"{self.variable} is {text!r}; expected a whole number, 1 or more")
+        return int(text)
+
+    def refusal(self, what: str, factor: int = 1) -> UserError:
+        """The error for something that exceeds the bound; `factor` multiplies it."""
+        bound = f"{self.value * factor:,} {self.unit}"
+        return UserError(f"{what} exceeds the limit of {bound}; {self.variable} sets another")
+
+
+PIXELS = Limit("SORA_MAX_PIXELS", 1 << 26, "pixels")
+"""Of an image file, whatever it is resized to."""
+STORED_PIXELS = Limit("SORA_MAX_STORED_PIXELS", 1 << 22, "pixels")
+"""Of an image as it is trained on."""
+UNPACKED = Limit("SORA_MAX_UNPACKED", 1 << 29, "bytes")
+"""Of an archive when unpacked, and of a single file that is read as a whole."""
+TEXT = Limit("SORA_MAX_TEXT", 1 << 20, "bytes")
+"""Of a file of settings."""
+CLASSES = Limit("SORA_MAX_CLASSES", 100_000, "classes")
+"""Of a data set."""
