@@ -119,7 +119,7 @@ def test_bars_move_to_the_end_on_a_terminal(sora, tiny, tmp_path, monkeypatch) -
         assert re.search(rf"{name} .*100 %", plain)
 
 
-LONG = ["--epochs", "300", "--eval-every", "0", "--attacks", "clean", "--no-snapshots", "--methods", "fgsm"]
+LONG = ["--epochs", "150", "--eval-every", "0", "--attacks", "clean", "--no-snapshots", "--methods", "fgsm"]
 
 
 def test_runs_of_a_killed_grid_end_and_the_next_grid_continues_them(sora, tiny, tmp_path) -> None:
@@ -140,7 +140,7 @@ def test_runs_of_a_killed_grid_end_and_the_next_grid_continues_them(sora, tiny, 
         assert written == last  # with a checkpoint of its very last step
     assert sora("compare", *flags, "--resume").code == 0
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert steps == list(range(1, 601))
+    assert steps == list(range(1, 301))
 
 
 def test_a_second_grid_in_the_same_folder_is_refused(sora, tiny, tmp_path) -> None:
