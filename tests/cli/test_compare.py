@@ -114,3 +114,27 @@ def test_bars_move_to_the_end_on_a_terminal(sora, tiny, tmp_path, monkeypatch) -
     for name in ("fgsm-s0", "sora-s0"):
         assert f"{name}: done" in plain
         assert re.search(rf"{name} .*100 %", plain)
+
+
+def test_finished_runs_are_compared_without_training(sora, tiny, tmp_path) -> None:
+    for name, more in (
+        ("a", []),
+        ("b", ["--method", "fgsm", "--guard", "rollback"]),
+        ("c", ["--eps", "0.1"]),
+    ):
+        flags = [*tiny, "--epochs", "1", "--threads", "1", *more]
+        assert sora("train", *flags, "--out", tmp_path / name, "--quiet").code == 0
+    done = sora("compare", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "both", "--json")
+    assert done.code == 0, done.err
+    table = json.loads(done.out)
+    assert list(table["methods"]) == ["a (sora)", "b (fgsm + rollback)"]
+    summary = json.loads((tmp_path / "b" / "summary.json").read_text())
+    entry = table["methods"]["b (fgsm + rollback)"]
+    assert entry["accuracy"]["pgd10"]["mean"] == summary["accuracy"]["pgd10"]
+    assert json.loads((tmp_path / "both" / "comparison.json").read_text()) == table
+    printed = sora("compare", tmp_path / "a", tmp_path / "b")
+    assert "fgsm + rollback" in printed.out
+    other = sora("compare", tmp_path / "a", tmp_path / "c")
+    assert (other.code, "cannot be compared: threat" in other.err) == (2, True)
+    nothing = sora("compare", tmp_path / "a", tmp_path / "none")
+    assert (nothing.code, nothing.err.count("\n")) == (2, 1)
