@@ -150,3 +150,27 @@ def test_a_second_grid_in_the_same_folder_is_refused(sora, tiny, tmp_path) -> No
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "in use by another process" in done.err
     assert [path.name for path in (tmp_path / "c").iterdir()] == [".lock"]
+
+
+def test_finished_runs_are_compared_without_training(sora, tiny, tmp_path) -> None:
+    for name, more in (
+        ("a", []),
+        ("b", ["--method", "fgsm", "--guard", "rollback"]),
+        ("c", ["--eps", "0.1"]),
+    ):
+        flags = [*tiny, "--epochs", "1", "--threads", "1", *more]
+        assert sora("train", *flags, "--out", tmp_path / name, "--quiet").code == 0
+    done = sora("compare", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "both", "--json")
+    assert done.code == 0, done.err
+    table = json.loads(done.out)
+    assert list(table["methods"]) == ["a (sora)", "b (fgsm + rollback)"]
+    summary = json.loads((tmp_path / "b" / "summary.json").read_text())
+    entry = table["methods"]["b (fgsm + rollback)"]
+    assert entry["accuracy"]["pgd10"]["mean"] == summary["accuracy"]["pgd10"]
+    assert json.loads((tmp_path / "both" / "comparison.json").read_text()) == table
+    printed = sora("compare", tmp_path / "a", tmp_path / "b")
+    assert "fgsm + rollback" in printed.out
+    other = sora("compare", tmp_path / "a", tmp_path / "c")
+    assert (other.code, "cannot be compared: threat" in other.err) == (2, True)
+    nothing = sora("compare", tmp_path / "a", tmp_path / "none")
+    assert (nothing.code, nothing.err.count("\n")) == (2, 1)

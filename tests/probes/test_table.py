@@ -32,6 +32,7 @@ TABLE = [
     Row("landscape", {"points": 5}, {"threat", "n", "axis", "loss", "way", "bump"}, "the loss bumps"),
     Row("boundary", {"points": 7, "panels": 2}, {"threat", "axis", "images"}, "of 2 correctly classified"),
     Row("curvature", {}, {"threat", "n", "numbers", "lemma"}, "pertalign "),
+    Row("fallen", {"shown": 2}, {"threat", "n", "correct", "fallen"}, "1 of 6 correctly"),
     Row("traces", {}, {"series", "events", "falls"}, "9 series; alarms at step 22"),
     Row(
         "training", {"title": "a run"}, {"n", "pert_align", "accuracy", "alarms"}, "PertAlign 0.10 at step 40"

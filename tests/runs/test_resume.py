@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sora.errors import UserError
+from sora.runs import RunFolder
 from sora.runs.resume import settle
 from sora.settings import Request, Resolved
 from sora.training import train
+from tests.training.disturbances import Killed, kill_at
 
 
 @pytest.fixture
@@ -50,3 +54,46 @@ def test_a_moved_run_continues_where_it_is_now(finished, tmp_path) -> None:
     moved = tmp_path / "elsewhere"
     shutil.move(finished.settings.folder(), moved)
     assert settle(Request({"out": str(moved)}), "yes").settings.folder() == moved
+
+
+def constant(out: Path, epochs: int) -> dict[str, Any]:
+    values = {"dataset": "digits", "epochs": epochs, "batch_size": 32, "width": 4, "limit_train": 64}
+    values |= {"limit_test": 20, "holdout": 20, "attacks": "clean", "threads": 1, "out": str(out)}
+    return values | {"schedule": "multistep", "milestones": "", "lr": 0.05, "set": {"model.stages": 1}}
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_constant_rate_allows_more_epochs_and_gives_the_longer_runs_weights(tmp_path, finished) -> None:
+    train(settle(Request(constant(tmp_path / "long", 3)), None), quiet=True)
+    short = settle(Request(constant(tmp_path / "short", 2)), None)
+    if finished:
+        train(short, quiet=True)
+    else:
+        with pytest.raises(Killed):
+            train(short, hooks=[kill_at(3)], quiet=True)
+    longer = settle(Request({"out": str(tmp_path / "short"), "epochs": 3}), "yes")
+    assert not RunFolder(tmp_path / "short").is_finished()
+    train(longer, quiet=True)
+    weights = [RunFolder(tmp_path / name).weights.read_bytes() for name in ("short", "long")]
+    assert weights[0] == weights[1]
+    assert RunFolder(tmp_path / "short").read_settings().epochs == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"schedule": "cyclic"}, "cyclic learning rate of the steps already taken depends"),
+        ({"schedule": "cosine"}, "cosine learning rate of the steps already taken depends"),
+        ({"milestones": "0.5"}, "milestones are fractions"),
+    ],
+)
+def test_more_epochs_are_refused_with_the_reason_elsewhere(tmp_path, changes, reason) -> None:
+    resolved = settle(Request(constant(tmp_path / "a", 2) | changes), None)
+    with pytest.raises(Killed):
+        train(resolved, hooks=[kill_at(3)], quiet=True)
+    before = (tmp_path / "a" / "config.yaml").read_bytes()
+    with pytest.raises(UserError, match=reason):
+        settle(Request({"out": str(tmp_path / "a"), "epochs": 3}), "yes")
+    assert (tmp_path / "a" / "config.yaml").read_bytes() == before
+    with pytest.raises(UserError, match="other settings: epochs 2 -> 1"):
+        settle(Request({"out": str(tmp_path / "a"), "epochs": 1}), "yes")

@@ -10,9 +10,10 @@ import traceback
 
 VERBS = {
     "train": "train one robust model",
-    "compare": "train several methods on the same data and seeds; one table",
+    "compare": "train several methods on the same data and seeds, or take finished runs; one table",
     "demo": "watch FGSM collapse and SORA hold, in two minutes",
     "evaluate": "accuracy of a trained model under attacks",
+    "predict": "the class of single images, and whether an attack changes it",
     "probe": "look inside trained models: eps curves, landscapes, boundaries, traces, curvature",
     "data": "fetch, check and look at data sets",
     "list": "methods, models, data sets, attacks, recipes",

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from sora import methods
 from sora._files import write_json, write_text
-from sora.errors import RunError
+from sora.errors import RunError, UserError
 from sora.experiments.grid import default_jobs, run_grid
+from sora.runs import RunFolder, labels
 from sora.runs.provenance import machine_line
 from sora.settings import Resolved
 from sora.threat import eps_text
@@ -42,11 +43,28 @@ class Outcome(NamedTuple):
     failed: dict[str, str]
 
 
-def compare(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Group runs by method: means and deviations over seeds, verdicts, cost."""
+def compare_finished(folders: Sequence[RunFolder]) -> dict[str, Any]:
+    """Finished runs side by side, a row each; they must have the same test set and threat."""
+    summaries = {label: folder.read_summary() for label, folder in zip(labels(folders), folders, strict=True)}
+    for label, folder in zip(summaries, folders, strict=True):
+        folder.read_config()  # raises if this is not a run folder
+        if not summaries[label]:
+            raise UserError(f"the run in {folder.path} is not finished; continue it with --resume")
+    (first, reference), *others = summaries.items()
+    for label, summary in others:
+        for key in ("dataset", "threat"):
+            if summary[key] != reference[key]:
+                raise UserError(
+                    f"{first} and {label} cannot be compared: {key} {reference[key]} and {summary[key]}"
+                )
+    return compare(list(summaries.values()), [f"{label} ({row_name(s)})" for label, s in summaries.items()])
+
+
+def compare(summaries: Sequence[Mapping[str, Any]], names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Group runs by their names in the table, by default the methods: means over seeds, verdicts, cost."""
     by_method: dict[str, list[Mapping[str, Any]]] = {}
-    for summary in summaries:
-        by_method.setdefault(row_name(summary), []).append(summary)
+    for name, summary in zip(names or map(row_name, summaries), summaries, strict=True):
+        by_method.setdefault(name, []).append(summary)
     first = summaries[0]
     return {
         "dataset": first["dataset"],

@@ -29,7 +29,7 @@ class ProbeInfo:
 
 
 _REGISTRY: Registry[ProbeInfo] = Registry(
-    "probe", "sora.probes", order=("eps_curve", "landscape", "boundary", "curvature", "traces")
+    "probe", "sora.probes", order=("eps_curve", "landscape", "boundary", "curvature", "fallen", "traces")
 )
 
 

@@ -11,7 +11,7 @@ from sora.errors import UserError
 from sora.probes._base import Result
 from sora.probes._registry import create, info, names
 from sora.probes._subject import SubjectOptions, load_subject
-from sora.runs import RunFolder
+from sora.runs import RunFolder, labels
 
 
 class ProbeReport(NamedTuple):
@@ -46,7 +46,7 @@ def probe_runs(
         raise UserError(f"{name} shows all steps of a run; --at goes with {', '.join(measuring)}")
     title = name if options.step is None else f"{name}-{options.step}"
     results: dict[str, Result] = {}
-    for run, label in zip(runs, _labels(runs), strict=True):
+    for run, label in zip(runs, labels(runs), strict=True):
         run.read_config()  # raises if this is not a run folder
         subject = load_subject(run, entry.images, options) if entry.needs_model else run
         result = plain(probe.measure(subject))
@@ -56,14 +56,3 @@ def probe_runs(
     picture = (Path(out) if out else runs[0].probes) / f"{title}{suffix}.png"
     probe.picture(results, picture)
     return ProbeReport(results, {label: probe.sentence(result) for label, result in results.items()}, picture)
-
-
-def _labels(runs: Sequence[RunFolder]) -> list[str]:
-    """The folders' names, with the parent's name in front where two runs share theirs."""
-    short = [run.name for run in runs]
-    if len(set(short)) == len(short):
-        return short
-    longer = [f"{run.path.resolve().parent.name}-{run.name}" for run in runs]
-    if len(set(longer)) < len(longer):
-        raise UserError("the same run is named twice")
-    return longer

@@ -7,7 +7,7 @@ meets half a file.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
@@ -165,6 +165,10 @@ class RunFolder:
         """The summary; empty for a run that has not finished."""
         return dict(self._read_json(self._summary)) if self._summary.exists() else {}
 
+    def reopen(self) -> None:
+        """Make a finished run unfinished again, to be continued; its weights stay until then."""
+        self._summary.unlink(missing_ok=True)
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary: from now on the run counts as finished."""
         write_json(self._summary, {"format": FORMAT, **summary})
@@ -252,3 +256,14 @@ class RunFolder:
         if not isinstance(value, kind):
             raise RunError(f"{path} is damaged: expected a {kind.__name__}; move it away to go on without it")
         return value
+
+
+def labels(runs: Sequence[RunFolder]) -> list[str]:
+    """The folders' names, with the parent's name in front where two runs share theirs."""
+    short = [run.name for run in runs]
+    if len(set(short)) == len(short):
+        return short
+    longer = [f"{run.path.resolve().parent.name}-{run.name}" for run in runs]
+    if len(set(longer)) < len(longer):
+        raise UserError("the same run is named twice")
+    return longer

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from sora.errors import UserError
+from sora.errors import RunError, UserError
 from sora.runs.folder import RunFolder
-from sora.settings import MAY_CHANGE, Request, Resolved, differences
+from sora.runs.provenance import settings_hash
+from sora.settings import MAY_CHANGE, Request, Resolved, Settings, differences
+from sora.settings.files import parse_config
+
+USE_EPOCHS = (
+    "nuat.ramp",
+    "atas.reset_every",
+)  # hyper-parameters whose effect depends on the number of epochs
 
 Resume = Literal["yes", "auto", "dry run"] | None
 
@@ -37,8 +45,12 @@ def settle(request: Request, resume: Resume) -> Resolved:
         return resolved
     stored = folder.read_config()
     resolved = request.resolve(stored)
+    longer = more_epochs(stored, resolved.settings)
     changed = differences(stored, resolved.settings)
-    if changed:
+    if longer and len(changed) == 1:
+        check_extendable(resolved.settings, longer)
+        extend(folder, resolved)
+    elif changed:
         raise UserError(
             f"the run in {folder.path} has other settings: {'; '.join(changed)}"
             f" (only {', '.join(MAY_CHANGE)} may change when a run is resumed)"
@@ -46,3 +58,40 @@ def settle(request: Request, resume: Resume) -> Resolved:
     # A run that was moved continues where it is now, not where it was started.
     settings = dataclasses.replace(resolved.settings, out=str(folder.path))
     return dataclasses.replace(resolved, settings=settings)
+
+
+def more_epochs(stored: Mapping[str, Any], settings: Settings) -> int:
+    """By how many epochs a request exceeds the stored run; 0 if it does not."""
+    before = parse_config(stored, "config.yaml").values.get("epochs", settings.epochs)
+    return max(0, settings.epochs - int(before))
+
+
+def check_extendable(settings: Settings, longer: int) -> None:
+    """Raise if more epochs would have changed the steps already taken."""
+    reason = ""
+    if settings.schedule != "multistep":
+        reason = f"the {settings.schedule} learning rate of the steps already taken depends on their number"
+    elif settings.milestones:
+        reason = "milestones are fractions of their number"
+    elif any(settings.set.get(name) for name in USE_EPOCHS):
+        reason = f"{settings.method} depends on their number"
+    if reason:
+        raise UserError(
+            f"epochs {settings.epochs - longer} -> {settings.epochs}: {reason}; start a new run, with --init to"
+            " begin from the weights of this one"
+        )
+
+
+def extend(folder: RunFolder, resolved: Resolved) -> None:
+    """Make a run longer: it goes on from its newest checkpoint, as if it had been started that way."""
+    before = folder.read_settings()
+    settings, checkpoints = dataclasses.replace(before, epochs=resolved.settings.epochs), folder.checkpoints
+    contents = (content for _, content in checkpoints.readable(settings_hash(before)))
+    newest = next((content for content in contents if not isinstance(content, RunError)), None)
+    if newest is None:
+        raise RunError(f"the run in {folder.path} has no checkpoint to continue from")
+    tensors, header = newest
+    header["fingerprint"] = settings_hash(settings)
+    checkpoints.write(header["step"], header["attempt"], tensors, header)
+    folder.write_config(dataclasses.replace(resolved, settings=settings).stored())
+    folder.reopen()

@@ -1,0 +1,68 @@
+"""`sora predict`: the class of single images, and whether an attack changes it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+import tyro
+
+from sora._devices import pick_device
+from sora.attacks import create
+from sora.cli._parse import parse
+from sora.cli._tables import plain_table
+from sora.evaluation.prediction import predict
+from sora.runs import RunFolder, load_network
+from sora.threat import eps_text, threat
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Classify image files with the model of a run, and say whether an attack flips the answer."""
+
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="a run folder")]
+    images: Annotated[
+        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGE", help="image files")
+    ]
+    eps: str | None = None
+    """another radius than the one the run was trained for"""
+    attack: str = "pgd10"
+    """the attack, from `sora list attacks`"""
+    model: str | None = None
+    """for a run with a custom network: specifies its package.module:function again"""
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ...; auto: a GPU if there is one"""
+    threads: int = 0
+    """CPU threads; 0: torch's choice"""
+    json: bool = False
+    """print as JSON"""
+
+
+def run(argv: list[str]) -> int:
+    """Load the model, classify, attack, print."""
+    flags = parse(Flags, argv, "predict")
+    if flags.threads:
+        torch.set_num_threads(flags.threads)
+    folder, attack = RunFolder(flags.run), create(flags.attack)
+    settings, description = folder.read_settings(), folder.read_model()
+    model = load_network(description, folder.weights, flags.model, str(pick_device(flags.device)))
+    ball = threat(settings.norm, flags.eps or settings.eps)
+    answers = predict(model, description, flags.images, ball, attack)
+    if flags.json:
+        about = {"attack": attack.name, "norm": ball.norm, "eps": ball.eps}
+        print(json.dumps([answer.record() | about for answer in answers], indent=2))
+        return 0
+    under = f"under {attack.name}, {ball.norm} {eps_text(ball.eps)}"
+    rows = [
+        [
+            answer.image,
+            answer.predicted,
+            f"{100 * answer.probability:.1f} %",
+            f"becomes {answer.attacked}" if answer.flips else "stays",
+        ]
+        for answer in answers
+    ]
+    plain_table("", ["image", "class", "probability", under], rows)
+    return 0

@@ -1,0 +1,94 @@
+"""What a trained model says about single images, and whether an attack changes its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sora._passes import frozen
+from sora.attacks import Attack
+from sora.data._pictures import decode
+from sora.errors import UserError
+from sora.evaluation.accuracy import device_of
+from sora.threat import Threat
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer for one image file."""
+
+    image: str
+    predicted: str
+    probability: float
+    attacked: str
+    """The predicted class of the attacked image."""
+
+    @property
+    def flips(self) -> bool:
+        """Whether the attack changes the answer."""
+        return self.attacked != self.predicted
+
+    def record(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "image": self.image,
+            "class": self.predicted,
+            "probability": self.probability,
+            "class_under_attack": self.attacked,
+            "flips": self.flips,
+        }
+
+
+def predict(
+    model: nn.Module,
+    description: Mapping[str, Any],
+    files: Sequence[str],
+    threat: Threat,
+    attack: Attack,
+    *,
+    batch_size: int = 250,
+    seed: int = 0,
+) -> list[Prediction]:
+    """Classify image files, and attack each away from the predicted class: true classes are not known.
+
+    Args:
+        model: From [0, 1] images to logits.
+        description: What `model.json` says about it: sizes and class names.
+        files: Image files, brought to the network's size and number of channels.
+        threat: What the attack may do.
+        attack: The attack.
+        batch_size: Images attacked together.
+        seed: Seed of the attack.
+    """
+    classes, device, results = description["classes"], device_of(model), []
+    for start in range(0, len(files), batch_size):
+        names = files[start : start + batch_size]
+        x = torch.stack([_read(name, description) for name in names]).to(device)
+        with frozen(model):
+            with torch.no_grad():
+                probabilities, predicted = model(x).softmax(1).max(1)
+            adversarial = attack(model, x, predicted, threat, seed)
+            with torch.no_grad():
+                attacked = model(adversarial).argmax(1)
+        for name, share, before, after in zip(
+            names, probabilities.tolist(), predicted.tolist(), attacked.tolist(), strict=True
+        ):
+            results.append(Prediction(name, classes[before], share, classes[after]))
+    return results
+
+
+def _read(file: str, description: Mapping[str, Any]) -> Tensor:
+    """An image file as the network takes it: float (C, H, W) in [0, 1]."""
+    if not Path(file).is_file():
+        raise UserError(f"image {file!r} does not exist")
+    mode = "grey" if description["in_channels"] == 1 else "rgb"
+    try:
+        pixels = decode(Path(file), size=description["image_size"], mode=mode)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
+    return torch.from_numpy(pixels.copy()).permute(2, 0, 1).float().div_(255).contiguous()
