@@ -1,0 +1,2 @@
+def case(bench,number):
+    raise SystemExit
