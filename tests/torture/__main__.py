@@ -22,16 +22,21 @@ def main(argv: list[str] | None = None) -> int:
     began = time.monotonic()
     scratch = Path(tempfile.mkdtemp(prefix="sora-torture-"))
     parts = [flags.only] if flags.only else list(PARTS)
-    print(f"seed {flags.seed}, {flags.minutes:g} minutes, {flags.jobs} workers, scratch {scratch}", flush=True)
+    print(
+        f"seed {flags.seed}, {flags.minutes:g} minutes, {flags.jobs} workers, scratch {scratch}", flush=True
+    )
     deadline = began + 60 * flags.minutes
     cases = None if flags.case is None else [flags.case]
     jobs = 1 if cases else flags.jobs
     workers = [start_worker(k, jobs, parts, flags.seed, deadline, scratch, cases) for k in range(jobs)]
-    report = Report()
+    report, seen = Report(), set[str]()
     try:
         for outcome in _outcomes(workers):
             report.add(outcome)
             for failure in outcome.failures:
+                if failure in seen:
+                    continue
+                seen.add(failure)
                 repeat = f"python -m tests.torture --only {outcome.part} --seed {flags.seed}"
                 print(f"\n{failure}\n  repeat: {repeat} --case {outcome.case}", flush=True)
     except KeyboardInterrupt:

@@ -65,7 +65,9 @@ class Bench:
         here = {"HOME": str(self.scratch / "home"), "SORA_DATA": str(self.scratch / "data"), **(env or {})}
         return Child(function, cwd, self._output / output, here, memory)
 
-    def run(self, arguments: Sequence[str], cwd: Path, *, cold: bool = False, limit: float = RUN_LIMIT) -> Ended:
+    def run(
+        self, arguments: Sequence[str], cwd: Path, *, cold: bool = False, limit: float = RUN_LIMIT
+    ) -> Ended:
         """Run the command line to its end."""
         function = python(["-m", "sora", *arguments]) if cold else sora(arguments)
         return self.child(function, cwd).end(limit)

@@ -16,7 +16,7 @@ _COMPARISON = ("dataset", "model", "threat", "n_test")
 def run_differences(reference: Path, run: Path) -> list[str]:
     """Names of what differs between two finished runs; empty if nothing does."""
     names = ["model.safetensors", *(f"{log}.jsonl" for log in LOGS)]
-    snapshots = {path.name for folder in (reference, run) for path in (folder / "snapshots").glob("*.safe*")}
+    snapshots = {path.name for folder in (reference, run) for path in (folder / "snapshots").glob("step-*")}
     names += [f"snapshots/{name}" for name in sorted(snapshots)]
     found = [name for name in names if _bytes(reference / name) != _bytes(run / name)]
     if _chosen(reference / "summary.json", _SUMMARY) != _chosen(run / "summary.json", _SUMMARY):
@@ -84,8 +84,12 @@ def _chosen(path: Path, keys: Iterable[str]) -> dict[str, Any]:
 
 def _tensors(path: Path) -> dict[str, bytes] | None:
     """The tensors of a checkpoint; its header holds times."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     if not path.exists():
         return None
-    return {name: tensor.numpy().tobytes() for name, tensor in load_file(path).items()}
+    try:
+        return {name: tensor.numpy().tobytes() for name, tensor in load_file(path).items()}
+    except SafetensorError as error:
+        return {str(error): b""}

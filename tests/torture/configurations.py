@@ -30,7 +30,14 @@ def _method(rng: random.Random) -> list[str]:
 
 
 def _options(rng: random.Random) -> list[str]:
-    flags = ["--epochs", rng.choice("23"), "--batch-size", rng.choice(["16", "32"]), "--seed", rng.choice("01")]
+    flags = [
+        "--epochs",
+        rng.choice("23"),
+        "--batch-size",
+        rng.choice(["16", "32"]),
+        "--seed",
+        rng.choice("01"),
+    ]
     flags += ["--attacks", rng.choice(ATTACKS)]
     maybe = (
         ["--ema", "0.9"],

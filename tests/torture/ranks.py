@@ -67,10 +67,17 @@ def start(bench: Bench, command: Sequence[str], place: Path, attempt: int) -> li
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    common = {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
     common |= {"TORCHELASTIC_RESTART_COUNT": str(attempt)}
     return [
-        bench.child(sora(command), place, f"rank{rank}", common | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+        bench.child(
+            sora(command), place, f"rank{rank}", common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        )
         for rank in range(2)
     ]
 
