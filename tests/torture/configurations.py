@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 
-TINY = (
+_TINY = (
     "train --dataset digits --limit-train 96 --limit-test 12 --holdout 16 --width 4 --set model.stages=1"
     " --threads 1 --device cpu --quiet --out OUT"
-).split()
+)
+TINY = _TINY.split()
 CHEAP = ("fgsm", "fgsm-rs", "n-fgsm", "sora", "zerograd", "multigrad")  # affordable in runs of 70 steps
 METRICS = ("gradalign", "aae", "kl", "elle", "pgd")
 ATTACKS = ("clean", "fgsm", "pgd2", "clean,fgsm,pgd10", "clean,apgd-ce", "clean,pgd2x2")

@@ -1,7 +1,7 @@
 """Signals at exact moments: before the n-th change that a process makes to the file system.
 
-Python announces each change to audit hooks (PEP 578) before it happens, so a process can be killed between any
-two of them, e.g. between a rename and the link that follows, without touching the code under test.
+Python announces each change to audit hooks (PEP 578) before it happens, so a process can be killed between
+any two of them, e.g. between a rename and the link that follows, without touching the code under test.
 """
 
 from __future__ import annotations

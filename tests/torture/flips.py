@@ -14,11 +14,12 @@ from tests.torture.children import sora
 from tests.torture.events import signal_before
 from tests.torture.report import Outcome
 
-EVALUATE = "evaluate OUT --attacks clean,fgsm,pgd2 --eps 0.05 --threads 1 --quiet --device cpu".split()
+_EVALUATE = "evaluate OUT --attacks clean,fgsm,pgd2 --eps 0.05 --threads 1 --quiet --device cpu"
+EVALUATE = _EVALUATE.split()
 PROBES = (
-    "probe eps-curve OUT --limit 4 --threads 1 --device cpu --json".split(),
-    "probe eps-curve OUT --at 5 --limit 4 --threads 1 --device cpu --json".split(),
-    "probe traces OUT --json".split(),
+    "probe eps-curve OUT --limit 4 --threads 1 --device cpu --json",
+    "probe eps-curve OUT --at 5 --limit 4 --threads 1 --device cpu --json",
+    "probe traces OUT --json",
 )
 USES = {"resume": 60, "evaluate": 15, "evaluate again": 5, "load": 10, "probe": 10}
 
@@ -162,7 +163,7 @@ def _load(bench: Bench, outcome: Outcome, rng: random.Random, place: Path) -> No
 
 def _probe(bench: Bench, outcome: Outcome, rng: random.Random, place: Path) -> None:
     """Damage a finished run and probe it."""
-    probe = rng.choice(PROBES)
+    probe = rng.choice(PROBES).split()
     finished = bench.reference(configurations.finished_run()).folder
     steps = sorted(int(path.stem.split("-")[1]) for path in (finished / "snapshots").glob("step-*"))
     probe = [str(steps[0]) if word == "5" else word for word in probe]

@@ -55,7 +55,8 @@ def npz_bomb(place: Place) -> list[str]:
 def npz_with_strange_labels(place: Place) -> list[str]:
     labels = {
         "huge": np.array([0, 1, 10**12, 2]), "negative": np.array([0, -1, 1, 1]), "real": np.full(4, 0.5),
-        "nan": np.full(4, np.nan), "text": np.array(["a", "b", "c", "d"]), "deep": np.zeros((4, 1, 1, 1), int),
+        "nan": np.full(4, np.nan), "text": np.array(["a", "b", "c", "d"]), "deep": np.zeros((4, 1, 1, 1),
+        int),
         "few": np.zeros(3, int), "none": np.zeros(0, int), "unsigned": np.full(4, 2**63, np.uint64),
     }  # fmt: skip
     file = io.BytesIO()
@@ -190,7 +191,8 @@ def packed_store(place: Place) -> list[str]:
     metas = (
         "[" * 200_000, "{}", "[]", "null", "1", '{"format": 1}', '{"format": 1, "classes": 3}', "NaN", "\x00",
         json.dumps({"format": 1, "classes": ["a"] * 10, "splits": {"../../victim": {}}, "test_size": 1}),
-        json.dumps({"format": 1, "classes": ["a", "b"], "splits": dict.fromkeys(("train", "test"), {"images": ""}),
+        json.dumps({"format": 1, "classes": ["a", "b"], "splits": {key: {"images": ""} for key in ("train",
+        "test")},
                     "test_size": 10**9}),
     )  # fmt: skip
     (store / "meta.json").write_text(str(place.choose(*metas)))
@@ -262,7 +264,9 @@ def _get(place: Place, name: str, source: Path) -> list[str]:
 
 
 ATTACKS: list[Attack] = [
-    npz_with_any_header, npz_with_objects, npz_bomb, npz_with_strange_labels, npz_with_outside_names, damaged_npz,
-    no_npz, cifar_pickle, cifar_pickle_of_code, cifar_laughs, cifar_lying_array, cifar_binary, archive, parquet,
+    npz_with_any_header, npz_with_objects, npz_bomb, npz_with_strange_labels, npz_with_outside_names,
+    damaged_npz,
+    no_npz, cifar_pickle, cifar_pickle_of_code, cifar_laughs, cifar_lying_array, cifar_binary, archive,
+    parquet,
     packed_store, npz_with_any_header, cifar_pickle, packed_store,
 ]  # fmt: skip

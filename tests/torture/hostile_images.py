@@ -153,7 +153,8 @@ def _read(place: Place, content: bytes, suffix: str = ".png", count: int = 1) ->
 
 ATTACKS: list[Attack] = [
     png_with_lying_size, png_bombs, png_of_one_row, truncated_picture, flipped_picture, garbage_picture,
-    ppm_with_lying_size, gif_with_lying_size, bmp_with_lying_size, tiff_with_lying_tags, postscript_as_picture,
+    ppm_with_lying_size, gif_with_lying_size, bmp_with_lying_size, tiff_with_lying_tags,
+    postscript_as_picture,
     program_as_picture, fifo_as_picture, link_as_picture, folder_as_picture, loop_of_folders, strange_names,
     no_pictures,
 ]  # fmt: skip

@@ -11,7 +11,8 @@ from tests.torture.hostile import Attack, Place, tensors
 SHORT = (
     "--epochs 1 --batch-size 16 --limit-train 16 --attacks clean --width 4 --set model.stages=1 --threads 1"
 )
-NETWORK = "--model preactresnet18 --dataset digits --width 4 --set model.stages=1".split()
+_NETWORK = "--model preactresnet18 --dataset digits --width 4 --set model.stages=1"
+NETWORK = _NETWORK.split()
 
 
 def yaml_text(place: Place) -> str:
@@ -70,8 +71,7 @@ def config_file(place: Place) -> list[str]:
             *SHORT.split(),
             "--quiet",
         ]
-    flags = [word for word in SHORT.split() if place.rng.random() < 1]
-    return ["train", "--config", str(path), "--out", "run", *flags, "--quiet"]
+    return ["train", "--config", str(path), "--out", "run", *SHORT.split(), "--quiet"]
 
 
 def config_that_names_places(place: Place) -> list[str]:
@@ -107,6 +107,9 @@ def config_of_a_run(place: Place) -> list[str]:
     return _use(place, run)
 
 
+_CHECKPOINT = '{"format": "sora-checkpoint-1"}'
+
+
 def headers() -> dict[str, bytes]:
     """Safetensors files that lie."""
     entry = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
@@ -127,10 +130,11 @@ def headers() -> dict[str, bytes]:
         "dtype": lying(dtype="PICKLE"),
         "object": lying(dtype="O"),
         "metadata": tensors(json.dumps({"__metadata__": {"sora": "[" * 100_000}}).encode()),
-        "metadata type": tensors(json.dumps({"__metadata__": {"sora": '{"format": "sora-checkpoint-1"}'}}).encode()),
+        "metadata type": tensors(json.dumps({"__metadata__": {"sora": _CHECKPOINT}}).encode()),
         "metadata list": tensors(json.dumps({"__metadata__": {"sora": "[]"}}).encode()),
         "spaces": tensors(b"{" + b" " * 10**7 + b"}"),
-        "names": tensors(json.dumps({f"w{i}": {**entry, "shape": [0], "data_offsets": [0, 0]} for i in range(10**5)}).encode()),
+        "names": tensors(json.dumps({f"w{i}": {**entry, "shape": [0], "data_offsets": [0,
+        0]} for i in range(10**5)}).encode()),
         "empty": b"",
         "zip": b"PK\x03\x04" + bytes(100),
     }  # fmt: skip
@@ -192,7 +196,8 @@ def checkpoint_of_a_run(place: Place) -> list[str]:
 
 JSONS = (
     "[" * 200_000, '{"a":' * 100_000, "NaN", "null", "[]", "{}", "1" * 10_000, '{"name": 3}', "\x00", '"x"',
-    '{"format": 99999999999999999999}', "[[]]", "[{}]", '[{"fingerprint": 3, "threat": 3}]', "[1, 2]", "{" * 10,
+    '{"format": 99999999999999999999}', "[[]]", "[{}]", '[{"fingerprint": 3, "threat": 3}]', "[1, 2]",
+    "{" * 10,
     '{"threat": []}', '[{"threat": {"norm": "linf", "eps": "x"}}]',
 )  # fmt: skip
 
@@ -209,9 +214,12 @@ def network_of_a_run(place: Place) -> list[str]:
     run = place.run()
     content = json.loads((run / "model.json").read_text())
     changes = (
-        {"name": "os:system", "options": {"command": f"touch {place.canary}"}}, {"width": 10**9}, {"width": "x"},
-        {"num_classes": 10**12}, {"num_classes": -1}, {"name": 3}, {"options": 3}, {"options": {"stages": 10**9}},
-        {"mean": "x", "std": "y"}, {"in_channels": 10**9}, {"image_size": 10**9}, {"classes": 3}, {"name": "../x"},
+        {"name": "os:system", "options": {"command": f"touch {place.canary}"}}, {"width": 10**9},
+        {"width": "x"},
+        {"num_classes": 10**12}, {"num_classes": -1}, {"name": 3}, {"options": 3},
+        {"options": {"stages": 10**9}},
+        {"mean": "x", "std": "y"}, {"in_channels": 10**9}, {"image_size": 10**9}, {"classes": 3},
+        {"name": "../x"},
     )  # fmt: skip
     change = place.rng.choice(changes)
     place.note = str(change)[:80]
@@ -244,7 +252,8 @@ def log_of_a_run(place: Place) -> list[str]:
 def links_in_a_run(place: Place) -> list[str]:
     """Files and folders of a run that lead elsewhere: nothing may be written or cut there."""
     run = place.unfinished()
-    kind = str(place.choose("metrics.jsonl", "events.jsonl", "evals.jsonl", "checkpoints", "snapshots", "model.json",
+    kind = str(place.choose("metrics.jsonl", "events.jsonl", "evals.jsonl", "checkpoints", "snapshots",
+    "model.json",
                             "summary.json", "model.safetensors", "evaluation.json"))  # fmt: skip
     path = run / kind
     if path.is_dir():
@@ -284,7 +293,8 @@ def _use(place: Place, run: Path) -> list[str]:
 
 
 ATTACKS: list[Attack] = [
-    config_file, config_file, config_that_names_places, no_config_file, config_of_a_run, config_of_a_run, weights_file,
+    config_file, config_file, config_that_names_places, no_config_file, config_of_a_run, config_of_a_run,
+    weights_file,
     weights_file, no_weights_file, weights_of_a_run, checkpoint_of_a_run, json_of_a_run, json_of_a_run,
     network_of_a_run, log_of_a_run, links_in_a_run, links_in_a_run, hard_files_in_a_run, config_file,
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Two processes that train together: one of them or both are killed, then all start again, as torchrun does."""
+"""Two processes that train together: one or both are killed, then all start again, as torchrun does."""
 
 from __future__ import annotations
 
@@ -116,7 +116,15 @@ def _under_torchrun(
     bench: Bench, outcome: Outcome, command: Sequence[str], place: Path, moment: float, victim: int, what: str
 ) -> bool:
     """One run by torchrun, which restarts all ranks when one is killed; whether it ended well."""
-    flags = "-m torch.distributed.run --standalone --nproc-per-node=2 --max-restarts=3 -m sora".split()
+    flags = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "--max-restarts=3",
+        "-m",
+        "sora",
+    ]
     child = bench.child(python([*flags, *command]), place, env={"OMP_NUM_THREADS": "1"})
     child.wait(moment)
     with contextlib.suppress(OSError, IndexError):

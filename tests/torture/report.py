@@ -7,13 +7,14 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-COUNTS = ("killed", "identical", "refused", "different", "accepted", "raw", "executed", "hung")
+COUNTS = ("killed", "identical", "refused", "harmless", "different", "accepted", "raw", "executed", "hung")
 MUST_BE_ZERO = ("different", "accepted", "raw", "executed", "hung")
 MEMORY_LIMIT_MB = 1536
 MEANING = {
     "killed": "processes ended by kill -9, SIGINT or SIGTERM",
     "identical": "results equal, byte for byte, to those of an undisturbed run",
     "refused": "one line that says what is wrong, exit code 1 or 2",
+    "harmless": "hostile files that were read, or left alone, without any effect",
     "different": "results that changed, or a killed run that could not be continued",
     "accepted": "bad input that was taken, or that left files behind",
     "raw": "tracebacks and exceptions that are not meant for users",

@@ -57,8 +57,10 @@ def _images() -> list[Any]:
 def _labels() -> list[Any]:
     good = y()
     return [
-        good.float(), good[:-1], good - 5, good + CLASSES, good[:, None], good[:0], None, 3, "x", good.tolist(),
-        good.numpy(), good * 10**12, -good - 1, nn.functional.one_hot(good, CLASSES), good.to(torch.complex64),
+        good.float(), good[:-1], good - 5, good + CLASSES, good[:, None], good[:0], None, 3, "x",
+        good.tolist(),
+        good.numpy(), good * 10**12, -good - 1, nn.functional.one_hot(good, CLASSES),
+        good.to(torch.complex64),
     ]  # fmt: skip
 
 
@@ -69,7 +71,8 @@ def _pairs() -> list[Any]:
         ((images, labels[:-1]), test), ((images, labels - 9), test), ((images, labels * 10**12), test),
         ((images[:0], labels[:0]), test), ((images, labels), (images[:0], labels[:0])), (None, None), "nope",
         ((images, labels), (images[:, :1], labels)), ((images, labels.float() + 0.5), test),
-        ((images.numpy(), labels.numpy()), test), ((images, labels), (images[..., :2], labels)), "folder:/nope",
+        ((images.numpy(), labels.numpy()), test), ((images, labels), (images[..., :2], labels)),
+        "folder:/nope",
     ]  # fmt: skip
 
 
