@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow lint bench clean
+.PHONY: setup demo test test-slow lint bench torture clean
 
 setup: .venv/ready
 
@@ -34,6 +34,10 @@ bench: setup
 	$(BIN)/python benchmarks/step.py --width 64 --rounds 5
 	$(BIN)/python benchmarks/textbook.py --width 64 --rounds 5 --processes 1
 	$(BIN)/python benchmarks/memory.py --width 64
+
+# An hour of kills, flipped bits, bad input and hostile files; docs/reliability.md has the last table.
+torture: setup
+	$(BIN)/python -m tests.torture --minutes 60 --jobs 2
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

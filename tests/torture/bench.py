@@ -1,0 +1,132 @@
+"""What all parts share: a scratch folder, random numbers by case, and undisturbed results to compare with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+import shutil
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.torture.children import CRASHED, Child, Ended, python, sora
+from tests.torture.events import recording
+from tests.torture.report import Outcome
+
+RUN_LIMIT = 240.0  # seconds; a tiny run takes two on an idle machine
+_EXCEPTION = re.compile(r"^sora: (?:[a-z_]+\.)*[A-Z]\w*(?:Error|Exception|Warning|Interrupt|Exit)\b(?::|$)")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The result of an undisturbed command."""
+
+    folder: Path
+    seconds: float
+    changes: tuple[str, ...]
+    """Its changes to the file system, by kind and in order."""
+
+
+class Bench:
+    """One worker's view of the bench.
+
+    Args:
+        scratch: A folder of its own.
+        seed: Together with part and number it determines a case.
+    """
+
+    def __init__(self, scratch: Path, seed: int) -> None:
+        self.scratch, self.seed = scratch, seed
+        self._output = scratch / "output"
+
+    def rng(self, part: str, case: int) -> random.Random:
+        """The random numbers of a case."""
+        return random.Random(f"{self.seed} {part} {case}")
+
+    def place(self, name: str) -> Path:
+        """An empty folder for a case."""
+        path = self.scratch / "cases" / name
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+        return path
+
+    def child(
+        self,
+        function: Callable[[], int],
+        cwd: Path,
+        output: str = "0",
+        env: dict[str, str] | None = None,
+        memory: int | None = None,
+    ) -> Child:
+        """Start a child; several at once need different `output` names."""
+        here = {"HOME": str(self.scratch / "home"), "SORA_DATA": str(self.scratch / "data"), **(env or {})}
+        return Child(function, cwd, self._output / output, here, memory)
+
+    def run(
+        self, arguments: Sequence[str], cwd: Path, *, cold: bool = False, limit: float = RUN_LIMIT
+    ) -> Ended:
+        """Run the command line to its end."""
+        function = python(["-m", "sora", *arguments]) if cold else sora(arguments)
+        return self.child(function, cwd).end(limit)
+
+    def reference(self, arguments: Sequence[str], prepare: Callable[[Path], None] | None = None) -> Reference:
+        """The result of a command in a folder of its own, computed once.
+
+        Args:
+            arguments: The command, with `OUT` where the result goes.
+            prepare: Fills the folder beforehand.
+        """
+        key = hashlib.sha256(" ".join(arguments).encode()).hexdigest()[:16]
+        folder, facts = self.scratch / "references" / key, self.scratch / "references" / f"{key}.json"
+        if not facts.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            if prepare is not None:
+                prepare(folder / "out")
+            log = folder.with_suffix(".log")
+            function = recording(sora(fill(arguments, folder / "out")), log)
+            ended = self.child(function, folder).end(RUN_LIMIT)
+            if ended.code:
+                raise BrokenReference(f"sora {' '.join(arguments)}: {ended.err.strip() or ended.code}")
+            kinds = log.read_text().split()
+            facts.write_text(json.dumps({"seconds": ended.seconds, "changes": kinds}))
+        known = json.loads(facts.read_text())
+        return Reference(folder / "out", known["seconds"], tuple(known["changes"]))
+
+
+class BrokenReference(Exception):
+    """A command that must work failed without any disturbance."""
+
+
+def fill(arguments: Sequence[str], out: Path) -> list[str]:
+    """The command with its folder put in."""
+    return [argument.replace("OUT", str(out)) for argument in arguments]
+
+
+def check_end(outcome: Outcome, ended: Ended, what: str, allowed: Sequence[int] = (0, 1, 2)) -> bool:
+    """Count what no ending may show: hangs, tracebacks, unexpected exceptions; whether it was clean."""
+    outcome.saw_memory(ended.peak_mb, what)
+    before = len(outcome.failures)
+    if ended.hung:
+        outcome.add("hung", f"{what}: no end after {ended.seconds:.0f} s")
+    elif ended.left_running:
+        outcome.add("hung", f"{what}: processes it had started were left running")
+    elif is_raw(ended) or ended.code not in allowed:
+        outcome.add("raw", f"{what}: exit code {ended.code}: {last_line(ended)}")
+    return len(outcome.failures) == before
+
+
+def is_raw(ended: Ended) -> bool:
+    """Whether an exception shows that was not meant for users."""
+    lines = ended.err.splitlines()
+    crashed = ended.code in (CRASHED, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE)
+    return crashed or "Traceback (most" in ended.err or any(map(_EXCEPTION.match, lines))
+
+
+def last_line(ended: Ended) -> str:
+    """The last line of the errors, shortened."""
+    lines = [line for line in ended.err.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "(nothing on stderr)"

@@ -1,0 +1,208 @@
+"""Child processes that can be killed cheaply: forked from a process that has torch and sora imported.
+
+A fork costs milliseconds where a new interpreter needs seconds. It is safe here because the parent has one
+thread: torch on one CPU thread starts no others, which `warm_up` verifies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+CRASHED = 70  # exit code of a child whose function raised
+PATIENCE = 15.0  # seconds that other processes of a child may take to end after it
+_PARENT_DEATH = 1  # PR_SET_PDEATHSIG
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a child ended."""
+
+    code: int
+    """Exit code; a negative number is the signal that ended it."""
+    out: str
+    err: str
+    seconds: float
+    peak_mb: float
+    hung: bool = False
+    left_running: bool = False
+    """Whether processes it had started outlived it."""
+
+    @property
+    def one_line(self) -> bool:
+        """Whether its errors are one line of the command line's form."""
+        lines = [line for line in self.err.splitlines() if line.strip()]
+        return len(lines) == 1 and lines[0].startswith("sora: ")
+
+
+class Child:
+    """A forked process in a session of its own, its output in files.
+
+    Args:
+        function: What it does; the result is its exit code.
+        cwd: Where it does it.
+        output: Where its output goes, outside of `cwd`.
+        env: Further environment variables.
+        memory: Bytes of address space beyond what it has now; none: no limit.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[], int],
+        cwd: Path,
+        output: Path,
+        env: Mapping[str, str] | None = None,
+        memory: int | None = None,
+    ) -> None:
+        cwd.mkdir(parents=True, exist_ok=True)
+        output.mkdir(parents=True, exist_ok=True)
+        self._output, self._began = output, time.monotonic()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become(function, cwd, output, dict(env or {}), memory)
+        self._handle = os.pidfd_open(self.pid)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait at most so long; whether it has ended."""
+        return bool(select.select([self._handle], [], [], max(0.0, seconds))[0])
+
+    def has_failed(self) -> bool:
+        """Whether it has ended in any other way than with exit code 0."""
+        found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return found is not None and found.si_status != 0
+
+    def send(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if not self.wait(0):
+            os.kill(self.pid, number)
+
+    def end(self, limit: float) -> Ended:
+        """Wait for its end; after `limit` seconds it is killed and counts as hung."""
+        hung = not self.wait(limit)
+        if hung:
+            os.killpg(self.pid, signal.SIGKILL)
+        _, status, usage = os.wait4(self.pid, 0)
+        os.close(self._handle)
+        out, err = ((self._output / name).read_text(errors="replace") for name in ("out", "err"))
+        seconds = time.monotonic() - self._began
+        left = _end_group(self.pid)
+        code = os.waitstatus_to_exitcode(status)
+        return Ended(code, out, err, seconds, usage.ru_maxrss / 1024, hung, left)
+
+
+def _end_group(group: int) -> bool:
+    """Wait until the group of a child is empty; if it does not end by itself, kill it and return true."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if not _alive(group):
+            return False
+        time.sleep(0.02)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+    return True
+
+
+def _alive(group: int) -> bool:
+    """Whether a process group has members other than zombies."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        with contextlib.suppress(OSError):
+            state, _, member = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+            if int(member) == group and state not in "ZX":
+                return True
+    return False
+
+
+def _become(
+    function: Callable[[], int], cwd: Path, output: Path, env: dict[str, str], memory: int | None
+) -> None:
+    """Everything the child does; it never returns."""
+    code = CRASHED
+    try:
+        os.setsid()
+        _libc.prctl(_PARENT_DEATH, signal.SIGKILL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for name, descriptor in (("out", 1), ("err", 2)):
+            file = os.open(output / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            os.dup2(file, descriptor)
+            os.close(file)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.stdout, sys.stderr = (open(fd, "w", closefd=False) for fd in (1, 2))  # noqa: SIM115
+        os.environ.update(env)
+        os.chdir(cwd)
+        if memory is not None:
+            limit = address_space() + memory
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        code = function()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def address_space() -> int:
+    """Bytes of address space of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def sora(arguments: Sequence[str]) -> Callable[[], int]:
+    """The command line in the forked process itself."""
+
+    def run() -> int:
+        from sora.cli import main
+
+        return main(list(arguments))
+
+    return run
+
+
+def python(arguments: Sequence[str]) -> Callable[[], int]:
+    """A new interpreter in place of the forked process, e.g. for `-m sora train ...`."""
+
+    def run() -> int:
+        os.execv(sys.executable, [sys.executable, *arguments])
+
+    return run
+
+
+def warm_up(scratch: Path) -> None:
+    """Import everything and train once, so that what is forked from here starts at once."""
+    import torch
+
+    torch.set_num_threads(1)
+    import importlib
+
+    from sora.cli import VERBS, main
+
+    for verb in VERBS:
+        importlib.import_module(f"sora.cli.{'list_' if verb == 'list' else verb}")
+    tiny = "--dataset digits --limit-train 16 --limit-test 10 --holdout 10 --width 4 --set model.stages=1"
+    more = "--epochs 1 --batch-size 16 --attacks clean,fgsm --threads 1 --device cpu --quiet"
+    code = main(["train", *tiny.split(), *more.split(), "--out", str(scratch / "warm-up")])
+    threads = len(os.listdir("/proc/self/task"))
+    if code or threads != 1:
+        raise RuntimeError(f"warm-up failed: exit code {code}, {threads} threads; expected 0 and 1")

@@ -1,0 +1,60 @@
+"""Hostile files of every format: never executed, never without end, memory bounded, no traceback."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from functools import cache
+
+from tests.torture import comparing, configurations, hostile_arrays, hostile_images, hostile_runs
+from tests.torture.bench import Bench, check_end, last_line
+from tests.torture.children import sora
+from tests.torture.hostile import Attack, Place
+from tests.torture.report import Outcome
+
+LIMIT = 60.0  # seconds
+MEMORY = 4 << 30  # bytes beyond what the process has; the bench fails far below it
+COUNT = 4  # files per case
+
+
+@cache
+def attacks() -> list[Attack]:
+    """All kinds of hostile files."""
+    return [*hostile_images.ATTACKS, *hostile_arrays.ATTACKS, *hostile_runs.ATTACKS]
+
+
+def case(bench: Bench, number: int) -> Outcome:
+    """Some hostile files; successive cases go through all kinds."""
+    outcome, rng = Outcome("files", number), bench.rng("files", number)
+    finished = bench.reference(configurations.finished_run()).folder
+    order = random.Random(bench.seed).sample(attacks(), len(attacks()))
+    for i in range(COUNT):
+        attack = order[(number * COUNT + i) % len(order)]
+        _try(bench, outcome, attack, Place(bench.place(f"files-{number}-{i}"), finished, rng))
+    return outcome
+
+
+def _try(bench: Bench, outcome: Outcome, attack: Attack, place: Place) -> None:
+    line = attack(place)
+    if line is None:  # a format whose reader is not installed
+        return
+    outcome.inputs += 1
+    before = _outside(place)
+    ended = bench.child(sora(line), place.work, memory=MEMORY).end(LIMIT)
+    what = f"{attack.__name__} ({place.note}): sora {' '.join(map(repr, line))}"
+    clean = check_end(outcome, ended, what)
+    if _outside(place) != before:
+        changed = sorted(set(_outside(place).items()) ^ set(before.items()))
+        outcome.add("executed", f"{what}: changed {', '.join({name for name, _ in changed})}")
+    elif clean and ended.code and not ended.one_line:
+        outcome.add("raw", f"{what}: not one line on stderr: {last_line(ended)}")
+    elif clean:
+        outcome.add("refused" if ended.code else "harmless")
+        shutil.rmtree(place.folder, ignore_errors=True)
+
+
+def _outside(place: Place) -> dict[str, tuple[int, int]]:
+    """Everything beside the folder that the command works in."""
+    state = comparing.tree_state(place.folder)
+    return {name: facts for name, facts in state.items() if name.split(os.sep)[0] != "work"}

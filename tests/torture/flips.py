@@ -1,0 +1,190 @@
+"""Flipped bits and cut files in run folders: the result stays what it was, or one line refuses."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+from pathlib import Path
+
+from tests.torture import comparing, configurations
+from tests.torture.bench import RUN_LIMIT, Bench, Reference, check_end, fill, last_line
+from tests.torture.children import sora
+from tests.torture.events import signal_before
+from tests.torture.report import Outcome
+
+_EVALUATE = "evaluate OUT --attacks clean,fgsm,pgd2 --eps 0.05 --threads 1 --quiet --device cpu"
+EVALUATE = _EVALUATE.split()
+PROBES = (
+    "probe eps-curve OUT --limit 4 --threads 1 --device cpu --json",
+    "probe eps-curve OUT --at 5 --limit 4 --threads 1 --device cpu --json",
+    "probe traces OUT --json",
+)
+USES = {"resume": 60, "evaluate": 15, "evaluate again": 5, "load": 10, "probe": 10}
+
+
+def case(bench: Bench, number: int) -> Outcome:
+    """Damage one file of a run folder, use the folder, and see what comes of it."""
+    outcome, rng = Outcome("flips", number, inputs=1), bench.rng("flips", number)
+    [use] = rng.choices(list(USES), list(USES.values()))
+    place = bench.place(f"flips-{number}")
+    if use == "resume":
+        _resume(bench, outcome, rng, place)
+    elif use.startswith("evaluate"):
+        _evaluate(bench, outcome, rng, place, again=use == "evaluate again")
+    elif use == "load":
+        _load(bench, outcome, rng, place)
+    else:
+        _probe(bench, outcome, rng, place)
+    if not outcome.failures:
+        shutil.rmtree(place)
+    return outcome
+
+
+def damage(folder: Path, rng: random.Random) -> tuple[str, str]:
+    """Flip bits of a random file or cut it; files of all kinds are equally likely.
+
+    Returns:
+        The file's name, and what was done in words.
+    """
+    kinds: dict[str, list[Path]] = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size):
+        relative = path.relative_to(folder)
+        if "tmp" in relative.name:
+            continue
+        stem = relative.stem.split("-")[0]
+        kinds.setdefault(f"{relative.parent}/{stem}{relative.suffix}", []).append(path)
+    path = rng.choice(kinds[rng.choice(sorted(kinds))])
+    content = bytearray(path.read_bytes())
+    path.unlink()  # a hard link may give the same bytes two names; only one of them is damaged
+    name = path.relative_to(folder)
+    if rng.random() < 0.2:
+        size = rng.randrange(len(content))
+        path.write_bytes(content[:size])
+        return str(name), f"{name} cut from {len(content)} to {size} bytes"
+    flips = 1 if rng.random() < 0.8 else 8
+    limit = len(content)
+    if path.suffix == ".safetensors" and rng.random() < 0.4:  # the header is small beside the tensors
+        limit = min(limit, 8 + int.from_bytes(content[:8], "little"))
+    bits = [(rng.randrange(limit), rng.randrange(8)) for _ in range(flips)]
+    for at, bit in bits:
+        content[at] ^= 1 << bit
+    path.write_bytes(content)
+    return str(name), f"{name} with flipped bits at {', '.join(f'{at}.{bit}' for at, bit in bits)}"
+
+
+def _resume(bench: Bench, outcome: Outcome, rng: random.Random, place: Path) -> None:
+    """Damage an interrupted run and continue it."""
+    arguments = configurations.finished_run(rng.randrange(2))
+    reference = bench.reference(arguments)
+    change = rng.choice([i for i, kind in enumerate(reference.changes) if kind == "os.rename"][2:-1])
+    shutil.copytree(_interrupted(bench, arguments, reference, change), place / "out")
+    name, did = damage(place / "out", rng)
+    what = f"continuing a run killed before change {change}, {did}"
+    command = fill([*arguments, "--resume", "auto"], place / "out")
+    ended = bench.run(command, place)
+    if check_end(outcome, ended, what):
+        if ended.code:
+            outcome.add("refused") if ended.one_line else outcome.add("raw", f"{what}: {last_line(ended)}")
+            return
+        differences = comparing.run_differences(reference.folder, place / "out")
+        if name.startswith(("checkpoints/", "snapshots/")):  # not read, so it stays as it is
+            differences = [each for each in differences if each != name]
+        _judge(outcome, what, differences)
+
+
+def _interrupted(bench: Bench, arguments: list[str], reference: Reference, change: int) -> Path:
+    """A run that was killed at a certain moment, computed once."""
+    folder = reference.folder.with_name(f"killed-{change}")
+    if not folder.exists():
+        command = fill(arguments, folder)
+        bench.child(signal_before(signal.SIGKILL, change, sora(command)), folder.parent).end(RUN_LIMIT)
+    return folder
+
+
+def _judge(outcome: Outcome, what: str, differences: list[str]) -> None:
+    if differences:
+        outcome.add("different", f"{what}: {', '.join(differences)}")
+    else:
+        outcome.add("identical")
+
+
+def _evaluate(bench: Bench, outcome: Outcome, rng: random.Random, place: Path, *, again: bool) -> None:
+    """Damage a finished run and evaluate it; `again` damages one that holds the evaluation already."""
+    finished = bench.reference(configurations.finished_run()).folder
+    reference = bench.reference(EVALUATE, lambda folder: _copy(finished, folder))
+    shutil.copytree(reference.folder if again else finished, place / "out")
+    _, did = damage(place / "out", rng)
+    what = f"sora {' '.join(EVALUATE)}, {did}"
+    ended = bench.run(fill(EVALUATE, place / "out"), place)
+    if check_end(outcome, ended, what):
+        if ended.code:
+            outcome.add("refused") if ended.one_line else outcome.add("raw", f"{what}: {last_line(ended)}")
+        else:
+            _judge(outcome, what, comparing.evaluation_differences(reference.folder, place / "out"))
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copytree(source, target)
+
+
+def _load(bench: Bench, outcome: Outcome, rng: random.Random, place: Path) -> None:
+    """Damage a finished run and load its model in Python."""
+    finished = bench.reference(configurations.finished_run()).folder
+    shutil.copytree(finished, place / "out")
+    _, did = damage(place / "out", rng)
+    what = f"sora.load(RUN), {did}"
+
+    def outputs(folder: Path) -> int:
+        import torch
+
+        import sora as package
+        from sora.errors import RunError
+
+        try:
+            model = package.load(folder)
+        except (ValueError, TypeError, RunError) as error:
+            print(f"{type(error).__name__}: {error}")
+            return 2
+        with torch.no_grad():
+            rows = model(torch.linspace(0, 1, 4 * 256).reshape(4, 1, 16, 16))
+        print(json.dumps(rows.tolist()))
+        return 0
+
+    whole = bench.child(lambda: outputs(finished), place).end(RUN_LIMIT)
+    ended = bench.child(lambda: outputs(place / "out"), place).end(RUN_LIMIT)
+    if check_end(outcome, ended, what):
+        if ended.code:
+            outcome.add("refused")
+        else:
+            _judge(outcome, what, [] if ended.out == whole.out else ["the model's outputs"])
+
+
+def _probe(bench: Bench, outcome: Outcome, rng: random.Random, place: Path) -> None:
+    """Damage a finished run and probe it."""
+    probe = rng.choice(PROBES).split()
+    finished = bench.reference(configurations.finished_run()).folder
+    steps = sorted(int(path.stem.split("-")[1]) for path in (finished / "snapshots").glob("step-*"))
+    probe = [str(steps[0]) if word == "5" else word for word in probe]
+    kept = bench.scratch / "references" / f"probe-{'-'.join(probe[1:5])}.json".replace("/", "_")
+    if not kept.exists():
+        whole = bench.place("probe") / "out"
+        shutil.copytree(finished, whole)
+        kept.write_text(bench.run(fill(probe, whole), whole.parent).out)
+    shutil.copytree(finished, place / "out")
+    _, did = damage(place / "out", rng)
+    what = f"sora {' '.join(probe)}, {did}"
+    ended = bench.run(fill(probe, place / "out"), place)
+    if check_end(outcome, ended, what):
+        if ended.code:
+            outcome.add("refused") if ended.one_line else outcome.add("raw", f"{what}: {last_line(ended)}")
+        else:
+            same = _numbers(ended.out) == _numbers(kept.read_text())
+            _judge(outcome, what, [] if same else ["the probe's numbers"])
+
+
+def _numbers(text: str) -> object:
+    """A probe's results without the name of the run."""
+    content = json.loads(text)
+    return list(content.values()) if isinstance(content, dict) else content

@@ -1,0 +1,142 @@
+"""What a hostile file needs: a place to lie in, a canary that must not appear, and pieces of bad formats."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import shutil
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+Attack = Callable[["Place"], "list[str] | None"]
+"""Writes hostile files and returns the command line that reads them."""
+
+
+class Place:
+    """A folder to work in, and around it things that must not change.
+
+    Args:
+        folder: An empty folder.
+        finished: A finished run, to be copied.
+        rng: Random numbers for sizes and variants.
+    """
+
+    def __init__(self, folder: Path, finished: Path, rng: random.Random) -> None:
+        self.folder, self.finished, self.rng, self.note = folder, finished, rng, ""
+        self.work, self.canary, self.victim = folder / "work", folder / "canary", folder / "victim"
+        self.work.mkdir()
+        self.victim.mkdir()
+        (self.victim / "file").write_text("untouched\n" * 500)
+
+    def run(self) -> Path:
+        """A copy of the finished run."""
+        target = self.work / "run"
+        shutil.copytree(self.finished, target)
+        return target
+
+    def unfinished(self) -> Path:
+        """The same as if it had been killed before the end."""
+        target = self.run()
+        for name in ("summary.json", "model.json", "model.safetensors"):
+            (target / name).unlink()
+        return target
+
+    def choose(self, *options: object) -> object:
+        """One of them, noted for the report."""
+        chosen = self.rng.choice(options)
+        self.note = f"{self.note} {str(chosen)[:60]!r}".strip()
+        return chosen
+
+    def number(self, low: int, high: int) -> int:
+        """A random number, noted for the report."""
+        chosen = self.rng.randint(low, high)
+        self.note = f"{self.note} {chosen}".strip()
+        return chosen
+
+    def evil_pickle(self, protocol: int | None = None) -> bytes:
+        """Unpickled without care, it would create the canary."""
+        return pickle.dumps({"data": Evil(self.canary), "labels": [1]}, protocol)
+
+
+class Evil:
+    """Creates a folder when unpickled."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.target),)
+
+
+def png(width: int, height: int, *, colour: int = 0, body: bytes = b"", lies: bool = True) -> bytes:
+    """A PNG header of any size; without `lies` all pixels are there, one bit each and nearly free."""
+    depth = 1 if colour in (0, 3) else 8
+    head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    if not lies:
+        row = bytes(1 + (width * depth + 7) // 8)
+        packer = zlib.compressobj(9)
+        body = b"".join(packer.compress(row * 64) for _ in range(-(-height // 64))) + packer.flush()
+    parts = [(b"IHDR", head), (b"IDAT", body or zlib.compress(b"\0" * 10)), (b"IEND", b"")]
+    if colour == 3:
+        parts.insert(1, (b"PLTE", b"\1\2\3\4\5\6"))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(map(_chunk, parts))
+
+
+def _chunk(part: tuple[bytes, bytes]) -> bytes:
+    kind, data = part
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def npy(
+    header: str, body: bytes = b"", version: tuple[int, int] = (1, 0), length: int | None = None
+) -> bytes:
+    """An array file with any header."""
+    text = header.encode().ljust(118) + b"\n"
+    size = len(text) if length is None else length
+    return b"\x93NUMPY" + bytes(version) + struct.pack("<H" if version[0] == 1 else "<I", size) + text + body
+
+
+def tensors(header: bytes, body: bytes = b"", length: int | None = None) -> bytes:
+    """A safetensors file with any header."""
+    return struct.pack("<Q", len(header) if length is None else length) + header + body
+
+
+def images_folder(place: Place, hostile: bytes | None = None, name: str = "x.png", count: int = 1) -> Path:
+    """Two classes of ordinary pictures, and hostile ones among them."""
+    from tests.data import formats
+
+    root = place.work / "pictures"
+    for label in ("a", "b"):
+        (root / label).mkdir(parents=True)
+        for i, image in enumerate(formats.noise(6, 8, 8, 3)):
+            (root / label / f"{i}.png").write_bytes(formats.png(image))
+    if hostile is not None:
+        for i in range(count):
+            (root / "a" / f"{i}-{name}").write_bytes(hostile)
+    return root
+
+
+def reading(place: Place, dataset: str, *more: str) -> list[str]:
+    """A command that reads a data set; options of the reader vary."""
+    verb = place.choose("get", "check", "get", "show", "train")
+    home = ["--data-dir", str(place.work / "home")]
+    if verb == "show":
+        return ["data", "show", dataset, *home, "--out", "x.png"]
+    if verb == "train":
+        flags = "--epochs 1 --batch-size 8 --limit-train 16 --attacks clean --width 4 --set model.stages=1"
+        return [
+            "train",
+            "--dataset",
+            dataset,
+            *home,
+            *flags.split(),
+            "--threads",
+            "1",
+            "--quiet",
+            "--out",
+            "run",
+        ]
+    return ["data", str(verb), dataset, *more, *home]

@@ -1,0 +1,160 @@
+"""Real commands, killed at random moments and continued until they are done: nothing may differ."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.torture import comparing, configurations, packing, ranks
+from tests.torture.bench import RUN_LIMIT, Bench, Reference, check_end, fill, last_line
+from tests.torture.children import Child, python, sora
+from tests.torture.events import signal_before
+from tests.torture.report import Outcome
+
+SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
+POLITE = (0, 130, 143, -signal.SIGINT, -signal.SIGTERM)
+POOL = 60  # different runs per seed: each needs a reference, which costs as much as three kills
+KINDS = {"train": 60, "cold train": 4, "evaluate": 12, "pack": 12, "ranks": 8, "compare": 3, "torchrun": 1}
+
+Differences = Callable[[Path, Path], list[str]]
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One disturbance: a signal before a change to the file system, or after some time."""
+
+    number: int
+    change: int | None = None
+    kind: str = ""
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        name = signal.Signals(self.number).name
+        if self.change is None:
+            return f"{name} after {self.seconds:.2f} s"
+        return f"{name} before change {self.change} ({self.kind})"
+
+
+def draw(rng: random.Random, reference: Reference, *, timed: bool = False) -> Kill:
+    """A random kill; links, renames and removals are more likely than their share."""
+    number = rng.choice(SIGNALS)
+    if timed or not reference.changes or rng.random() < 0.4:
+        return Kill(number, seconds=rng.uniform(0, reference.seconds))
+    rare = ("os.link", "os.rename", "os.remove", "os.rmdir")
+    weights = [3.0 if kind in rare else 1.0 for kind in reference.changes]
+    [change] = rng.choices(range(len(weights)), weights)
+    return Kill(number, change, reference.changes[change])
+
+
+def case(bench: Bench, number: int) -> Outcome:
+    """One command, killed several times."""
+    outcome, rng = Outcome("kills", number), bench.rng("kills", number)
+    [kind] = rng.choices(list(KINDS), list(KINDS.values()))
+    if kind in ("train", "cold train"):
+        # From a pool, so that references are used several times.
+        arguments = configurations.training(random.Random(f"{bench.seed} run {rng.randrange(POOL)}"))
+        continued = [*arguments, "--resume", "auto"]
+        compare = comparing.run_differences
+        kill_until_done(bench, outcome, rng, continued, arguments, compare, cold=kind == "cold train")
+    elif kind == "evaluate":
+        _evaluate(bench, outcome, rng)
+    elif kind == "pack":
+        arguments, prepare = packing.command(bench, rng)
+        compare = comparing.store_differences
+        kill_until_done(bench, outcome, rng, arguments, arguments, compare, prepare)
+    elif kind == "compare":
+        arguments = configurations.comparison(random.Random(f"{bench.seed} compare {rng.randrange(3)}"))
+        continued, compare = [*arguments, "--resume", "auto"], comparing.comparison_differences
+        kill_until_done(bench, outcome, rng, continued, arguments, compare, timed=True)
+    else:
+        ranks.case(bench, outcome, rng, launcher=kind == "torchrun")
+    return outcome
+
+
+def _evaluate(bench: Bench, outcome: Outcome, rng: random.Random) -> None:
+    finished = bench.reference(configurations.finished_run()).folder
+    arguments = configurations.evaluation(random.Random(f"{bench.seed} evaluate {rng.randrange(8)}"))
+    compare = comparing.evaluation_differences
+
+    def prepare(folder: Path) -> None:
+        shutil.copytree(finished, folder)
+
+    kill_until_done(bench, outcome, rng, arguments, arguments, compare, prepare)
+
+
+def kill_until_done(
+    bench: Bench,
+    outcome: Outcome,
+    rng: random.Random,
+    continued: Sequence[str],
+    arguments: Sequence[str],
+    differences: Differences,
+    prepare: Callable[[Path], None] | None = None,
+    *,
+    cold: bool = False,
+    timed: bool = False,
+) -> None:
+    """Start a command, kill it, continue it, kill it again, let it finish, and compare.
+
+    Args:
+        bench: The bench.
+        outcome: Where to count.
+        rng: The random numbers of the case.
+        continued: The command that starts or continues.
+        arguments: The command of the undisturbed reference.
+        differences: What to compare the two folders by.
+        prepare: Fills the folder beforehand.
+        cold: Start a new interpreter for each process, as a user would.
+        timed: Kill by time only, because other processes do the work.
+    """
+    reference = bench.reference(arguments, prepare)
+    place = bench.place(f"kills-{outcome.case}")
+    if prepare is not None:
+        prepare(place / "out")
+    command = fill(continued, place / "out")
+    kills = [draw(rng, reference, timed=timed or cold) for _ in range(rng.randint(2, 6))]
+    if cold:  # starting the interpreter takes some seconds
+        kills = [Kill(k.number, seconds=k.seconds + rng.uniform(0, 4)) for k in kills[:3]]
+    sent: list[Kill] = []
+    what = f"sora {' '.join(continued)}"
+    for kill in kills:
+        ended = _start(bench, command, place, kill, cold).end(RUN_LIMIT)
+        sent.append(kill)
+        killed = ended.code in (-kill.number, 128 + kill.number)
+        if killed:
+            outcome.add("killed")
+        if not check_end(outcome, ended, f"{what} ({_listed(sent)})", (*POLITE, -signal.SIGKILL)):
+            return
+        if not killed:
+            break  # it was faster than the signal
+    ended = bench.run(command, place, cold=cold)
+    story = f"{what} ({_listed(sent)})"
+    if not check_end(outcome, ended, story):
+        return
+    if ended.code:
+        outcome.add("different", f"{story}: cannot be continued: {last_line(ended)}")
+        return
+    found = differences(reference.folder, place / "out")
+    if found:
+        outcome.add("different", f"{story}: {', '.join(found)}")
+    else:
+        outcome.add("identical")
+        shutil.rmtree(place)
+
+
+def _start(bench: Bench, command: list[str], place: Path, kill: Kill, cold: bool) -> Child:
+    function = python(["-m", "sora", *command]) if cold else sora(command)
+    if kill.change is not None:
+        return bench.child(signal_before(kill.number, kill.change, function), place)
+    child = bench.child(function, place)
+    child.wait(kill.seconds)
+    child.send(kill.number)
+    return child
+
+
+def _listed(kills: Sequence[Kill]) -> str:
+    return "; ".join(map(str, kills))
