@@ -9,6 +9,7 @@ from typing import Any, Literal
 from sora.errors import RunError, UserError
 from sora.runs.folder import RunFolder
 from sora.runs.provenance import settings_hash
+from sora.runs.recovery import recover
 from sora.settings import MAY_CHANGE, Request, Resolved, Settings, differences
 from sora.settings.files import parse_config
 
@@ -77,21 +78,19 @@ def check_extendable(settings: Settings, longer: int) -> None:
         reason = f"{settings.method} depends on their number"
     if reason:
         raise UserError(
-            f"epochs {settings.epochs - longer} -> {settings.epochs}: {reason}; start a new run, with --init to"
-            " begin from the weights of this one"
+            f"epochs {settings.epochs - longer} -> {settings.epochs}: {reason}; start a new run, with --init"
+            " to begin from the weights of this one"
         )
 
 
 def extend(folder: RunFolder, resolved: Resolved) -> None:
-    """Make a run longer: it goes on from its newest checkpoint, as if it had been started that way."""
+    """Make a run longer: it continues from its newest checkpoint, as if it had been started that way."""
     before = folder.read_settings()
-    settings, checkpoints = dataclasses.replace(before, epochs=resolved.settings.epochs), folder.checkpoints
-    contents = (content for _, content in checkpoints.readable(settings_hash(before)))
-    newest = next((content for content in contents if not isinstance(content, RunError)), None)
+    settings = dataclasses.replace(before, epochs=resolved.settings.epochs)
+    newest = recover(folder, before)
     if newest is None:
         raise RunError(f"the run in {folder.path} has no checkpoint to continue from")
-    tensors, header = newest
-    header["fingerprint"] = settings_hash(settings)
-    checkpoints.write(header["step"], header["attempt"], tensors, header)
+    header = newest.header | {"fingerprint": settings_hash(settings), "settings": settings.flat()}
+    folder.checkpoints.write(header["step"], header["attempt"], newest.tensors, header)
     folder.write_config(dataclasses.replace(resolved, settings=settings).stored())
     folder.reopen()
