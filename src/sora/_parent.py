@@ -12,15 +12,23 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _VARIABLE = "SORA_ENDS_WITH_STDIN"
 
 
-def start_child(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-    """Start a `sora` process that ends with this one, after writing its checkpoint."""
-    environment = os.environ | {_VARIABLE: "1"}
+def start_child(
+    command: Sequence[str], environment: Mapping[str, str], **options: Any
+) -> subprocess.Popen[str]:
+    """Start a `sora` process that ends with this one, after writing its checkpoint.
+
+    Args:
+        command: The command line.
+        environment: Variables to add to this process' own.
+        options: For `subprocess.Popen`.
+    """
+    environment = {**os.environ, **environment, _VARIABLE: "1"}
     return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, text=True, **options)
 
 

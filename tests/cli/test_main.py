@@ -75,7 +75,7 @@ def test_show_every_data_set(name, sora, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("SORA_DATA", str(tmp_path))
     shown = json.loads(sora("show", name, "--json").out)
     assert shown["name"] == name
-    assert shown["recipe"]["mean"] == recipes.flattened(name)["mean"]
+    assert shown["normalisation"]["mean"] == recipes.flattened(name)["mean"]
     if name == "digits":
         assert shown["where"] == "built in"
         return

@@ -29,7 +29,9 @@ def test_a_used_folder_needs_resume(finished) -> None:
         settle(Request({"out": out}), None)
     assert settle(Request({"out": out}), "yes").settings == finished.settings
     assert settle(Request({"out": out}), "auto").settings == finished.settings
-    assert settle(Request({"out": out}), "dry run").settings.epochs == 20  # a new run, not the stored one
+    assert (
+        settle(Request({"out": out}), None, dry_run=True).settings.epochs == 20
+    )  # a new run, not the stored one
 
 
 def test_a_free_folder_cannot_be_resumed(tmp_path) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from sora.cli._parse import flag, option_flags, parse, parse_set
-from sora.settings import GROUPS, Request
+from sora.settings import GRID_CONFIG, GROUPS, Request, read_config_file
 
 Extra = dict[str, tuple[Any, Any, str]]  # further flags of a verb: type, default, help
 
@@ -48,7 +48,10 @@ class RunFlags:
 
     def request(self, **changes: Any) -> Request:
         """What the user asks for; `changes` count as given too."""
-        return Request({**self.given, **changes}, config=self.verb.config, recipe=self.verb.recipe)
+        file = self.verb.config
+        if file is not None and os.environ.get(GRID_CONFIG) == file:  # the grid knows where values came from
+            file = read_config_file(file)
+        return Request({**self.given, **changes}, config=file, recipe=self.verb.recipe)
 
 
 def parse_run_flags(

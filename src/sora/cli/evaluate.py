@@ -52,7 +52,7 @@ class Flags:
     norms: str | None = None
     """linf, l2 or both, for each radius without a norm of its own"""
     limit: int | None = None
-    """so many test images, class-balanced; none: as in the run; 0: all"""
+    """number of test images, class-balanced; none: as in the run; 0: all"""
     batch_size: int = BATCH
     """images attacked together"""
     seed: int = 0
@@ -129,7 +129,7 @@ def _subject(flags: Flags) -> Subject:
         raise UserError("name a run folder, or --weights FILE with --model and --dataset")
     given = [name for name in ("width", "set") if getattr(flags, name)]
     if given:
-        raise UserError(f"--{given[0]} goes with --weights; a run knows its own network")
+        raise UserError(f"--{given[0]} goes with --weights; a run already records its network")
     return subject_of_run(flags.run, model=flags.model, dataset=flags.dataset, **places)
 
 

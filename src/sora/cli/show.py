@@ -56,7 +56,7 @@ def _about_data(name: str) -> dict[str, Any]:
     where = entry.where if entry.images else f"damaged: {entry.damaged}" if entry.damaged else "not here"
     recipe = recipes.own_recipe(name)
     normalisation = {key: recipes.flattened(recipe)[key] for key in ("mean", "std")} if recipe else {}
-    return data.info(name).details | {"where": where, "recipe": normalisation}
+    return data.info(name).details | {"where": where, "normalisation": normalisation}
 
 
 def _print(facts: dict[str, Any], as_json: bool) -> None:

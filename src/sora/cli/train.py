@@ -20,13 +20,15 @@ def run(argv: list[str]) -> int:
     """Resolve the settings, train, print the summary."""
     end_with_parent()
     flags = parse_run_flags(argv, "train", "Train one robust model.", EXTRA)
-    resolved = settle(flags.request(), "dry run" if flags.verb.dry_run else flags.resume)
+    resolved = settle(flags.request(), flags.resume, dry_run=flags.verb.dry_run)
     if flags.verb.dry_run:
         print(resolved.described(), end="")
         return 0
     folder = RunFolder(resolved.settings.folder())
     if folder.is_finished():
         print(f"sora: the run in {folder.path} is finished; nothing to do", file=sys.stderr)
+        if flags.verb.json:
+            print(json.dumps(folder.read_summary(), indent=2))
         return 0
     from sora.training import train
 

@@ -21,9 +21,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from sora._files import write_text
 from sora._parent import start_child
+from sora.errors import UserError
 from sora.runs import RunFolder
 from sora.runs.lock import locked, wait_until_free
-from sora.settings import Resolved, is_custom
+from sora.settings import GRID_CONFIG, Resolved, differences, is_custom
 
 POLL = 0.3  # seconds between checks of the processes
 PATIENCE = 60.0  # seconds for a run to end whose grid was killed
@@ -57,6 +58,8 @@ def run_grid(runs: Sequence[Resolved], jobs: int, *, quiet: bool = False) -> lis
     """Compute all runs, `jobs` at a time; a failure is recorded in its job and does not stop the others."""
     threads = max(1, (os.cpu_count() or 1) // jobs)
     grid = [Job(_with_threads(resolved, threads)) for resolved in runs]
+    for job in grid:
+        _refuse_other_settings(job)
     unfinished = [job for job in grid if not job.folder.is_finished()]
     waiting, running = list(unfinished), list[Job]()
     with ExitStack() as stack:
@@ -77,6 +80,15 @@ def run_grid(runs: Sequence[Resolved], jobs: int, *, quiet: bool = False) -> lis
     return grid
 
 
+def _refuse_other_settings(job: Job) -> None:
+    """A finished run with other settings must not pass for one of this grid."""
+    changed = differences(job.folder.read_config(), job.resolved.settings) if job.folder.exists() else []
+    if changed:
+        raise UserError(
+            f"the run in {job.folder.path} has other settings: {'; '.join(changed)}; choose another --out"
+        )
+
+
 def _with_threads(resolved: Resolved, threads: int) -> Resolved:
     settings = resolved.settings
     settings = dataclasses.replace(settings, threads=settings.threads or threads)
@@ -91,7 +103,8 @@ def _start(job: Job) -> Job:
     command = [sys.executable, "-m", "sora", "train", "--config", str(file), "--resume", "auto", "--quiet"]
     if is_custom(job.resolved.settings.model):  # a file alone may not name code to import
         command += ["--model", job.resolved.settings.model]
-    job.process = start_child(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    environment = {GRID_CONFIG: str(file)}
+    job.process = start_child(command, environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
     return job
 
 

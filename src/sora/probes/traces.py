@@ -16,7 +16,14 @@ from sora.runs import RunFolder
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NOT_SERIES = ("step", "epoch", "attempt", "n", "lr")  # fields of a log line that are not drawn over time
+NOT_SERIES = (
+    "step",
+    "epoch",
+    "attempt",
+    "n",
+    "lr",
+    "split",
+)  # fields of a log line that are not drawn over time
 ZOOM = 60  # steps on either side of the alarm
 WINDOW = 200
 
@@ -35,9 +42,9 @@ FIRST = {"pert_align": Line("black", width=2.2)}
 LAST = {
     "loss": Line("#888888", ":", "scaled"),
     "step_size": Line("#b15928", ":", "scaled"),
-    "held-out clean": Line("#888888"),
-    "held-out fgsm": Line("#e08214"),
-    "held-out pgd10": Line("#2d004b"),
+    **{f"{where} clean": Line("#888888") for where in ("held-out", "training")},
+    **{f"{where} fgsm": Line("#e08214") for where in ("held-out", "training")},
+    **{f"{where} pgd10": Line("#2d004b") for where in ("held-out", "training")},
 }
 
 
@@ -63,8 +70,9 @@ class Traces(Probe[RunFolder]):
                 if name not in NOT_SERIES and value is not None:
                     series.setdefault(name, {})[row["step"]] = value
         for row in subject.read_log("evals"):
+            where = "training" if row.get("split") == "training" else "held-out"
             for name, value in row["accuracy"].items():
-                series.setdefault(f"held-out {name}", {})[row["step"]] = value
+                series.setdefault(f"{where} {name}", {})[row["step"]] = value
         ordered = {name: dict(sorted(points.items())) for name, points in series.items()}
         aligned = list(ordered.get("pert_align", {}).items())
         falls = falling_windows([value for _, value in aligned])
@@ -103,8 +111,8 @@ class Traces(Probe[RunFolder]):
 
     def sentence(self, result: Result) -> str:
         """How many series there are, and the steps of the alarms."""
-        alarms = ", ".join(map(str, _alarms(result))) or "- (none)"
-        return f"{len(result['series'])} series; alarms at step {alarms}"
+        steps = ", ".join(map(str, _alarms(result)))
+        return f"{len(result['series'])} series; {f'alarms at step {steps}' if steps else 'no alarms'}"
 
 
 def scaled(values: Sequence[float], scale: Scale) -> list[float]:

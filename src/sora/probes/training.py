@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 COLOURS = ("#c1272d", "#0b6e99", "#3c8d40", "#8a5a00", "#6a3d9a", "#444444", "#b15928", "#1b9e77")
 ATTACKS = {"clean": "#888888", "fgsm": "#e08214", "pgd10": "#2d004b"}
 
+WATCHED = {"holdout": "held-out images", "training": "training images"}
+
 
 @register("training", "PertAlign while training, with alarms, and accuracies on the held-out slice")
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Training(Probe[RunFolder]):
                 }
         return {
             "n": next(iter(evaluations[0]["attacks"].values()))["n"] if evaluations else 0,
+            "split": evaluations[0].get("split", "holdout") if evaluations else "holdout",
             "pert_align": {
                 "steps": [row["step"] for row in rows],
                 "values": [row["pert_align"] for row in rows],
@@ -65,7 +68,10 @@ class Training(Probe[RunFolder]):
 
     def sentence(self, result: Result) -> str:
         """The last PertAlign, the alarms and the last accuracies."""
-        aligned, alarms = result["pert_align"], ", ".join(map(str, result["alarms"])) or "- (none)"
+        aligned = result["pert_align"]
+        alarms = (
+            f"alarms at step {', '.join(map(str, result['alarms']))}" if result["alarms"] else "no alarms"
+        )
         last = (
             f"{aligned['values'][-1]:.2f} at step {aligned['steps'][-1]}"
             if aligned["steps"]
@@ -74,8 +80,8 @@ class Training(Probe[RunFolder]):
         shares = ", ".join(
             f"{name} {100 * own['values'][-1]:.1f} %" for name, own in result["accuracy"].items()
         )
-        held_out = f"; held-out accuracy {shares} (n = {result['n']})" if shares else ""
-        return f"PertAlign {last}; alarms at step {alarms}{held_out}"
+        accuracy = f"; accuracy on {WATCHED[result['split']]} {shares} (n = {result['n']})" if shares else ""
+        return f"PertAlign {last}; {alarms}{accuracy}"
 
 
 def _draw_pert_align(panel: Axes, results: Mapping[str, Result]) -> None:
@@ -99,7 +105,7 @@ def _draw_accuracy(panel: Axes, name: str, result: Result) -> None:
 
     for attack, series in result["accuracy"].items():
         panel.plot(series["epochs"], series["values"], color=ATTACKS[attack], label=attack, linewidth=1.8)
-    title = f"{name}: accuracy, held-out slice (n = {result['n']})"
+    title = f"{name}: accuracy on {WATCHED[result['split']]} (n = {result['n']})"
     panel.set(title=title, xlabel="epoch", ylim=(0, 1.02))
     panel.yaxis.set_major_formatter(PercentFormatter(1.0))
     if result["accuracy"]:

@@ -122,4 +122,4 @@ class Checkpoints:
     def describe_newest(self) -> str:
         """Which checkpoint one can go back to, in words."""
         found = self.newest_first()
-        return f"last good checkpoint: {found[0]}" if found else "no checkpoint had been written yet"
+        return f"newest checkpoint: {found[0]}" if found else "no checkpoint had been written yet"

@@ -18,16 +18,16 @@ USE_EPOCHS = (
     "atas.reset_every",
 )  # hyper-parameters whose effect depends on the number of epochs
 
-Resume = Literal["yes", "auto", "dry run"] | None
+Resume = Literal["yes", "auto"] | None
 
 
-def settle(request: Request, resume: Resume) -> Resolved:
+def settle(request: Request, resume: Resume, *, dry_run: bool = False) -> Resolved:
     """The settings of the run that a request starts or continues.
 
     Args:
         request: What the user asks for.
-        resume: None: the folder must be free; `yes`: it must hold a run; `auto`: either; `dry run`: nothing
-            will be trained, so it may hold anything.
+        resume: None: the folder must be free; `yes`: it must hold a run; `auto`: either.
+        dry_run: Nothing will be trained, so the folder need not be free.
     """
     folder = RunFolder(request.path())
     if not folder.exists():
@@ -37,9 +37,9 @@ def settle(request: Request, resume: Resume) -> Resolved:
                 f"there is no run in {folder.path} to resume; leave out --resume or use --resume auto"
             )
         return resolved
-    if resume in (None, "dry run"):
+    if resume is None:
         resolved = request.resolve()  # mistakes in the request are reported before a used folder is
-        if resume is None:
+        if not dry_run:
             raise UserError(
                 f"{folder.path} already holds a run; continue it with --resume or choose another --out"
             )
@@ -50,7 +50,8 @@ def settle(request: Request, resume: Resume) -> Resolved:
     changed = differences(stored, resolved.settings)
     if longer and len(changed) == 1:
         check_extendable(resolved.settings, longer)
-        extend(folder, resolved)
+        if not dry_run:
+            extend(folder, resolved)
     elif changed:
         raise UserError(
             f"the run in {folder.path} has other settings: {'; '.join(changed)}"

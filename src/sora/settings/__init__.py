@@ -1,11 +1,13 @@
 """Settings of a run: typed and grouped, from recipes, files and flags, each value with its origin."""
 
 from sora.settings.fields import GROUPS, MAY_CHANGE, Settings
+from sora.settings.files import GRID_CONFIG, read_config_file
 from sora.settings.names import GIVEN, is_custom, is_given
 from sora.settings.resolve import Request, Resolved, differences
 
 __all__ = [
     "GIVEN",
+    "GRID_CONFIG",
     "GROUPS",
     "MAY_CHANGE",
     "Request",
@@ -14,4 +16,5 @@ __all__ = [
     "differences",
     "is_custom",
     "is_given",
+    "read_config_file",
 ]

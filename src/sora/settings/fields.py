@@ -53,7 +53,7 @@ class NetworkSettings(Options):
 
 @dataclass(frozen=True)
 class ThreatSettings(Options):
-    """What is trained against."""
+    """The training method and what it trains against."""
 
     method: str = option("sora", "training method: a name from `sora list methods`")
     norm: Literal["linf", "l2"] = option("linf", "norm of the perturbation")

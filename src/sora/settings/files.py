@@ -10,9 +10,12 @@ from typing import Any
 
 import yaml
 
-from sora.errors import UserError, unknown
+from sora import methods as known_methods
+from sora.errors import UserError, short, unknown
 from sora.settings.fields import GROUPS, Settings, field_names
 
+CONFIG_FORMAT = 2  # 1: a flat table without a format number
+GRID_CONFIG = "SORA_GRID_CONFIG"  # environment variable: the file in which a grid stored a run's settings
 ABOUT = ("format", "recipe", "origins", "methods", "absolute")  # keys of a file that are no settings
 
 
@@ -45,6 +48,10 @@ def parse_config(content: Mapping[str, Any], where: str) -> ConfigFile:
     methods = content.get("methods") or {}
     if not isinstance(methods, dict) or not all(isinstance(value, dict) for value in methods.values()):
         raise UserError(f"methods in {where} is not a table of settings per method")
+    for name in methods:
+        known_methods.info(str(name))
+    if isinstance(content.get("format"), int) and content["format"] > CONFIG_FORMAT:
+        raise UserError(f"{where} was written by a newer version of sora (format {content['format']})")
     per_method = {str(name): flatten(values, where) for name, values in methods.items()}
     recipe, origins = content.get("recipe"), content.get("origins")
     return ConfigFile(
@@ -59,17 +66,31 @@ def flatten(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Settings under their own names, from a grouped or a flat table."""
     values: dict[str, Any] = {}
     for key, value in content.items():
-        if key in GROUPS and isinstance(value, Mapping):
-            allowed = [f.name for f in dataclasses.fields(GROUPS[key])]
-            for name in value:
-                if name not in allowed:
-                    raise unknown(f"key under {key} in {where}", str(name), allowed)
-            values |= value
+        if key in GROUPS:
+            new = _group(str(key), value, where)
         elif key in field_names():
-            values[key] = value
-        elif key not in ABOUT:
+            new = {key: value}
+        elif key in ABOUT:
+            new = {}
+        else:
             raise unknown(f"key in {where}", str(key), [*field_names(), *GROUPS, "recipe", "methods"])
+        twice = [name for name in new if name in values]
+        if twice:
+            raise UserError(f"{twice[0]} is set twice in {where}")
+        values |= new
     return values
+
+
+def _group(name: str, value: Any, where: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise UserError(f"{name} in {where} is {short(value)}; expected a table of settings")
+    allowed = [field.name for field in dataclasses.fields(GROUPS[name])]
+    for key in value:
+        if key not in allowed:
+            raise unknown(f"key under {name} in {where}", str(key), allowed)
+    return dict(value)
 
 
 def to_yaml(settings: Settings, comments: Mapping[str, str] | None = None) -> str:

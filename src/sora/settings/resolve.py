@@ -10,20 +10,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
-from sora import methods
+from sora import data, methods
 from sora.errors import UserError, unknown
 from sora.settings import recipes
 from sora.settings.fields import MAY_CHANGE, Settings, run_path
-from sora.settings.files import ConfigFile, parse_config, read_config_file, to_yaml
+from sora.settings.files import CONFIG_FORMAT, ConfigFile, parse_config, read_config_file, to_yaml
 from sora.settings.names import is_custom, is_given
 from sora.settings.recipes import Recipe
 
-DEFAULT, STORED = "default", "stored run"  # origins of values
+DEFAULT, STORED, GRID = "default", "stored run", "grid"  # origins of values
 
 
 class Layer(NamedTuple):
@@ -31,6 +32,8 @@ class Layer(NamedTuple):
 
     origin: str
     values: Mapping[str, Any]
+    explicit: bool = False
+    """Whether the user named them in this very call."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,17 @@ class Resolved:
     """By name; hyper-parameters as `set.sora.alpha0`. What is missing kept its default."""
     recipes: tuple[str, ...] = ()
 
+    def announcement(self) -> str:
+        """Which recipe is used, and what its reader should know; empty without one."""
+        notes = [note for note in (recipes.read(name).note for name in self.recipes) if note]
+        named = f"recipe {' + '.join(self.recipes)}" if self.recipes else ""
+        return f"{named} ({notes[-1].rstrip('.')})" if notes else named
+
     def described(self) -> str:
         """All settings as YAML with each value's origin behind it."""
+        head = f"# {self.announcement()}\n" if self.recipes else ""
         names = list(self.settings.flat()) + [f"set.{key}" for key in self.settings.set]
-        return to_yaml(self.settings, {name: self.origins.get(name, DEFAULT) for name in names})
+        return head + to_yaml(self.settings, {name: self.origins.get(name, DEFAULT) for name in names})
 
     def stored(self) -> str:
         """What `config.yaml` holds: enough to run again, and where each value came from."""
@@ -53,9 +63,6 @@ class Resolved:
         about = {"format": CONFIG_FORMAT, "recipe": recipe, "absolute": absolute}
         origins = yaml.safe_dump({"origins": dict(self.origins)}, sort_keys=False)
         return yaml.safe_dump(about, sort_keys=False) + to_yaml(self.settings) + origins
-
-
-CONFIG_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -84,8 +91,11 @@ class Request:
         settings = Settings.build(values)
         _refuse_code_from_files(settings, origins, self.source)
         _refuse_radius_of_another_norm(settings, origins, recipe_layers)
-        if self._file.origins:  # written by sora itself, e.g. for a run of a grid
-            origins = {name: self._file.origins.get(name, origin) for name, origin in origins.items()}
+        if isinstance(self.config, ConfigFile):  # of a run that a grid has resolved before
+            origins = {
+                name: self.config.origins.get(name, origin) if origin == GRID else origin
+                for name, origin in origins.items()
+            }
         return Resolved(settings, origins, tuple(recipe.name for recipe in chosen))
 
     def path(self) -> Path:
@@ -97,7 +107,7 @@ class Request:
         base = parse_config(stored, STORED).values if stored is not None else {}
         return {**base, **self._file.values, **self.given}
 
-    @property
+    @cached_property
     def _file(self) -> ConfigFile:
         if isinstance(self.config, ConfigFile):
             return self.config
@@ -109,6 +119,8 @@ class Request:
         if name is None:
             return recipes.choose(dataset, wanted)
         parts = [recipe for part in name.split("+") for recipe in recipes.chain(part, dataset)]
+        if parts[0].name in data.names() and parts[0].name != dataset:
+            raise UserError(f"recipe {name} is for {parts[0].name}; give --dataset {parts[0].name}")
         return list({recipe.name: recipe for recipe in parts}.values())
 
     def _recipe_layers(self, chosen: list[Recipe], method: str) -> list[Layer]:
@@ -126,8 +138,8 @@ class Request:
         return general + special
 
     def _own_layers(self, method: str) -> list[Layer]:
-        name = self.config if isinstance(self.config, str) else "config file"
-        file, given = self._file, Layer(self.source, self.given)
+        name = self.config if isinstance(self.config, str) else GRID
+        file, given = self._file, Layer(self.source, self.given, explicit=True)
         return [Layer(name, file.values), Layer(f"{name}, {method}", file.methods.get(method, {})), given]
 
 
@@ -146,13 +158,13 @@ def _merge(layers: list[Layer], method: str) -> tuple[dict[str, Any], dict[str, 
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     options: dict[str, Any] = {}
-    for origin, layer in layers:
+    for origin, layer, explicit in layers:
         for key, value in layer.items():
             if key != "set":
                 values[key], origins[key] = value, origin
                 continue
             check_options(value or {}, method)
-            own = _options_for(value or {}, method, explicit=layer is layers[-1].values)
+            own = _options_for(value or {}, method, explicit)
             options |= own
             origins |= {f"set.{name}": origin for name in own}
     return {**values, "set": options}, origins
@@ -202,7 +214,8 @@ def _refuse_radius_of_another_norm(
     )
     if not chosen and settings.norm != intended:
         raise UserError(
-            f"eps {settings.eps} ({origin}) is meant for {intended}; give --eps for {settings.norm}, e.g. 0.5"
+            f"eps {settings.eps} ({origin}) is meant for {intended}; give --eps for {settings.norm}, e.g."
+            f" {'0.5' if settings.norm == 'l2' else '8/255'}"
         )
 
 

@@ -1,6 +1,6 @@
 """Training: the loop, hooks around it, checkpoints, the guard.
 
-Names are imported when first used (PEP 562), so that `sora.Guard` in somebody else's loop needs torch alone.
+Names are imported when first used (PEP 562), so that `sora.Guard` in your own loop needs torch alone.
 """
 
 from __future__ import annotations

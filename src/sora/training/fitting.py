@@ -1,4 +1,4 @@
-"""Training a module one already has, on data one already has, in one call."""
+"""Train an existing module on existing data in one call."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from sora.data import Dataset, ImageSet
 from sora.errors import UserError
 from sora.models import own_layout
 from sora.runs import RunFolder
+from sora.runs.resume import settle
 from sora.settings import GIVEN, Request
 from sora.training.hooks import Hook
 from sora.training.loop import train
@@ -36,6 +37,7 @@ def fit(
     out: str | Path | None = None,
     resume: bool = False,
     hooks: Sequence[Hook] = (),
+    recipe: str | None = None,
     quiet: bool = False,
     **settings: Any,
 ) -> TrainResult:
@@ -52,6 +54,7 @@ def fit(
         out: A run folder to keep; without one nothing is left on disk.
         resume: Continue the unfinished run in `out`; otherwise `out` must not hold a run.
         hooks: Called around every step, see `sora.training.Hook`.
+        recipe: The recipe to start from; the data set's own by default.
         quiet: Print nothing while working.
         **settings: Any other setting of `sora train`, e.g. `epochs=10`.
     """
@@ -69,9 +72,11 @@ def fit(
             "eps": str(eps),
             "out": str(out or Path(scratch) / "run"),
         }
-        resolved = Request(given, source="argument").resolve()
+        request = Request(given, source="argument", recipe=recipe)
         if out is not None and RunFolder(out).exists() and not resume:
+            request.resolve()  # mistakes in the request are reported before a used folder is
             raise UserError(f"{out} already holds a run; choose another folder or pass resume=True")
+        resolved = settle(request, "auto" if resume else None)
         result = train(resolved, model=model, dataset=dataset, hooks=hooks, quiet=quiet)
     return result if out is not None else dataclasses.replace(result, folder=None)
 

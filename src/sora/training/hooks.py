@@ -2,7 +2,8 @@
 
 A hook overrides the events it needs. Events come in this order: `start`, then for each batch `before_step`,
 `after_step`, at log steps `on_numbers` for every step since the last log and `on_log`, at the end of an epoch
-`after_epoch`, and `on_save_point`; `end` comes last. A hook cannot disturb training's random numbers: the
+`on_evaluation` and `after_epoch`, and `on_save_point`; `end` comes last. When the guard returns to an earlier
+state, `after_epoch` and `on_save_point` of that step are left out. A hook cannot disturb training's random numbers: the
 generator is seeded by position before every step.
 
     class Print(sora.training.Hook):
@@ -15,6 +16,8 @@ generator is seeded by position before every step.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from sora.errors import UserError
 
 if TYPE_CHECKING:
     from sora.data import Batch
@@ -58,6 +61,9 @@ class Hooks:
     """Calls the hooks that override an event, in order."""
 
     def __init__(self, hooks: list[Hook]) -> None:
+        for hook in hooks:
+            if not isinstance(hook, Hook):
+                raise UserError(f"hooks must be instances of sora.training.Hook, not {type(hook).__name__}")
         self._hooks = hooks
         self._listeners: dict[str, list[Any]] = {}
 

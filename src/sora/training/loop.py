@@ -68,7 +68,7 @@ def train(
             if run.state.step % run.settings.log_every == 0 or run.state.epoch_ends:
                 log(run)
             if run.ended_early or run.state.place() != place:
-                continue  # the guard moved the run back to an earlier state
+                continue  # rolled back or stopped by the guard: this step is not to be saved
             finish_step(run)
         run.meter.stop()
         return hand_over(run)

@@ -86,7 +86,7 @@ class Run:
         self.stop_signal: int | None = None
         self._interruptible = False
         self.is_good = self.is_best = False
-        """What the guard and the evaluation say about this step; false again after the save point."""
+        """Set by GuardActions and Evaluations, read and reset by Saving."""
         title = f"{settings.method} on {settings.dataset}, seed {settings.seed}"
         self.console = Console(title, self.total_steps, settings.epochs, quiet or not self.writes)
         self.fingerprint = settings_hash(settings)
@@ -111,7 +111,7 @@ class Run:
         self.hooks = Hooks(list(hooks))
         self.state.model.train()
         if self.resolved.recipes:
-            self.console.say(f"recipe {' + '.join(self.resolved.recipes)}")
+            self.console.say(self.resolved.announcement())
 
     def _restore(self, recovered: Recovered, allow_world_change: bool) -> None:
         path, tensors, header = recovered.path, recovered.tensors, recovered.header
@@ -121,6 +121,11 @@ class Run:
                 f"the run in {self.folder.path} was trained by {_processes(world)} and would now be by"
                 f" {_processes(self.world)}, which leads to another result; start it with {world}, or allow"
                 " the change with --allow-world-change"
+            )
+        if header.get("data", self.dataset.fingerprint) != self.dataset.fingerprint:
+            raise UserError(
+                f"the run in {self.folder.path} was trained on other data (fingerprint {header['data']}, now"
+                f" {self.dataset.fingerprint}); choose another --out"
             )
         for reason in recovered.passed_over:
             self.console.warn(f"{reason}; falling back to an older one")
@@ -230,6 +235,7 @@ class Run:
                 where = self.folder.checkpoints.describe_newest()
                 raise RunError(f"weights are not finite at step {state.step}; {where}")
             about = {"fingerprint": self.fingerprint, "settings": self.settings.flat(), "world": self.world}
+            about["data"] = self.dataset.fingerprint
             header = about | self.journal.header() | state.header()
             tensors = state.tensors() | own
             self.folder.checkpoints.write(state.step, state.attempt, tensors, header, best=best, good=good)

@@ -32,7 +32,7 @@ def train_on(run: Run, batch: Batch) -> StepOutput:
     method.threat = run.threat if factor == 1 else run.threat.scaled(factor)
     # The compiled step is made for one method and one eps.
     compiled = run.compiled_step if method is state.method and factor == 1 else None
-    updates = state.method.updates
+    updates = state.method.updates  # the schedule counts the configured method's, also while PGD replaces it
     for replay in range(method.updates):
         update = state.step * updates + replay
         rate = schedule.apply(state.optimizer, settings, update, run.total_steps * updates)
