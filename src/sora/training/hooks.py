@@ -1,10 +1,10 @@
 """What happens around a training step hangs on hooks: the trainer's own, and those a user adds.
 
 A hook overrides the events it needs. Events come in this order: `start`, then for each batch `before_step`,
-`after_step`, at log steps `on_numbers` for every step since the last log and `on_log`, at the end of an epoch
-`on_evaluation` and `after_epoch`, and `on_save_point`; `end` comes last. When the guard returns to an earlier
-state, `after_epoch` and `on_save_point` of that step are left out. A hook cannot disturb training's random numbers: the
-generator is seeded by position before every step.
+`after_step`, at log steps `on_numbers` for every step since the last log and `on_log`, at the end of an
+epoch `on_evaluation` and `after_epoch`, and `on_save_point`; `end` comes last. When the guard returns to an
+earlier state, `after_epoch` and `on_save_point` of that step are left out. A hook cannot disturb training's
+random numbers: the generator is seeded by position before every step.
 
     class Print(sora.training.Hook):
         def on_log(self, run, line):
