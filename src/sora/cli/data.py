@@ -174,10 +174,14 @@ def _show_attack(flags: ShowFlags, folder: str) -> dict[str, Any]:
     from sora import attacks, data
     from sora.data import gallery
     from sora.runs import RunFolder
+    from sora.settings import data_dir_of_run
 
+    if flags.images < 1:
+        raise UserError(f"--images is {flags.images}; allowed: 1 or more")
     settings = RunFolder(folder).read_settings()
     model = sora.load(folder, model=flags.model)
-    dataset = data.load(flags.name or settings.dataset, flags.data_dir or settings.data_dir)
+    name = flags.name or settings.dataset
+    dataset = data.load(name, data_dir_of_run(name, settings.data_dir, flags.data_dir))
     chosen = dataset.test.subset(gallery.one_of_each(dataset.test, flags.images))
     x, y = next(chosen.batches(len(chosen)))
     adversarial = attacks.fgsm(model, x, y, settings.threat())

@@ -15,7 +15,7 @@ from sora import data
 from sora.data import Dataset
 from sora.evaluation.card import ModelFacts
 from sora.runs import RunFolder, build_network, describe_network, load, load_weights
-from sora.settings import Request, Settings
+from sora.settings import Request, Settings, data_dir_of_run
 from sora.threat import Threat, threat
 
 _TRAINING = ("method", "norm", "eps", "epochs", "batch_size", "optimizer", "lr", "schedule", "augment")
@@ -71,7 +71,8 @@ def subject_of_run(
     folder = RunFolder(run)
     settings, summary = folder.read_settings(), folder.read_summary()
     network = load(folder, model=model)
-    images = data.load(dataset or settings.dataset, data_dir or settings.data_dir)
+    name = dataset or settings.dataset
+    images = data.load(name, data_dir_of_run(name, settings.data_dir, data_dir))
     about = {key: summary.get(key) for key in ("method", "model", "seed", "weights")} | _circumstances(images)
     code = f'import sora\n\nmodel = sora.load("{folder.name}")  # the run folder'
     return Subject(network, images, settings, RunFolder(out) if out else folder, about, code, summary)

@@ -9,6 +9,7 @@ from sora._devices import pick_device
 from sora.errors import UserError
 from sora.probes._base import ProbedModel
 from sora.runs import RunFolder, describe_network, load, load_network
+from sora.settings import data_dir_of_run
 from sora.threat import threat
 
 
@@ -40,7 +41,8 @@ class SubjectOptions:
 def load_subject(run: RunFolder, default_images: int, options: SubjectOptions) -> ProbedModel:
     """The model of a run on images of its test set."""
     settings = run.read_settings()
-    dataset = data.load(settings.dataset, options.data_dir or settings.data_dir)
+    data_dir = data_dir_of_run(settings.dataset, settings.data_dir, options.data_dir)
+    dataset = data.load(settings.dataset, data_dir)
     if options.step is not None:
         # Built from the settings, because the run may still be training and have no final model.
         description = describe_network(settings, dataset)

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 import sora
-from sora._files import write_tensors
+from sora._files import make_folder, write_tensors
 from sora.errors import RunError
 
 FORMAT = "sora-checkpoint-1"
@@ -62,7 +62,7 @@ class Checkpoints:
         good: bool = False,
     ) -> Path:
         """Write a checkpoint, mark it as best or good if asked, and remove the oldest ones."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         versions = {"sora": sora.__version__, "torch": torch.__version__}
         text = json.dumps({"format": FORMAT, **versions, **header})
         path = self.folder / f"step-{attempt}-{step:08d}.safetensors"

@@ -2,6 +2,7 @@
 
 from sora.settings.fields import GROUPS, MAY_CHANGE, Settings
 from sora.settings.names import GIVEN, is_custom, is_given
+from sora.settings.places import data_dir_of_run
 from sora.settings.resolve import Request, Resolved, differences
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Request",
     "Resolved",
     "Settings",
+    "data_dir_of_run",
     "differences",
     "is_custom",
     "is_given",

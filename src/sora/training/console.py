@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from sora._streams import tolerant
 
 
 class Console:
     """Progress of one run; silent where `quiet`, and on all ranks but the first."""
 
     def __init__(self, title: str, total: int, epochs: int, quiet: bool) -> None:
-        self.rich = RichConsole(stderr=True, quiet=quiet, highlight=False)
+        # A training goes on when its terminal or the pipe it prints to is closed.
+        self.rich = RichConsole(file=tolerant(sys.stderr), quiet=quiet, highlight=False)
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[numbers]}"))
         live = self.rich.is_terminal and not quiet
         self.progress = Progress(*columns, TimeRemainingColumn(), console=self.rich, disable=not live)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import torch
 from torch import nn
 
-from sora._devices import pick_device
+from sora._devices import pick_device, set_threads
 from sora.data import Dataset
 from sora.errors import RunError
 from sora.settings import Resolved, Settings
@@ -44,8 +44,7 @@ def train(
     """
     resolved = settings if isinstance(settings, Resolved) else Resolved(settings, {})
     device = pick_device(resolved.settings.device)
-    if resolved.settings.threads:
-        torch.set_num_threads(resolved.settings.threads)
+    set_threads(resolved.settings.threads)
     torch.backends.cudnn.deterministic = True
     keep_freed_memory()
     with ExitStack() as stack:
