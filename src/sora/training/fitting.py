@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from sora import data as datasets
+from sora._checks import check_model
 from sora.data import Dataset, ImageSet
+from sora.data.dataset import check_labels
 from sora.errors import UserError
 from sora.models import own_layout
 from sora.runs import RunFolder
@@ -52,6 +54,7 @@ def fit(
         quiet: Print nothing while working.
         **settings: Any other setting of `sora train`, e.g. `epochs=10`.
     """
+    check_model(model)
     if isinstance(data, str):
         name, dataset = data, datasets.load(data, settings.get("data_dir"))
     else:
@@ -77,10 +80,23 @@ def as_dataset(data: Dataset | tuple[TensorPair, TensorPair]) -> Dataset:
     """Tensors as a data set; images must be uint8, so that nobody trains on normalised ones by accident."""
     if isinstance(data, Dataset):
         return data
-    sets = []
-    for images, labels in data:
-        if images.dim() != 4 or images.dtype != torch.uint8:
-            raise UserError(f"images are {images.dtype} {tuple(images.shape)}; expected uint8 (N, C, H, W)")
-        sets.append(ImageSet(images.permute(0, 2, 3, 1).contiguous(), labels.long()))
-    count = int(max(part.labels.max() for part in sets)) + 1
+    try:
+        (x, y), (x_test, y_test) = data
+    except (TypeError, ValueError):
+        raise UserError(
+            f"data is {type(data).__name__}; expected a name, a Dataset, or ((x, y), (x_test, y_test))"
+        ) from None
+    sets = [_as_images(x, y), _as_images(x_test, y_test)]
+    count = max(check_labels(part.labels) for part in sets) + 1
     return Dataset(f"{GIVEN}tensors", sets[0], sets[1], None, tuple(str(k) for k in range(count)))
+
+
+def _as_images(images: Tensor, labels: Tensor) -> ImageSet:
+    for what, tensor in (("images", images), ("labels", labels)):
+        if not isinstance(tensor, Tensor):
+            raise UserError(f"{what} are {type(tensor).__name__}; expected a torch.Tensor")
+    if images.dim() != 4 or images.dtype != torch.uint8 or not len(images):
+        raise UserError(f"images are {images.dtype} {tuple(images.shape)}; expected uint8 (N, C, H, W)")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise UserError(f"labels are {labels.dtype}; expected whole numbers")
+    return ImageSet(images.permute(0, 2, 3, 1).contiguous(), labels.long())
