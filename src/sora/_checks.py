@@ -1,28 +1,55 @@
 """Checks of the inputs of methods and attacks.
 
-They read tensor values on the host, so a training step runs them only for the first batch of each shape.
+They read tensor values on the host, so a training step runs them only for the first batch of each shape;
+`outside_box` notices later ones on the device.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from sora.errors import UserError
+from sora.errors import RunError, UserError, short
 from sora.threat import Threat
 
 TOLERANCE = 1e-4  # how far rounding may move a pixel outside the box
 
 
+def check_model(model: object) -> None:
+    """Raise if this is not a network."""
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model is {short(model)}; expected a torch.nn.Module from inputs to logits")
+
+
+def check_threat(threat: object) -> None:
+    """Raise if this is not a threat model."""
+    if not isinstance(threat, Threat):
+        raise UserError(f"threat is {short(threat)}; expected sora.Linf(eps) or sora.L2(eps)")
+
+
 def check_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
     """Raise if a batch is not valid input for a method or an attack."""
+    check_threat(threat)
+    for what, tensor in (("inputs", x), ("labels", y)):
+        if not isinstance(tensor, Tensor):
+            raise UserError(f"{what} are {type(tensor).__name__}; expected a torch.Tensor")
     if not x.is_floating_point():
         raise UserError(f"inputs are {x.dtype}; expected floats: divide uint8 images by 255")
-    if y.shape != x.shape[:1] or y.is_floating_point():
+    if x.dim() < 2 or x.numel() == 0:
+        raise UserError(
+            f"inputs have shape {tuple(x.shape)}; expected a batch (B, ...) with at least one value"
+        )
+    if y.shape != x.shape[:1] or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise UserError(
             f"labels have shape {tuple(y.shape)} and type {y.dtype}; expected {len(x)} whole numbers"
         )
+    if x.device != y.device:
+        raise UserError(f"inputs are on {x.device}, labels on {y.device}; move them to one device")
     if not bool(x.isfinite().all()):
         raise UserError("inputs contain NaN or infinity; clean the data first")
     if threat.box is not None:
@@ -34,8 +61,26 @@ def check_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
             )
 
 
+def outside_box(x: Tensor, threat: Threat) -> Tensor:
+    """1 on the device if a batch is outside the box or not finite, else 0; nothing waits for it."""
+    low, high = x.detach().aminmax()  # both are NaN if any value is
+    if threat.box is None:
+        inside = low.isfinite() & high.isfinite()
+    else:
+        inside = (low >= threat.box[0] - TOLERANCE) & (high <= threat.box[1] + TOLERANCE)
+    return (~inside).float()
+
+
 def check_logits(logits: Tensor, y: Tensor) -> None:
     """Raise if a model's output does not match the labels; warn if it looks like probabilities."""
+    check_labels(logits, y)
+    rows = logits.detach()
+    if bool((rows >= 0).all()) and bool(((rows.sum(1) - 1).abs() < 1e-3).all()):
+        warnings.warn("the model seems to return probabilities; pass logits (no softmax)", stacklevel=2)
+
+
+def check_labels(logits: Tensor, y: Tensor) -> None:
+    """Raise if a model's output does not match the labels."""
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
         raise UserError(f"the model returns {what}; it must return logits of shape (batch, classes)")
@@ -45,6 +90,44 @@ def check_logits(logits: Tensor, y: Tensor) -> None:
             f"labels run from {low} to {high}, but the model has {logits.shape[1]} classes: 0 to"
             f" {logits.shape[1] - 1}"
         )
-    rows = logits.detach()
-    if bool((rows >= 0).all()) and bool(((rows.sum(1) - 1).abs() < 1e-3).all()):
-        warnings.warn("the model seems to return probabilities; pass logits (no softmax)", stacklevel=2)
+
+
+@contextmanager
+def checking(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    threat: Threat,
+    check: Callable[[Tensor, Tensor], None] = check_labels,
+) -> Iterator[None]:
+    """Check a batch now, and the model's output when the block first calls it.
+
+    Args:
+        model: The bare module.
+        x: Inputs.
+        y: Labels.
+        threat: The norm ball and the box.
+        check: Applied to the logits and the labels.
+    """
+    check_model(model)
+    check_inputs(x, y, threat)
+    called = False
+
+    def see(module: nn.Module, args: Any, logits: Tensor) -> None:
+        nonlocal called
+        if not called:
+            check(logits, y)
+            called = True
+
+    handle = model.register_forward_hook(see)
+    try:
+        yield
+    except (torch.OutOfMemoryError, RunError):
+        raise
+    except RuntimeError as error:
+        if called:
+            raise
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise UserError(f"the model does not accept inputs of shape {tuple(x.shape)}: {reason}") from error
+    finally:
+        handle.remove()

@@ -6,7 +6,11 @@ import os
 
 import torch
 
-from sora.errors import UserError
+from sora.errors import UserError, short
+
+USABLE = ("cpu", "cuda", "mps", "xpu")  # not "meta", whose tensors hold no numbers
+MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))
+"""More processes or threads than this only fight for the cores."""
 
 
 def device_name(name: str) -> str:
@@ -16,11 +20,26 @@ def device_name(name: str) -> str:
     return f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if name == "cuda" else name
 
 
-def pick_device(name: str) -> torch.device:
+def pick_device(name: str | torch.device) -> torch.device:
     """The device of that name, which must be usable."""
     try:
-        device = torch.device(device_name(name))
+        device = torch.device(device_name(name) if isinstance(name, str) else name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError):
-        raise UserError(f"device {name!r} is not available; allowed: cpu, cuda, cuda:N, auto") from None
+    except (RuntimeError, AssertionError, TypeError, ImportError):
+        device = None
+    if device is None or device.type not in USABLE:
+        raise UserError(f"device {short(str(name))} is not available; allowed: cpu, cuda, cuda:N, auto")
     return device
+
+
+def set_threads(count: int) -> None:
+    """Use so many CPU threads; 0 leaves torch's choice."""
+    check_count("--threads", count, 0)
+    if count:
+        torch.set_num_threads(count)
+
+
+def check_count(what: str, count: int, low: int) -> None:
+    """Raise for a number of threads or processes that the machine cannot sensibly run."""
+    if not low <= count <= MOST_THREADS:
+        raise UserError(f"{what} is {count}; allowed: {low} to {MOST_THREADS}")

@@ -13,8 +13,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
+
+from sora.errors import RunError
 
 # Every file is first written in a scratch folder beside its place. The folder's name says which process made
 # it, so that a later one can tell what a kill left behind from what is being written right now. A folder, not
@@ -68,6 +71,18 @@ def _is_running(pid: int, scratch: str) -> bool:
     return True
 
 
+def make_folder(path: Path) -> None:
+    """Create a folder of a run unless it is there; a link to elsewhere is refused."""
+    refuse_link(path)
+    path.mkdir(parents=True, exist_ok=True)
+
+
+def refuse_link(path: Path) -> None:
+    """Raise for a symbolic link or special file in a run folder: a run writes only inside its folder."""
+    if path.is_symlink() or not (path.is_file() or path.is_dir() or not path.exists()):
+        raise RunError(f"{path} is a link or a special file, which is not written to; remove it")
+
+
 def write_text(path: Path, text: str) -> None:
     """Write and rename."""
 
@@ -85,7 +100,14 @@ def write_json(path: Path, value: Any) -> None:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write a safetensors file and rename it."""
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-    _replace(path, lambda temporary: save_file(contiguous, temporary, dict(metadata)))
+
+    def write(temporary: Path) -> None:
+        try:
+            save_file(contiguous, temporary, dict(metadata))
+        except SafetensorError as error:  # a full disk, for example
+            raise RunError(f"cannot write {path}: {error}") from None
+
+    _replace(path, write)
 
 
 def link(source: Path, target: Path) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, Protocol, TypeVar
 
-from sora.errors import UserError, unknown
+from sora.errors import UserError, short, unknown
 
 
 class Entry(Protocol):
@@ -73,6 +73,8 @@ class Registry(Generic[E]):
     def info(self, name: str) -> E:
         """The entry of that name; an unknown one is an error that suggests the nearest."""
         self.discover()
+        if not isinstance(name, str):
+            raise UserError(f"{self.kind} is {short(name)}; expected a name: {', '.join(self.names())}")
         if name not in self._entries:
             for point in self._offered():
                 if point.name == name:

@@ -7,12 +7,12 @@ answer wherever it comes from: a keyword argument, a flag, a YAML file.
 from __future__ import annotations
 
 import dataclasses
-import math
+import sys
 import types
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from sora.errors import UserError, not_allowed, unknown
+from sora.errors import UserError, not_allowed, short, unknown
 
 T = TypeVar("T", bound="Options")
 
@@ -51,11 +51,11 @@ def coerce(name: str, value: Any, hint: Any) -> Any:
     """`value` as the type `hint` names, or the one-line error that says what is allowed."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        if type(None) in args and (value is None or str(value).lower() == "none"):
+        if type(None) in args and (value is None or (isinstance(value, str) and value.lower() == "none")):
             return None
         return coerce(name, value, next(arg for arg in args if arg is not type(None)))
     if origin is Literal:
-        if value in args:
+        if isinstance(value, str) and value in args:
             return value
         raise not_allowed(name, value, args)
     if origin is tuple:
@@ -66,7 +66,7 @@ def coerce(name: str, value: Any, hint: Any) -> Any:
     if origin is dict:
         if isinstance(value, Mapping):
             return dict(value)
-        raise UserError(f"{name} is {value!r}; expected a table of names and values")
+        raise UserError(f"{name} is {short(value)}; expected a table of names and values")
     return _scalar(name, value, hint)
 
 
@@ -75,15 +75,15 @@ def _scalar(name: str, value: Any, hint: Any) -> Any:
         words = {"true": True, "false": False, "1": True, "0": False}
         if isinstance(value, bool):
             return value
-        if str(value).lower() in words:
+        if isinstance(value, (str, int)) and str(value).lower() in words:
             return words[str(value).lower()]
     elif hint in (int, float) and not isinstance(value, bool):
         try:
             number = hint(value)
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, OverflowError, RuntimeError):  # the last from a tensor
             number = None
         # int(2.5) would silently drop the half; float("nan") is a number no setting may have.
-        if number is not None and math.isfinite(number) and float(number) == float(value):
+        if number is not None and abs(number) <= sys.float_info.max and float(number) == float(value):
             return number
     elif hint is str:
         if value is not None and not isinstance(value, (list, tuple, Mapping)):
@@ -91,7 +91,7 @@ def _scalar(name: str, value: Any, hint: Any) -> Any:
     else:
         return value
     kind = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[hint]
-    raise UserError(f"{name} is {value!r}; expected {kind}")
+    raise UserError(f"{name} is {short(value)}; expected {kind}")
 
 
 def _check_range(name: str, value: Any, metadata: Mapping[str, Any]) -> None:

@@ -14,6 +14,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sora.errors import UserError
+
+
+def _check_pair(g: object, g_adv: object) -> None:
+    """Raise if these are not two batches of gradients; shapes are known without waiting for the device."""
+    for gradient in (g, g_adv):
+        if not isinstance(gradient, Tensor) or gradient.dim() < 2 or not gradient.is_floating_point():
+            raise UserError(f"a gradient is {describe(gradient)}; expected a float tensor (B, ...)")
+    if g.shape != g_adv.shape:  # type: ignore[attr-defined]
+        raise UserError(f"gradients are {describe(g)} and {describe(g_adv)}; expected one shape")
+
+
+def describe(value: object) -> str:
+    """A value's type, and a tensor's shape, for a message."""
+    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+
 
 def precise(z: Tensor) -> Tensor:
     """Convert to at least float32, where sums and squares are safe."""
@@ -37,6 +53,7 @@ def cosine(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
     It is differentiable also where it is undefined: the gradient there is zero.
     """
+    _check_pair(a, b)
     (a, a_max), (b, b_max) = _scaled(a), _scaled(b)
     defined = ((a_max != 0) & (b_max != 0)).squeeze(1)
     # The root is taken last and of 1 where undefined: its slope at 0 is infinite.
@@ -51,6 +68,7 @@ def pert_align(g: Tensor, g_adv: Tensor) -> Tensor:
 
 def alt_pert_align(g: Tensor, g_adv: Tensor) -> Tensor:
     """AltPertAlign, appendix A.5: `||g||_2 (sign(g) . g') / (||g||_1 ||g'||_2)`, averaged."""
+    _check_pair(g, g_adv)
     (g, g_max), (g_adv, adv_max) = _scaled(g), _scaled(g_adv)
     defined = ((g_max != 0) & (adv_max != 0)).squeeze(1)
     top = g.square().sum(1).sqrt() * (g.sign() * g_adv).sum(1)
@@ -65,6 +83,9 @@ def linearity_terms(g: Tensor, g_adv: Tensor, norm: str = "linf", *, ratio_of_su
     Algorithm 2). The terms are the sum of these ratios and their number, or with `ratio_of_sums` the sums
     of the numerators and of the denominators.
     """
+    _check_pair(g, g_adv)
+    if norm not in ("linf", "l2"):
+        raise UserError(f"norm is {norm!r}; allowed: linf, l2")
     rows, largest = _scaled(g)
     scale = torch.where(largest > 0, largest, 1.0)
     # Both gradients in units of max|g|: the ratio is unchanged, and the squares no longer underflow.
@@ -90,6 +111,9 @@ def linearity(g: Tensor, g_adv: Tensor, norm: str = "linf", *, ratio_of_sums: bo
 
 def optimal_step(v: Tensor, alpha0: float, alpha_max: float) -> Tensor:
     """`min(alpha_max, alpha0 / (1 - v))` (Algorithm 1), and `alpha_max` where `v >= 1`."""
-    gap = 1.0 - v
+    for name, value in (("v", v), ("alpha0", alpha0), ("alpha_max", alpha_max)):
+        if not isinstance(value, (int, float, Tensor)) or isinstance(value, bool):
+            raise UserError(f"{name} is {type(value).__name__}; expected a number or a tensor")
+    gap = 1.0 - torch.as_tensor(v)
     step = alpha0 / torch.where(gap > 0, gap, 1.0)
     return torch.where(gap > 0, step, torch.inf).clamp(max=alpha_max)

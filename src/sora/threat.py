@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sora.errors import UserError, unknown
+from sora.errors import UserError, short, unknown
 
 Box = tuple[float, float]
 
@@ -23,15 +23,26 @@ def parse_eps(value: float | str) -> float:
     """A radius as a number, from a number or from text like `"8/255"`."""
     try:
         if isinstance(value, str):
-            top, _, bottom = value.partition("/")
-            number = float(top) / float(bottom) if bottom else float(top)
+            top, slash, bottom = value.partition("/")
+            number = float(top) / float(bottom) if slash else float(top)
         else:
-            number = float(value)
-    except (ValueError, ZeroDivisionError, TypeError):
+            number = math.nan if isinstance(value, bool) else float(value)
+    except (ValueError, ZeroDivisionError, TypeError, OverflowError, RuntimeError):
         number = math.nan
     if not math.isfinite(number):
-        raise UserError(f"eps {value!r} is not a number; write 0.03 or a fraction such as 8/255")
+        raise UserError(f"eps {short(value)} is not a number; write 0.03 or a fraction such as 8/255")
     return number
+
+
+def parse_box(value: object) -> Box:
+    """The lowest and the highest value of a coordinate, from a pair of numbers."""
+    try:
+        low, high = (float(end) for end in value)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise UserError(f"box {short(value)} is not a range; write (low, high) or None")
+    return low, high
 
 
 def eps_text(eps: float) -> str:
@@ -76,10 +87,16 @@ class Threat(ABC):
         self.eps = parse_eps(eps)
         if self.eps < 0:
             raise UserError(f"eps {eps!r} is negative; a radius is 0 or more")
-        if box is not None and not (len(box) == 2 and box[0] < box[1]):
-            raise UserError(f"box {box!r} is not a range; write (low, high) or None")
         self.given = str(eps)
-        self.box = None if box is None else (float(box[0]), float(box[1]))
+        self.box = None if box is None else parse_box(box)
+        if self.box is not None and self.eps > self.largest_eps(self.box[1] - self.box[0]):
+            guess = f"; did you mean {eps}/255?" if 1 <= self.eps <= 255 and "/" not in self.given else ""
+            raise UserError(f"eps {self.given} is larger than the pixel range {self.box}{guess}")
+
+    @classmethod
+    def largest_eps(cls, width: float) -> float:
+        """The largest radius that makes sense in a box of this width."""
+        return width
 
     def scaled(self, factor: float) -> Threat:
         """The same norm and box with another radius, for eps warm-up."""
@@ -184,6 +201,11 @@ class L2(Threat):
 
     norm = "l2"
 
+    @classmethod
+    def largest_eps(cls, width: float) -> float:
+        """The diagonal of a box with 10^8 coordinates; how many an input has is not known here."""
+        return 1e4 * width
+
     def sphere(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Noise of length exactly eps in a uniformly random direction."""
         return unit(torch.empty_like(x).normal_(generator=generator)) * self.eps
@@ -212,6 +234,6 @@ NORMS: dict[str, type[Threat]] = {"linf": Linf, "l2": L2}
 
 def threat(norm: str, eps: float | str, box: Sequence[float] | None = (0.0, 1.0)) -> Threat:
     """The threat model for a norm given by name, as in flags and files."""
-    if norm not in NORMS:
+    if not isinstance(norm, str) or norm not in NORMS:
         raise unknown("norm", norm, NORMS)
-    return NORMS[norm](eps, None if box is None else (float(box[0]), float(box[1])))
+    return NORMS[norm](eps, None if box is None else parse_box(box))

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from sora._registry import Registry
 from sora.attacks._base import Attack
-from sora.errors import UserError, unknown
+from sora.errors import UserError, short, unknown
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,8 @@ def info(name: str) -> Info:
 
 def create(name: str) -> Attack:
     """The attack of that name: one of `names()`, `pgdK` with K steps, or `pgdKxR` with R restarts as well."""
+    if not isinstance(name, str):
+        raise UserError(f"attack is {short(name)}; expected a name: {', '.join(names())}")
     name = name.strip().lower()
     attack = info(name).build(name)
     if attack is None:  # the name of a family
@@ -85,7 +87,9 @@ def create(name: str) -> Attack:
 def create_all(attacks: str | Iterable[str | Attack]) -> list[Attack]:
     """Several attacks, from a list or from text with commas; each once, in the order given."""
     items = [item for item in attacks.split(",") if item.strip()] if isinstance(attacks, str) else attacks
-    created = [create(item) if isinstance(item, str) else item for item in items]
+    if not isinstance(items, Iterable):
+        raise UserError(f"attacks are {short(attacks)}; expected names such as clean,fgsm,pgd10")
+    created = [item if isinstance(item, Attack) else create(item) for item in items]
     if not created:
         raise UserError(f"no attack was given; allowed: {', '.join(names())}")
     return list({attack.name: attack for attack in created}.values())

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sora._checks import check_inputs
+from sora._checks import check_inputs, checking
 from sora._passes import bare, frozen
 from sora._seeds import mix
 from sora.attacks._base import Attack
@@ -71,7 +71,11 @@ class AutoPart(Attack):
         if threat.eps == 0 or len(x) == 0:
             return x
         model = bare(model)
-        with frozen(model), torch.random.fork_rng(range(torch.cuda.device_count())):
+        with (
+            checking(model, x, y, threat),
+            frozen(model),
+            torch.random.fork_rng(range(torch.cuda.device_count())),
+        ):
             part = self if self.targets else self.for_classes(_classes(model, x))
             # The package views tensors flat, which channels-last inputs do not allow.
             x_adv: Tensor = build(part, model, x.device, threat, seed).perturb(x.contiguous(), y)
@@ -103,8 +107,9 @@ class AutoAttack(Attack):
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
         """Adversarial examples where any part succeeds, `x` elsewhere."""
+        _check(x, y, threat, self.name)
         model, x_adv = bare(model), x.clone()
-        with frozen(model), torch.no_grad():
+        with checking(model, x, y, threat), frozen(model), torch.no_grad():
             for part in self.for_classes(_classes(model, x)).members:
                 left = (model(x_adv).argmax(1) == y).nonzero()[:, 0]
                 if len(left) == 0:

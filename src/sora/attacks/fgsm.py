@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sora._checks import check_inputs
+from sora._checks import checking
 from sora._passes import bare, frozen, input_gradient
 from sora.attacks._base import Attack
 from sora.attacks._registry import register
-from sora.threat import Threat
+from sora.threat import Threat, parse_eps
 
 
 def fgsm(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, eps: float | None = None) -> Tensor:
@@ -24,10 +24,9 @@ def fgsm(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, eps: float | No
         threat: The norm and the box.
         eps: Length of the step instead of the threat's radius; a negative one steps against the gradient.
     """
-    check_inputs(x, y, threat)
-    with frozen(bare(model)):
+    with checking(bare(model), x, y, threat), frozen(bare(model)):
         gradient, _ = input_gradient(bare(model), x, y)
-    return threat.step(x, gradient, threat.eps if eps is None else eps)
+    return threat.step(x, gradient, threat.eps if eps is None else parse_eps(eps))
 
 
 @register("fgsm", "one step of length eps along the gradient's direction")

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from sora._checks import check_inputs
+from sora._checks import check_threat, checking
 from sora._passes import ascend, bare, cross_entropy, frozen
 from sora.attacks._base import Attack
 from sora.attacks._registry import register
-from sora.errors import UserError
-from sora.threat import Threat
+from sora.errors import UserError, short
+from sora.threat import Threat, parse_eps
 
 STEP = 0.25  # step size in multiples of eps: 2/255 at 8/255
 
@@ -46,10 +46,14 @@ def pgd(
             `"max_loss"` the restart of highest loss, as in some published results.
         generator: Source of the random starts, on the device of `x`; torch's global one by default.
     """
-    check_inputs(x, y, threat)
-    if steps < 1 or restarts < 1:
+    if not (_is_count(steps) and _is_count(restarts)):
         raise UserError(f"pgd with {steps} steps and {restarts} restarts; both must be 1 or more")
-    length = STEP * threat.eps if step_size is None else step_size
+    if select not in get_args(Select):
+        raise UserError(f"select is {short(select)}; allowed: {', '.join(get_args(Select))}")
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise UserError(f"generator is {short(generator)}; expected a torch.Generator or None")
+    check_threat(threat)
+    length = STEP * threat.eps if step_size is None else parse_eps(step_size)
     model = bare(model)
 
     def restart(inputs: Tensor, labels: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,7 +66,7 @@ def pgd(
             return at, (logits.argmax(1) != labels).float()
         return at, cross_entropy(logits, labels, "none")
 
-    with frozen(model):
+    with checking(model, x, y, threat), frozen(model):
         best, score = restart(x, y, threat.random_start(x, generator))
         for _ in range(restarts - 1):
             noise = threat.random_start(x, generator)
@@ -74,6 +78,10 @@ def pgd(
             better = new > score[rows]
             best[rows[better]], score[rows[better]] = candidate[better], new[better]
     return best
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 @register(

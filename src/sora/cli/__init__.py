@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
-import os
 import sys
 import traceback
+
+from sora._streams import discard_stdout, occupy_standard_descriptors, tolerant
 
 VERBS = {
     "train": "train one robust model",
@@ -20,6 +22,7 @@ VERBS = {
     "show": "everything about one method, model, data set or recipe",
 }
 
+_LONGEST = 2000  # characters of an error; a hostile file may be quoted in it
 _USAGE = """usage: sora VERB [options]
 
 Fast adversarial training that sees catastrophic overfitting coming.
@@ -32,9 +35,28 @@ With --debug, any verb shows where an error happened."""
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point of the `sora` command; returns the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    occupy_standard_descriptors()
+    stderr = sys.stderr
+    sys.stderr = tolerant(stderr)  # progress and messages do not decide whether a training goes on
+    try:
+        code = _run(list(sys.argv[1:] if argv is None else argv))
+        return _flush(code)
+    finally:
+        sys.stderr.flush()
+        sys.stderr = stderr
+
+
+def _run(arguments: list[str]) -> int:
     debug = "--debug" in arguments
-    arguments = [argument for argument in arguments if argument != "--debug"]
+    try:
+        return _dispatch([argument for argument in arguments if argument != "--debug"])
+    except BaseException as error:
+        if debug:
+            traceback.print_exc()
+        return _exit_code(error)
+
+
+def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE.format(verbs="\n".join(f"  {verb:<10}{text}" for verb, text in VERBS.items())))
         return 0 if arguments else 2
@@ -45,16 +67,21 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     verb = arguments[0]
     if verb not in VERBS:
-        near = difflib.get_close_matches(verb, VERBS, n=1)
+        near = difflib.get_close_matches(verb[:100], VERBS, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        return _fail(f"unknown verb {verb!r}; {hint}allowed: {', '.join(VERBS)}", 2)
+        return _fail(f"unknown verb {verb[:100]!r}; {hint}allowed: {', '.join(VERBS)}", 2)
+    run = importlib.import_module(f"sora.cli.{verb.replace('list', 'list_')}").run
+    return int(run(arguments[1:]))
+
+
+def _flush(code: int) -> int:
+    """Flush what was printed here, where a full disk can still be reported in one line."""
     try:
-        run = importlib.import_module(f"sora.cli.{verb.replace('list', 'list_')}").run
-        return int(run(arguments[1:]))
-    except BaseException as error:
-        if debug:
-            traceback.print_exc()
-        return _exit_code(error)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (OSError, ValueError) as error:
+        return _exit_code(error) or 1
+    return code
 
 
 def _exit_code(error: BaseException) -> int:
@@ -64,7 +91,7 @@ def _exit_code(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
     if isinstance(error, BrokenPipeError):  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_stdout()
         return 1
     if isinstance(error, KeyboardInterrupt):
         return _fail("interrupted", 130)
@@ -74,11 +101,16 @@ def _exit_code(error: BaseException) -> int:
         return _fail(str(error), int(error.exit_code))
     if isinstance(error, RunError):
         return _fail(str(error), 1)
+    if isinstance(error, MemoryError):
+        return _fail("out of memory", 1)
     if isinstance(error, OSError):
+        if error.errno == errno.ENOSPC and error.filename is None:  # possibly standard output itself
+            discard_stdout()
         return _fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), 1)
     return _fail(f"{type(error).__name__}: {error} (--debug shows where)", 1)
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"sora: {' '.join(message.split())}", file=sys.stderr)
+    line = " ".join(message.split())
+    print(f"sora: {line if len(line) <= _LONGEST else line[:_LONGEST] + ' ...'}", file=sys.stderr)
     return code

@@ -9,7 +9,7 @@ import tyro
 from tyro import _errors as tyro_errors  # its hook is how a program takes over error messages
 
 from sora._typed import Options, allowed_range
-from sora.errors import UserError, not_allowed, unknown
+from sora.errors import UserError, not_allowed, short, unknown
 
 T = TypeVar("T")
 
@@ -104,12 +104,15 @@ def _flag_type(hint: Any) -> Any:
 
 def parse_set(items: tuple[str, ...]) -> dict[str, Any]:
     """`("sora.alpha0=0.02", ...)` as a table."""
-    import yaml
+    from sora.settings.files import parse_yaml
 
     table = {}
     for item in items:
         key, equals, value = item.partition("=")
         if not equals or not key:
             raise UserError(f"--set takes NAME=VALUE, e.g. sora.alpha0=0.02; got {item!r}")
-        table[key] = yaml.safe_load(value)
+        try:
+            table[key] = parse_yaml(value)
+        except ValueError as error:
+            raise UserError(f"--set {key}: {short(value)} is not a value: {error}") from None
     return table

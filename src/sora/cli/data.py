@@ -174,6 +174,8 @@ def _show_attack(flags: ShowFlags, folder: str) -> dict[str, Any]:
     from sora.data import gallery
     from sora.runs import RunFolder, load_data, load_network
 
+    if flags.images < 1:
+        raise UserError(f"--images is {flags.images}; allowed: 1 or more")
     run_folder = RunFolder(folder)
     settings = run_folder.read_settings()
     model = load_network(run_folder.read_model(), run_folder.weights, flags.model)

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
 import tyro
 from rich.console import Console
 
 from sora import data
-from sora._devices import pick_device
+from sora._devices import pick_device, set_threads
 from sora._files import plain
 from sora._ranks import rank, world
 from sora.attacks import create_all
@@ -81,8 +80,7 @@ def run(argv: list[str]) -> int:
     """Evaluate, write, print."""
     flags = parse(Flags, argv, "evaluate")
     attacks = create_all(flags.attacks)
-    if flags.threads:
-        torch.set_num_threads(flags.threads)
+    set_threads(flags.threads)
     device = pick_device(flags.device)
     subject = _subject(flags)
     limit = subject.settings.limit_test if flags.limit is None else flags.limit or None

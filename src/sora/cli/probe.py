@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
 import tyro
 
 from sora import probes
+from sora._devices import set_threads
 from sora.cli._parse import parse
 
 _KINDS = "\n".join(f"{name}: {probes.info(name).summary}" for name in probes.names())
@@ -53,8 +53,7 @@ class Flags:
 def run(argv: list[str]) -> int:
     """Apply one probe to the runs and print its results."""
     flags = parse(Flags, argv, "probe")
-    if flags.threads:
-        torch.set_num_threads(flags.threads)
+    set_threads(flags.threads)
     options = probes.SubjectOptions(
         step=flags.at,
         images=flags.limit,

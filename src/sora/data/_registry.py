@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from sora._registry import Registry
 from sora.data._store import open_store
 from sora.data.dataset import Dataset
-from sora.errors import UserError, unknown
+from sora.errors import UserError, short, unknown
 
 if TYPE_CHECKING:
     from sora.data.builder import Builder
@@ -159,6 +159,8 @@ def names() -> list[str]:
 
 def info(name: str) -> Info:
     """What is known about a data set; `name` may carry an argument, as in `folder:photos`."""
+    if not isinstance(name, str):
+        raise UserError(f"data set is {short(name)}; expected a name: {', '.join(names())}")
     key = name.partition(":")[0]
     if key not in REGISTRY or (":" in name and not REGISTRY.info(key).argument):
         raise unknown("data set", name, names())
@@ -189,6 +191,8 @@ def advice(entry: Info, failed: str = "") -> str:
 def data_root(root: str | Path | None = None) -> Path:
     """The folder that holds the data sets: the argument, else $SORA_DATA, else the user's cache folder."""
     if root is not None:
+        if not isinstance(root, (str, Path)):
+            raise UserError(f"root is {short(root)}; expected the path of a folder")
         return Path(root).expanduser()
     if os.environ.get("SORA_DATA"):
         return Path(os.environ["SORA_DATA"]).expanduser()

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sora.data import _geometry as geometry
-from sora.errors import UserError, unknown
+from sora.errors import UserError, short, unknown
 
 _FORMS = ("crop:PAD", "resized-crop:SIZE", "flip", "rotate:DEGREES")
 _USAGE = {form.partition(":")[0]: form for form in _FORMS}
@@ -112,6 +112,10 @@ class Augment:
     def parse(cls, operations: Sequence[str]) -> Augment:
         """From names such as `("crop:4", "flip")`; always applied in the order crop, flip, rotate."""
         amounts: dict[str, float] = {}
+        if isinstance(operations, str) or not all(isinstance(operation, str) for operation in operations):
+            raise UserError(
+                f"augmentation is {short(operations)}; expected a list such as ['crop:4', 'flip']"
+            )
         for operation in operations:
             name, _, value = operation.partition(":")
             if name not in _USAGE:

@@ -11,6 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sora._limits import CLASSES
+from sora.errors import UserError
+
 _HASH_BLOCK = 1 << 24
 """Bytes of images that are gathered and hashed together."""
 
@@ -27,6 +30,18 @@ class ImageSet:
     """Positions in `images`; None selects all of them."""
     images_hash: str | None = None
     """Hash of the whole base array, if it was recorded when the array was packed."""
+
+    def __post_init__(self) -> None:
+        for what, tensor in (("images", self.images), ("labels", self.labels)):
+            if not isinstance(tensor, Tensor):
+                raise UserError(f"{what} are {type(tensor).__name__}; expected a torch.Tensor")
+        if self.images.dim() != 4 or self.images.dtype != torch.uint8:
+            shape = tuple(self.images.shape)
+            raise UserError(f"images are {self.images.dtype} {shape}; expected uint8 (N, H, W, C)")
+        count = len(self.images) if self.rows is None else len(self.rows)
+        if self.labels.dtype != torch.int64 or self.labels.shape != (count,):
+            shape = tuple(self.labels.shape)
+            raise UserError(f"labels are {self.labels.dtype} {shape}; expected int64 ({count},)")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -79,6 +94,18 @@ def _bytes(tensor: Tensor) -> bytes:
     return tensor.contiguous().cpu().numpy().tobytes()
 
 
+def check_labels(labels: Tensor) -> int:
+    """The highest label, -1 if there is none; raises for labels that cannot be classes."""
+    if not isinstance(labels, Tensor) or labels.dim() != 1 or labels.dtype != torch.int64:
+        raise UserError("labels are not an int64 tensor of shape (N,)")
+    low, high = (int(labels.min()), int(labels.max())) if len(labels) else (0, -1)
+    if low < 0:
+        raise UserError(f"labels contain {low}; classes are numbered from 0")
+    if high >= CLASSES.value:
+        raise CLASSES.refusal(f"the label {high}")
+    return high
+
+
 @dataclass(frozen=True)
 class Dataset:
     """A named data set; `val` is the source's own validation split, if it has one."""
@@ -90,6 +117,14 @@ class Dataset:
     classes: tuple[str, ...]
     folder: Path | None = None
     """The folder it is packed in, if any."""
+
+    def __post_init__(self) -> None:
+        for name, images in self.splits.items():
+            if not isinstance(images, ImageSet):
+                raise UserError(f"{name} is {type(images).__name__}; expected a sora.data.ImageSet")
+            highest = check_labels(images.labels)
+            if highest >= len(self.classes):
+                raise UserError(f"{name} has the label {highest}, but there are {len(self.classes)} classes")
 
     @property
     def splits(self) -> dict[str, ImageSet]:

@@ -46,7 +46,9 @@ class Loader:
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        if not world <= batch_size <= len(images):
+        if not isinstance(images, ImageSet) or not isinstance(augment, Augment):
+            raise UserError("Loader takes a sora.data.ImageSet and a sora.data.Augment")
+        if not isinstance(batch_size, int) or not world <= batch_size <= len(images):
             raise UserError(
                 f"batch size {batch_size} must lie between {world} (one image per process) "
                 f"and {len(images)} (the training images)"

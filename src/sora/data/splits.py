@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from sora._seeds import mix
-from sora.data.dataset import Dataset, ImageSet
-from sora.errors import UserError
+from sora.data.dataset import Dataset, ImageSet, check_labels
+from sora.errors import UserError, short
 
 SPLIT_SEED = 0x50A  # a constant: every method and every run must see the same images
 _MOST_WATCHED = 1000
@@ -64,6 +64,8 @@ def split(
             shrinks in the same proportion, to no less than one per class.
         limit_test: Test on this many images.
     """
+    if not isinstance(dataset, Dataset):
+        raise UserError(f"dataset is {short(dataset)}; expected a sora.data.Dataset")
     train, val = dataset.train, dataset.val
     if val is None:
         count = _default_holdout(len(train)) if holdout is None else holdout
@@ -94,6 +96,7 @@ def choose(labels: Tensor, count: int) -> Tensor:
 
 def stratified(labels: Tensor, count: int, seed: int) -> Tensor:
     """`count` positions, sorted, drawn so that every class keeps its share to within one image."""
+    check_labels(labels)
     shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     by_class = shuffled[labels[shuffled].argsort(stable=True)]
     classes, sizes = labels[by_class], labels.bincount()
@@ -117,6 +120,8 @@ def _limit(images: ImageSet, count: int | None, what: str) -> ImageSet:
 
 
 def _checked(count: int, images: ImageSet, what: str) -> int:
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise UserError(f"{what}: {short(count)} images were requested; expected a whole number")
     if not 0 <= count <= len(images):
         raise UserError(f"{what} has {len(images)} images, {count} were requested")
     return count

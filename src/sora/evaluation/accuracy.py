@@ -8,9 +8,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from sora._checks import check_model, check_threat
+from sora._devices import pick_device
 from sora._passes import bare, frozen
 from sora.attacks import Attack, create_all
-from sora.errors import UserError
+from sora.errors import UserError, short
 from sora.evaluation._checks import inspect_model
 from sora.evaluation.examples import Data, as_examples
 from sora.evaluation.fingerprints import evaluation_fingerprint
@@ -57,10 +59,13 @@ def evaluate(
         shard: Split the work over the processes of torch.distributed, all of which must make this call;
             each gets the whole result, equal to that of a single process.
     """
-    if batch_size < 1:
-        raise UserError(f"batch size {batch_size}; expected 1 or more")
+    check_model(model)
+    check_threat(threat)
+    for what, number, low in (("batch size", batch_size, 1), ("seed", seed, 0)):
+        if not isinstance(number, int) or isinstance(number, bool) or number < low:
+            raise UserError(f"{what} {short(number)}; expected {low} or more")
     chosen, examples, model = create_all(attacks), as_examples(data), bare(model)
-    target = device_of(model) if device is None else torch.device(device)
+    target = device_of(model) if device is None else pick_device(device)
     model.to(target)
     with frozen(model), Meter(model, progress) as meter:
         x, y = examples.take(torch.arange(min(batch_size, len(examples.labels))), target)

@@ -38,6 +38,10 @@ class _Images:
 
 class _Pair:
     def __init__(self, inputs: Tensor, labels: Tensor) -> None:
+        if inputs.dim() == 0 or labels.dim() != 1:
+            raise UserError(
+                f"inputs {tuple(inputs.shape)} and labels {tuple(labels.shape)}; expected (N, ...) and (N,)"
+            )
         if len(inputs) != len(labels):
             raise UserError(f"{len(inputs)} inputs come with {len(labels)} labels; expected one label each")
         self._inputs, self.labels = inputs, labels.cpu()
@@ -58,7 +62,13 @@ def as_examples(data: Data) -> Examples:
     elif isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
         examples = _Pair(*data)
     else:
-        batches = [(batch[0].cpu(), batch[1].cpu()) for batch in data]
+        try:
+            batches = [(batch[0].cpu(), batch[1].cpu()) for batch in data]
+        except (TypeError, AttributeError, LookupError):
+            raise UserError(
+                f"data is {type(data).__name__}; expected an ImageSet, a pair of tensors (inputs, labels), or"
+                " batches of such pairs"
+            ) from None
         if not batches:
             raise UserError("there is nothing to evaluate: the data has no batch")
         examples = _Pair(torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches]))

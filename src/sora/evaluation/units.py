@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, distributed, nn
 
-from sora._files import write_text
+from sora._files import make_folder, write_text
 from sora._seeds import mix
 from sora.attacks import Attack, create
 from sora.evaluation._checks import predicted_classes
@@ -31,7 +31,8 @@ class UnitStore:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder.parent)
+            make_folder(folder)
 
     def load(self, key: str, count: int) -> Tensor | None:
         """The unit's predictions; None if it is not done or its file is incomplete."""

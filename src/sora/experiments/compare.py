@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sora import methods
+from sora._devices import check_count
 from sora._files import write_json, write_text
 from sora.errors import RunError, UserError
 from sora.experiments.grid import default_jobs, run_grid
@@ -25,6 +26,7 @@ SEVERITY = ("overfitted", "suspect", "healthy")
 
 def train_and_compare(runs: Sequence[Resolved], folder: Path, jobs: int = 0, quiet: bool = False) -> Outcome:
     """Compute the runs that are missing, then write and return the comparison of those that finished."""
+    check_count("--jobs", jobs, 0)
     grid = run_grid(runs, jobs or default_jobs(len(runs), runs[0].settings.device), quiet=quiet)
     failed = {job.name: job.error for job in grid if job.error}
     summaries = [job.folder.read_summary() for job in grid if job.folder.is_finished()]

@@ -19,6 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from sora._devices import check_count
 from sora._files import write_text
 from sora._parent import start_child
 from sora.errors import UserError
@@ -56,6 +57,7 @@ def default_jobs(count: int, device: str) -> int:
 
 def run_grid(runs: Sequence[Resolved], jobs: int, *, quiet: bool = False) -> list[Job]:
     """Compute all runs, `jobs` at a time; a failure is recorded in its job and does not stop the others."""
+    check_count("--jobs", jobs, 1)
     threads = max(1, (os.cpu_count() or 1) // jobs)
     grid = [Job(_with_threads(resolved, threads)) for resolved in runs]
     for job in grid:
@@ -101,8 +103,11 @@ def _start(job: Job) -> Job:
     file = parent / f"{job.name}.yaml"
     write_text(file, job.resolved.stored())
     command = [sys.executable, "-m", "sora", "train", "--config", str(file), "--resume", "auto", "--quiet"]
-    if is_custom(job.resolved.settings.model):  # a file alone may not name code to import
-        command += ["--model", job.resolved.settings.model]
+    settings = job.resolved.settings
+    # A file alone may not name code to import or places to write to.
+    command += ["--out", str(settings.folder())]
+    command += ["--data-dir", settings.data_dir] if settings.data_dir else []
+    command += ["--model", settings.model] if is_custom(settings.model) else []
     environment = {GRID_CONFIG: str(file)}
     job.process = start_child(command, environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
     return job

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sora import curvature
-from sora._checks import check_inputs, check_logits
+from sora._checks import check_logits, check_model, checking, outside_box
 from sora._passes import Scale, bare, cross_entropy, evaluating, scaled, unscaled
 from sora.methods._records import Crafted, Hyper, Info, Inputs, Learned, StepOutput
 from sora.threat import Threat
@@ -56,7 +56,7 @@ class Method(nn.Module, ABC):
         self.threat = threat
         self.hyper = hyper
         self.observing = True  # False skips PertAlign and linearity, and their cost
-        self._checked: set[tuple[torch.Size, torch.dtype]] = set()
+        self._checked: set[tuple[torch.Size, torch.dtype] | None] = set()
 
     # What a method may override, in the order in which it is used. The two properties may depend on
     # hyper-parameters, so they are not part of `info`.
@@ -178,6 +178,7 @@ class Method(nn.Module, ABC):
     def finish(self, batch: Inputs, crafted: Crafted, learned: Learned) -> StepOutput:
         """Update the method's state and collect the numbers of the step."""
         extras = {**crafted.extras, **self.update_state(batch, crafted, learned)}
+        extras["outside_box"] = outside_box(batch.x, self.threat)  # 1 if a batch after the first is invalid
         nan = torch.full((), math.nan, device=batch.x.device)
         g, g_adv = crafted.gradient, learned.gradient if crafted.second is None else crafted.second
         if not self.observing or g is None or g_adv is None:
@@ -209,17 +210,14 @@ class Method(nn.Module, ABC):
     @contextmanager
     def _checking(self, model: nn.Module, x: Tensor, y: Tensor) -> Iterator[None]:
         """For the first batch of a shape, check inputs now and labels as soon as there are logits."""
-        key = (x.shape, x.dtype)
+        check_model(model)
+        key = (x.shape, x.dtype) if isinstance(x, Tensor) else None
         if key in self._checked:
             yield
             return
-        check_inputs(x, y, self.threat)
-        handle = bare(model).register_forward_hook(lambda module, args, logits: check_logits(logits, y))
-        try:
+        with checking(bare(model), x, y, self.threat, check_logits):
             yield
-            self._checked.add(key)
-        finally:
-            handle.remove()
+        self._checked.add(key)
 
 
 # The default of a class that is not registered.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from sora._checks import check_threat
 from sora._registry import Registry
 from sora.errors import UserError
 from sora.methods._base import Method
@@ -65,6 +66,7 @@ def names(*, in_all: bool = False) -> list[str]:
 def create(name: str, threat: Threat, /, **hyper: Any) -> Method:
     """The method of that name; keyword arguments are its hyper-parameters."""
     entry = info(name)
+    check_threat(threat)
     if threat.norm not in entry.norms:
         raise UserError(f"{name} is not defined for {threat.norm}; allowed: {', '.join(entry.norms)}")
     return entry.cls(threat, entry.cls.hyper_class.build({**entry.preset, **hyper}))

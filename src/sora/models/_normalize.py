@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from sora.errors import UserError
+from sora.errors import UserError, short
 
 
 class Normalize(nn.Module):
@@ -38,7 +38,10 @@ class Normalize(nn.Module):
 
 def per_channel(what: str, values: Sequence[float] | None, default: float, channels: int) -> list[float]:
     """One float per channel, from None (the default), one number (the same for all), or all of them."""
-    numbers = [default] if values is None else [float(v) for v in values]
+    try:
+        numbers = [default] if values is None else [float(v) for v in values]
+    except (TypeError, ValueError):
+        raise UserError(f"{what} is {short(values)}; expected a list of numbers") from None
     if len(numbers) == 1:
         return numbers * channels
     if len(numbers) != channels:

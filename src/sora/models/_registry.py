@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from sora._registry import Registry
-from sora.errors import UserError, unknown
+from sora.errors import UserError, short, unknown
 from sora.models._checks import check_int
 from sora.models._normalize import Normalize, per_channel
 from sora.models._user import find_builder
@@ -95,6 +95,8 @@ def create(
     Returns:
         A sequence of `normalize` and `network`.
     """
+    if not isinstance(name, str):
+        raise UserError(f"model is {short(name)}; expected a name: {', '.join(names())}")
     check_int("num_classes", num_classes, low=2)
     check_int("in_channels", in_channels)
     check_int("image_size", image_size)
@@ -117,7 +119,10 @@ def create(
 
 def _call(name: str, build: Builder, sizes: dict[str, int], options: dict[str, Any]) -> nn.Module:
     """Call a builder with the sizes it accepts and with all options, which it must accept."""
-    signature = inspect.signature(build)
+    try:
+        signature = inspect.signature(build)
+    except (TypeError, ValueError):  # some functions written in C
+        raise UserError(f"model {name!r} cannot be called as a builder of networks") from None
     parameters = signature.parameters.values()
     accepted = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -131,4 +136,11 @@ def _call(name: str, build: Builder, sizes: dict[str, int], options: dict[str, A
         raise UserError(
             f"model {name!r} needs more than {', '.join(_SIZES)} and its options: {error}"
         ) from error
-    return build(**sizes, **options)
+    try:
+        return build(**sizes, **options)
+    except UserError:
+        raise
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"model {name!r} cannot be built with {short(options)}: {short(str(error))}"
+        ) from error

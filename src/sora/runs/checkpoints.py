@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 import sora
-from sora._files import link, write_tensors
+from sora._files import link, make_folder, write_tensors
 from sora.errors import RunError
 from sora.runs.digests import digest_tensors
 
@@ -78,7 +78,7 @@ class Checkpoints:
         good: bool = False,
     ) -> Path:
         """Write a checkpoint, mark it as best or good if asked, and remove the ones before the last."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         versions = {"sora": sora.__version__, "torch": torch.__version__}
         marks = [name for name, asked in (("best", best), ("good", good)) if asked]
         text = json.dumps({"format": FORMAT, **versions, **header, "marks": marks})

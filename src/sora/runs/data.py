@@ -10,6 +10,7 @@ from sora import data
 from sora.data import Dataset
 from sora.runs.folder import RunFolder
 from sora.settings import Settings
+from sora.settings.places import check_data_dir
 
 
 def load_data(
@@ -29,6 +30,8 @@ def load_data(
         name = stored["dataset"]
     if _exists(stored.get("data_dir")):
         root = stored["data_dir"]
+    if data_dir is None:
+        check_data_dir(dataset or name, root, "the run")
     if dataset is not None:
         return data.load(dataset, data_dir or root)
     return dataclasses.replace(data.load(name, data_dir or root), name=settings.dataset)

@@ -12,17 +12,18 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from torch import Tensor
 
-from sora._files import plain, remove_leftovers, write_json, write_tensors, write_text
+from sora._files import make_folder, plain, remove_leftovers, write_json, write_tensors, write_text
+from sora._limits import TEXT
+from sora._reading import parse_json, read_text
 from sora.errors import RunError, UserError
 from sora.runs.checkpoints import Checkpoints
 from sora.runs.digests import digest_file
 from sora.runs.lock import locked
 from sora.runs.logs import Log, LogStart, read_last_line, read_log
 from sora.settings import Settings
-from sora.settings.files import parse_config
+from sora.settings.files import parse_config, parse_yaml
 
 FORMAT = 2  # 1: flat config.yaml, no format number in any file
 
@@ -88,11 +89,13 @@ class RunFolder:
     def read_config(self) -> dict[str, Any]:
         """The settings as stored, grouped (format 2) or flat (format 1)."""
         try:
-            table = yaml.safe_load(self._config.read_text())
+            table = parse_yaml(read_text(self._config, TEXT))
         except FileNotFoundError:
             raise UserError(f"there is no run in {self.path}: it has no {self._config.name}") from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise RunError(f"{self._config} is damaged ({' '.join(str(error).split())})") from None
+        except UserError:
+            raise
+        except ValueError as error:
+            raise RunError(f"{self._config} is damaged ({error})") from None
         if not isinstance(table, dict):
             raise RunError(f"{self._config} is damaged: it is not a table of settings")
         return table
@@ -213,7 +216,7 @@ class RunFolder:
 
     def write_snapshot(self, step: int, attempt: int, tensors: Mapping[str, Tensor]) -> None:
         """Keep the weights of a step for probes."""
-        self._snapshots.mkdir(exist_ok=True)
+        make_folder(self._snapshots)
         path = self._snapshots / f"step-{step:08d}-{attempt}.safetensors"
         write_tensors(path, tensors, {"format": "pt"})
 
@@ -243,15 +246,17 @@ class RunFolder:
 
     def write_probe(self, name: str, result: Mapping[str, Any]) -> Path:
         """Keep what a probe measured; `name` tells probes and steps apart."""
-        self.probes.mkdir(exist_ok=True)
+        make_folder(self.probes)
         path = self.probes / f"{name}.json"
         write_json(path, {"format": FORMAT, **result})
         return path
 
     def _read_json(self, path: Path, kind: type = dict) -> Any:
         try:
-            value = json.loads(path.read_text())
-        except (ValueError, UnicodeDecodeError) as error:
+            value = parse_json(read_text(path))
+        except UserError:
+            raise
+        except ValueError as error:
             raise RunError(f"{path} is damaged ({error}); move it away to go on without it") from None
         if not isinstance(value, kind):
             raise RunError(f"{path} is damaged: expected a {kind.__name__}; move it away to go on without it")

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sora._files import plain
+from sora._files import plain, refuse_link
+from sora._reading import open_regular, parse_json, read_text
 from sora.errors import RunError
 from sora.runs.digests import digest_start, new_digest
 
@@ -51,6 +52,7 @@ class Log:
     """
 
     def __init__(self, path: Path, start: LogStart | None = None) -> None:
+        refuse_link(path)
         start = start or LogStart(0, new_digest())
         self._digest = start.digest.copy()
         self._handle = open(path, "r+b", opener=_open_or_create)  # noqa: SIM115
@@ -93,14 +95,14 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     """All complete lines of a log, also of one that is still being written; empty if there is no file."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    return [parse_json(line) for line in read_text(path).splitlines() if line.endswith("}")]
 
 
 def read_last_line(path: Path) -> dict[str, Any] | None:
     """The last complete line of a log, without reading the rest of it; None if there is none."""
     if not path.exists():
         return None
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(max(0, path.stat().st_size - _TAIL))
         lines = file.read().splitlines(keepends=True)
     complete = [line for line in lines if line.endswith(b"}\n")]

@@ -12,7 +12,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from sora import models
 from sora.data import Dataset
-from sora.errors import UserError
+from sora.errors import UserError, short
 from sora.runs.folder import RunFolder
 from sora.runs.weights import read_weights
 from sora.settings import GIVEN, Settings, is_custom, is_given
@@ -44,7 +44,11 @@ def build_network(description: Mapping[str, Any]) -> nn.Module:
             " build again: sora.load(run, model=your_module)"
         )
     sizes = ("num_classes", "in_channels", "image_size", "width", "mean", "std")
-    return models.create(name, **{key: description[key] for key in sizes}, **description["options"])
+    try:
+        given = {key: description[key] for key in sizes} | description["options"]
+    except (KeyError, TypeError) as error:
+        raise UserError(f"the description of the network is damaged: {short(error)}") from None
+    return models.create(name, **given)
 
 
 def plain_state(model: nn.Module) -> dict[str, Tensor]:
@@ -95,8 +99,12 @@ def load_network(
     description: Mapping[str, Any], weights: Path, model: str | nn.Module | None, device: str = "cpu"
 ) -> nn.Module:
     """A described network with the weights of a file, e.g. of a snapshot."""
+    if not isinstance(description.get("name"), str):
+        raise UserError("the description of the network is damaged: it has no name")
     if isinstance(model, nn.Module):
         network = model
+    elif model is not None and not isinstance(model, str):
+        raise UserError(f"model is {short(model)}; expected a module or package.module:function")
     else:
         check_repeated(description["name"], model)
         network = build_network(description)

@@ -3,6 +3,7 @@
 from sora.settings.fields import GROUPS, MAY_CHANGE, Settings
 from sora.settings.files import GRID_CONFIG, read_config_file
 from sora.settings.names import GIVEN, is_custom, is_given
+from sora.settings.places import data_dir_of_run
 from sora.settings.resolve import Request, Resolved, differences
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Request",
     "Resolved",
     "Settings",
+    "data_dir_of_run",
     "differences",
     "is_custom",
     "is_given",

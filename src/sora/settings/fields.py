@@ -17,7 +17,7 @@ from sora._typed import Options, option
 from sora.errors import UserError
 from sora.metrics import check_metrics
 from sora.settings.names import check_dataset, check_model, is_custom, is_given
-from sora.threat import Threat, parse_eps, threat
+from sora.threat import Threat, threat
 
 MAY_CHANGE = ("out", "device", "threads", "monitor", "monitor_every")  # when a run is resumed
 
@@ -131,15 +131,14 @@ class Settings(
         check_dataset(self.dataset)
         check_model(self.model)
         data.Augment.parse(self.augment)
-        for name in self.attacks:
-            attacks.create(name)
+        attacks.create_all(self.attacks)  # also raises if there is none
         check_metrics(self.monitor)
         self._check_combinations()
         object.__setattr__(self, "set", self._complete_set())
 
     def _check_combinations(self) -> None:
         method = methods.info(self.method)
-        if parse_eps(self.eps) <= 0:
+        if self.threat().eps <= 0:
             raise UserError(f"eps is {self.eps!r}; training needs more than 0")
         if self.ema == 1:
             raise UserError("ema is 1.0, which never moves; allowed: 0 to 0.99999")

@@ -11,6 +11,8 @@ from typing import Any
 import yaml
 
 from sora import methods as known_methods
+from sora._limits import TEXT
+from sora._reading import read_text
 from sora.errors import UserError, short, unknown
 from sora.settings.fields import GROUPS, Settings, field_names
 
@@ -33,14 +35,37 @@ class ConfigFile:
 def read_config_file(path: str) -> ConfigFile:
     """A user's YAML file; `recipe: NAME` in it replaces the data set's own recipe."""
     try:
-        content = yaml.safe_load(Path(path).read_text())
+        content = parse_yaml(read_text(Path(path), TEXT))
     except FileNotFoundError:
         raise UserError(f"config file {path!r} does not exist") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"config file {path!r} is not YAML: {' '.join(str(error).split())}") from None
+    except OSError as error:
+        raise UserError(f"config file {path!r} cannot be read: {error.strerror}") from None
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"config file {path!r} is not YAML: {error}") from None
     if not isinstance(content, dict):
         raise UserError(f"config file {path!r} is not a table of settings")
     return parse_config(content, path)
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values without aliases: a few lines of them can stand for gigabytes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not allowed")
+        return super().compose_node(parent, index)
+
+
+def parse_yaml(text: str) -> Any:
+    """The value of a YAML text; a ValueError of one short line if there is a mistake in it."""
+    try:
+        return yaml.load(text, _Loader)  # a subclass of the safe loader
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter for dates and huge numbers
+        raise ValueError(" ".join(str(error).split())[:300]) from None
 
 
 def parse_config(content: Mapping[str, Any], where: str) -> ConfigFile:

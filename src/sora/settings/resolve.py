@@ -22,6 +22,7 @@ from sora.settings import recipes
 from sora.settings.fields import MAY_CHANGE, Settings, run_path
 from sora.settings.files import CONFIG_FORMAT, ConfigFile, parse_config, read_config_file, to_yaml
 from sora.settings.names import is_custom, is_given
+from sora.settings.places import check_data_dir, check_out
 from sora.settings.recipes import Recipe
 
 DEFAULT, STORED, GRID = "default", "stored run", "grid"  # origins of values
@@ -90,6 +91,7 @@ class Request:
         values, origins = _merge([*base, *recipe_layers, *self._own_layers(method)], method)
         settings = Settings.build(values)
         _refuse_code_from_files(settings, origins, self.source)
+        _refuse_places_from_files(settings, origins, self.source)
         _refuse_radius_of_another_norm(settings, origins, recipe_layers)
         if isinstance(self.config, ConfigFile):  # of a run that a grid has resolved before
             origins = {
@@ -105,7 +107,14 @@ class Request:
     def wanted(self, stored: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """What is asked for explicitly or in the file, over a stored run; recipes depend on it."""
         base = parse_config(stored, STORED).values if stored is not None else {}
+        if "out" not in self.given:
+            check_out(self._file.values.get("out"), self._name)
         return {**base, **self._file.values, **self.given}
+
+    @property
+    def _name(self) -> str:
+        """The config file in messages and origins."""
+        return self.config if isinstance(self.config, str) else GRID
 
     @cached_property
     def _file(self) -> ConfigFile:
@@ -138,8 +147,7 @@ class Request:
         return general + special
 
     def _own_layers(self, method: str) -> list[Layer]:
-        name = self.config if isinstance(self.config, str) else GRID
-        file, given = self._file, Layer(self.source, self.given, explicit=True)
+        name, file, given = self._name, self._file, Layer(self.source, self.given, explicit=True)
         return [Layer(name, file.values), Layer(f"{name}, {method}", file.methods.get(method, {})), given]
 
 
@@ -201,6 +209,14 @@ def _refuse_code_from_files(settings: Settings, origins: Mapping[str, str], sour
             f"{origins['model']} names the network {model!r}, which runs code of yours; to allow it, "
             f"repeat it explicitly: --model {model}"
         )
+
+
+def _refuse_places_from_files(settings: Settings, origins: Mapping[str, str], source: str) -> None:
+    """A file names no place to write to outside the working directory; a resumed run stays where it is."""
+    if origins.get("out", DEFAULT) not in (source, STORED):
+        check_out(settings.out, origins.get("out", DEFAULT))
+    if origins.get("data_dir", DEFAULT) != source:
+        check_data_dir(settings.dataset, settings.data_dir, origins.get("data_dir", DEFAULT))
 
 
 def _refuse_radius_of_another_norm(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from sora._streams import tolerant
 
 BAR = 12  # columns of the bar
 TIME = 7  # columns of the remaining time
@@ -17,7 +20,8 @@ class Console:
     """Progress of one run; silent where `quiet`, and on all ranks but the first."""
 
     def __init__(self, title: str, total: int, epochs: int, quiet: bool) -> None:
-        self.rich = RichConsole(stderr=True, quiet=quiet, highlight=False)
+        # A training goes on when its terminal or the pipe it prints to is closed.
+        self.rich = RichConsole(file=tolerant(sys.stderr), quiet=quiet, highlight=False)
         self.visible = not quiet
         self.live = self.rich.is_terminal and not quiet
         columns = (

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sora import data as datasets
+from sora._checks import check_model
 from sora.data import Dataset, ImageSet
+from sora.data.dataset import check_labels
 from sora.errors import UserError
 from sora.models import own_layout
 from sora.runs import RunFolder
@@ -58,6 +60,7 @@ def fit(
         quiet: Print nothing while working.
         **settings: Any other setting of `sora train`, e.g. `epochs=10`.
     """
+    check_model(model)
     if isinstance(data, str):
         name, dataset = data, datasets.load(data, settings.get("data_dir"))
     else:
@@ -85,17 +88,33 @@ def as_dataset(data: Dataset | tuple[Pair, Pair]) -> Dataset:
     """Tensors or arrays as a data set; normalised images are refused: nobody wants to train on them."""
     if isinstance(data, Dataset):
         return data
-    sets = []
-    for images, labels in data:
-        pixels = _as_pixels(torch.as_tensor(images))
-        sets.append(ImageSet(pixels.permute(0, 2, 3, 1).contiguous(), torch.as_tensor(labels).long()))
-    count = int(max(part.labels.max() for part in sets)) + 1
+    try:
+        (x, y), (x_test, y_test) = data
+    except (TypeError, ValueError):
+        raise UserError(
+            f"data is {type(data).__name__}; expected a name, a Dataset, or ((x, y), (x_test, y_test))"
+        ) from None
+    sets = [_as_images(x, y), _as_images(x_test, y_test)]
+    count = max(check_labels(part.labels) for part in sets) + 1
     return Dataset(f"{GIVEN}tensors", sets[0], sets[1], None, tuple(str(k) for k in range(count)))
+
+
+def _as_images(images: Array, labels: Array) -> ImageSet:
+    tensors = []
+    for what, values in (("images", images), ("labels", labels)):
+        try:
+            tensors.append(torch.as_tensor(values))
+        except (TypeError, ValueError, RuntimeError):
+            raise UserError(f"{what} are {type(values).__name__}; expected a tensor or an array") from None
+    pixels, classes = _as_pixels(tensors[0]), tensors[1]
+    if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
+        raise UserError(f"labels are {classes.dtype}; expected whole numbers")
+    return ImageSet(pixels.permute(0, 2, 3, 1).contiguous(), classes.long())
 
 
 def _as_pixels(images: Tensor) -> Tensor:
     """Images as uint8; floats only if that loses nothing."""
-    if images.dim() == 4 and images.dtype == torch.uint8:
+    if images.dim() == 4 and images.dtype == torch.uint8 and len(images):
         return images
     came = f"images are {images.dtype} {tuple(images.shape)}"
     if images.dim() == 4 and images.is_floating_point() and images.numel():

@@ -13,6 +13,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from sora.errors import UserError, short
+
 Event = Literal["ok", "alarm", "recovered"]
 
 
@@ -43,6 +45,12 @@ class Guard:
     alarmed_for: int = -1  # updates since the alarm, -1 when there is none
     was_healthy: bool = False  # whether there ever was a moment to go back to
 
+    def __post_init__(self) -> None:
+        for name in ("start", "early_start", "clear", "decay", "silent", "early", "min_batches"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+                raise UserError(f"guard: {name} is {short(value)}; expected a number")
+
     @property
     def alarmed(self) -> bool:
         """Whether there is an alarm now."""
@@ -61,6 +69,10 @@ class Guard:
 
     def update(self, pert_align: float) -> Event:
         """Take the PertAlign of one update; NaN, which carries no information, is ignored."""
+        try:
+            pert_align = float(pert_align)
+        except (TypeError, ValueError, RuntimeError):  # the last from a tensor of several values
+            raise UserError(f"pert_align is {short(pert_align)}; expected a number") from None
         if not math.isfinite(pert_align):
             return "ok"
         first = math.isnan(self.average)

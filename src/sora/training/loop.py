@@ -9,9 +9,9 @@ from contextlib import ExitStack
 import torch
 from torch import nn
 
-from sora._devices import pick_device
+from sora._devices import pick_device, set_threads
 from sora.data import Dataset
-from sora.errors import RunError
+from sora.errors import RunError, UserError
 from sora.settings import Resolved, Settings
 from sora.training import distributed
 from sora.training._allocator import keep_freed_memory
@@ -47,8 +47,7 @@ def train(
     """
     resolved = settings if isinstance(settings, Resolved) else Resolved(settings, {})
     device = pick_device(resolved.settings.device)
-    if resolved.settings.threads:
-        torch.set_num_threads(resolved.settings.threads)
+    set_threads(resolved.settings.threads)
     torch.backends.cudnn.deterministic = True
     keep_freed_memory()
     with ExitStack() as stack:
@@ -100,6 +99,11 @@ def log(run: Run) -> None:
     state = run.state
     state.pending += run.journal.collect()
     rows, state.pending = state.pending, []
+    if any(numbers.pop("outside_box", 0.0) for numbers in rows):
+        raise UserError(
+            f"a batch of the {len(rows)} steps up to step {state.step} has inputs outside {run.threat.box} or"
+            " not finite; pass un-normalised images (normalise inside the model)"
+        )
     for step, numbers in enumerate(rows, start=state.step - len(rows) + 1):
         if not math.isfinite(numbers["loss"]) and run.settings.on_nonfinite == "stop":
             stop_nonfinite(run, step, numbers)

@@ -30,6 +30,8 @@ def prepare_model(
     torch.manual_seed(mix(settings.seed, INIT))
     description = describe_network(settings, dataset)
     network = build_network(description) if given is None else given
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise UserError(f"the model {settings.model} has no parameters to train")
     if settings.init:
         load_weights(network, settings.init)
     if settings.sync_bn and world() > 1:

@@ -1,0 +1,61 @@
+"""Standard streams that may be closed or full: what a program prints must not end what it computes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import Any, TextIO, cast
+
+
+class Tolerant:
+    """A text stream that drops what it cannot write, e.g. because the reader of a pipe has ended."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write, or drop the text."""
+        with contextlib.suppress(OSError, ValueError):  # ValueError: the stream is closed
+            if self._stream is not None:
+                self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, or drop what is left."""
+        with contextlib.suppress(OSError, ValueError):
+            if self._stream is not None:
+                self._stream.flush()
+
+    def isatty(self) -> bool:
+        """Whether it is a terminal; not if it is closed."""
+        try:
+            return self._stream is not None and self._stream.isatty()
+        except ValueError:
+            return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def tolerant(stream: TextIO | None) -> TextIO:
+    """The stream, or one in its place that never raises on writing."""
+    return stream if isinstance(stream, Tolerant) else cast(TextIO, Tolerant(stream))
+
+
+def occupy_standard_descriptors() -> None:
+    """Open /dev/null in place of closed standard streams.
+
+    Otherwise the next file that is opened gets their number, and whatever a library prints goes into it.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+
+
+def discard_stdout() -> None:
+    """Drop all further output, so that the interpreter does not fail once more when it flushes at its end."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
