@@ -130,11 +130,11 @@ class TestSnapshots:
         for step, path in folder.snapshots().items():
             assert torch.equal(load_file(path)["network.stem.weight"], weights[step])
 
-    @pytest.mark.parametrize("killed_at", [63, 66])  # between two log steps
+    @pytest.mark.parametrize("killed_at", [70, 75])  # before the alarm of step 70 is logged, and after
     def test_those_around_an_alarm_survive_a_kill(
         self, settings: BuildSettings, script: Any, killed_at: int
     ) -> None:
-        script(collapse_from(60))
+        script(collapse_from(66))
         options = self.LONG | {"checkpoint_every": 3}
         whole, broken = (settings("scripted", out=name, **options) for name in ("whole", "broken"))
         scripted_run(whole)
@@ -142,7 +142,7 @@ class TestSnapshots:
             scripted_run(broken, kill_at(killed_at))
         scripted_run(broken)
         one, other = (RunFolder(config.folder()).snapshots() for config in (whole, broken))
-        assert {60, 64, 68} <= set(one)
+        assert {68, 72, 76} <= set(one)
         assert {s: p.read_bytes() for s, p in one.items()} == {s: p.read_bytes() for s, p in other.items()}
 
     def test_a_kill_after_a_return_adds_none(self, settings: BuildSettings, script: Any) -> None:
