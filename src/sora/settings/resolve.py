@@ -10,12 +10,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
 from sora import methods
+from sora._typed import coerce
 from sora.errors import UserError, unknown
 from sora.settings import recipes
 from sora.settings.fields import MAY_CHANGE, Settings, run_path
@@ -98,14 +100,18 @@ class Request:
         base = parse_config(stored, "config.yaml").values if stored is not None else {}
         if "out" not in self.given:
             check_out(self._file.values.get("out"), self._name)
-        return {**base, **self._file.values, **self.given}
+        wanted = {**base, **self._file.values, **self.given}
+        for name in ("dataset", "method", "model"):  # used before the settings and their types are complete
+            if name in wanted:
+                wanted[name] = coerce(name, wanted[name], str)
+        return wanted
 
     @property
     def _name(self) -> str:
         """The config file in messages and origins."""
         return self.config if isinstance(self.config, str) else "config file"
 
-    @property
+    @cached_property
     def _file(self) -> ConfigFile:
         if isinstance(self.config, ConfigFile):
             return self.config
