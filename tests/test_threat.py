@@ -16,7 +16,7 @@ shapes = st.one_of(
     st.tuples(st.integers(1, 4), st.integers(1, 12)),
     st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 5), st.integers(1, 5)),
 )
-radii = st.floats(0.001, 4.0)
+radii = st.floats(0.001, 1.0)
 
 
 @st.composite

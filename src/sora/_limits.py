@@ -38,7 +38,9 @@ STORED_PIXELS = Limit("SORA_MAX_STORED_PIXELS", 1 << 22, "pixels")
 """Of an image as it is trained on."""
 UNPACKED = Limit("SORA_MAX_UNPACKED", 1 << 29, "bytes")
 """Of an archive when unpacked, and of a single file that is read as a whole."""
+SETTINGS = Limit("SORA_MAX_SETTINGS", 1 << 16, "bytes")
+"""Of a file of settings; its parser takes a second for ten times that."""
 TEXT = Limit("SORA_MAX_TEXT", 1 << 20, "bytes")
-"""Of a file of settings."""
+"""Of class names and the like."""
 CLASSES = Limit("SORA_MAX_CLASSES", 100_000, "classes")
 """Of a data set."""

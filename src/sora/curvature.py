@@ -20,8 +20,8 @@ from sora.errors import UserError
 def _check_pair(g: object, g_adv: object) -> None:
     """Raise if these are not two batches of gradients; shapes are known without waiting for the device."""
     for gradient in (g, g_adv):
-        if not isinstance(gradient, Tensor) or gradient.dim() < 2 or not gradient.is_floating_point():
-            raise UserError(f"a gradient is {describe(gradient)}; expected a float tensor (B, ...)")
+        if not isinstance(gradient, Tensor) or gradient.dim() < 2:
+            raise UserError(f"a gradient is {describe(gradient)}; expected a tensor (B, ...)")
     if g.shape != g_adv.shape:  # type: ignore[attr-defined]
         raise UserError(f"gradients are {describe(g)} and {describe(g_adv)}; expected one shape")
 

@@ -37,7 +37,7 @@ def parse_eps(value: float | str) -> float:
 def parse_box(value: object) -> Box:
     """The lowest and the highest value of a coordinate, from a pair of numbers."""
     try:
-        low, high = (float(end) for end in value)  # type: ignore[attr-defined]
+        low, high = map(float, () if isinstance(value, str) else value)  # type: ignore[call-overload]
     except (TypeError, ValueError):
         low = high = math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low < high):

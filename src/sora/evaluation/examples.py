@@ -38,9 +38,10 @@ class _Images:
 
 class _Pair:
     def __init__(self, inputs: Tensor, labels: Tensor) -> None:
-        if inputs.dim() == 0 or labels.dim() != 1:
+        if inputs.dim() == 0 or labels.dim() != 1 or inputs.is_meta or labels.is_meta:
             raise UserError(
-                f"inputs {tuple(inputs.shape)} and labels {tuple(labels.shape)}; expected (N, ...) and (N,)"
+                f"inputs {tuple(inputs.shape)} and labels {tuple(labels.shape)} on {inputs.device};"
+                " expected (N, ...) and (N,) with values"
             )
         if len(inputs) != len(labels):
             raise UserError(f"{len(inputs)} inputs come with {len(labels)} labels; expected one label each")
@@ -71,7 +72,10 @@ def as_examples(data: Data) -> Examples:
             ) from None
         if not batches:
             raise UserError("there is nothing to evaluate: the data has no batch")
-        examples = _Pair(torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches]))
+        try:
+            examples = _Pair(torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches]))
+        except RuntimeError as error:
+            raise UserError(f"the batches do not fit together: {error}") from None
     if len(examples.labels) == 0:
         raise UserError("there is nothing to evaluate: the data has no example")
     return examples

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from sora._files import make_folder, plain, remove_leftovers, write_json, write_tensors, write_text
-from sora._limits import TEXT
+from sora._limits import SETTINGS
 from sora._reading import parse_json, read_text
 from sora.errors import RunError, UserError
 from sora.runs.checkpoints import Checkpoints
@@ -89,7 +89,7 @@ class RunFolder:
     def read_config(self) -> dict[str, Any]:
         """The settings as stored, grouped (format 2) or flat (format 1)."""
         try:
-            table = parse_yaml(read_text(self._config, TEXT))
+            table = parse_yaml(read_text(self._config, SETTINGS))
         except FileNotFoundError:
             raise UserError(f"there is no run in {self.path}: it has no {self._config.name}") from None
         except UserError:

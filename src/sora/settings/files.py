@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from sora import methods as known_methods
-from sora._limits import TEXT
+from sora._limits import SETTINGS
 from sora._reading import read_text
 from sora.errors import UserError, short, unknown
 from sora.settings.fields import GROUPS, Settings, field_names
@@ -35,7 +35,7 @@ class ConfigFile:
 def read_config_file(path: str) -> ConfigFile:
     """A user's YAML file; `recipe: NAME` in it replaces the data set's own recipe."""
     try:
-        content = parse_yaml(read_text(Path(path), TEXT))
+        content = parse_yaml(read_text(Path(path), SETTINGS))
     except FileNotFoundError:
         raise UserError(f"config file {path!r} does not exist") from None
     except OSError as error:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from sora import data, methods
+from sora._typed import coerce
 from sora.errors import UserError, unknown
 from sora.settings import recipes
 from sora.settings.fields import MAY_CHANGE, Settings, run_path
@@ -109,7 +110,11 @@ class Request:
         base = parse_config(stored, STORED).values if stored is not None else {}
         if "out" not in self.given:
             check_out(self._file.values.get("out"), self._name)
-        return {**base, **self._file.values, **self.given}
+        wanted = {**base, **self._file.values, **self.given}
+        for name in ("dataset", "method", "model"):  # used before the settings and their types are complete
+            if name in wanted:
+                wanted[name] = coerce(name, wanted[name], str)
+        return wanted
 
     @property
     def _name(self) -> str:
