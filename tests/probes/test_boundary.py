@@ -11,7 +11,7 @@ from .toys import images, measure, smooth
 
 def test_classes_and_points() -> None:
     model, (x, y) = smooth(), images(30)
-    result = measure("boundary", model, (x, y), panels=2, points=9)
+    result = measure("boundary", model, (x, y), panels=2, spare=0, points=9)
     assert len(result["images"]) == 2
     for image in result["images"]:
         k, centre = image["image"], image["classes"][4][4]

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import torch
 from matplotlib.axes import Axes
@@ -26,10 +25,10 @@ def draw_samples(dataset: Dataset, out: Path) -> None:
     samples, bars = figure.subplots(1, 2, width_ratios=(1.4, 1))
     counts = dataset.train.labels.bincount(minlength=dataset.num_classes)
     if dataset.num_classes <= _NAMED:
-        # With this many samples the mosaic is hardly stretched to the height of the bars.
+        # With this many samples the mosaic is about as high as the bars.
         across = max(3, round(1.2 * dataset.num_classes))
         rows = [dataset.train.gather(_first(dataset.train, c, across)) for c in range(dataset.num_classes)]
-        _mosaic(samples, rows, dataset.classes, aspect="auto")
+        _mosaic(samples, rows, dataset.classes)
         names = bars.barh(range(len(counts)), counts.tolist(), color=_BLUE)
         bars.bar_label(names, fmt="{:,.0f}", padding=3)
         bars.set(ylim=(len(counts) - 0.5, -0.5), yticks=[], xlabel="training images", xmargin=0.15)
@@ -72,9 +71,7 @@ def _first(images: ImageSet, label: int, count: int) -> Tensor:
     return (images.labels == label).nonzero()[:count, 0]
 
 
-def _mosaic(
-    axes: Axes, rows: Sequence[Tensor], names: Sequence[str] = (), aspect: Literal["auto", "equal"] = "equal"
-) -> None:
+def _mosaic(axes: Axes, rows: Sequence[Tensor], names: Sequence[str] = ()) -> None:
     """Draw rows of uint8 (n, C, H, W) as one image with thin white lines, a name before each row."""
     channels, height, width = rows[0].shape[1:]
     gap = max(1, height // 16)
@@ -84,7 +81,7 @@ def _mosaic(
         for c, image in enumerate(row):
             top, left = r * (height + gap), c * (width + gap)
             canvas[top : top + height, left : left + width] = image.permute(1, 2, 0)
-    axes.imshow(canvas.expand(-1, -1, 3).numpy(), interpolation="nearest", aspect=aspect)
+    axes.imshow(canvas.expand(-1, -1, 3).numpy(), interpolation="nearest")
     shortened = [name if len(name) <= 24 else f"{name[:22]}..." for name in names]
     axes.set_yticks([r * (height + gap) + height / 2 for r in range(len(names))], shortened)
     axes.set_xticks([])

@@ -38,11 +38,13 @@ class Boundary(Probe[ProbedModel]):
 
     Attributes:
         panels: Number of images shown.
+        spare: Further images that are measured, so that runs with other mistakes can show the same ones.
         span: The grid goes from -span to span along both directions.
         points: Grid points per direction.
     """
 
     panels: int = 4
+    spare: int = 4
     span: float = 2.0
     points: int = 61
 
@@ -61,7 +63,7 @@ class Boundary(Probe[ProbedModel]):
             if not len(correct):
                 raise UserError("the model classifies none of these images correctly; use more, with --limit")
             reached = attack_points(model, x, y, threat, seed)
-            shown, images = correct[: self.panels].tolist(), []
+            shown, images = correct[: self.panels + self.spare].tolist(), []
             with progress_bar("boundary", len(shown), subject.progress) as advance:
                 for k in shown:
                     points = {name: batch[k : k + 1] for name, batch in reached.items()}
@@ -72,33 +74,56 @@ class Boundary(Probe[ProbedModel]):
 
     def picture(self, results: Mapping[str, Result], file: Path) -> None:
         """One row of panels per run, one panel per image."""
+        from matplotlib.patches import Patch
+
         from sora._drawing import plt, save
 
-        rows, columns = len(results), max(len(result["images"]) for result in results.values())
+        chosen = _same_images(results, self.panels)
+        rows, columns = len(results), max(map(len, chosen.values()))
         figure, grid = plt.subplots(rows, columns, figsize=(3.6 * columns, 3.7 * rows), squeeze=False)
         figure.set_layout_engine("constrained")
         for row, (name, result) in zip(grid, results.items(), strict=True):
-            for panel in row[len(result["images"]) :]:
+            for panel in row[len(chosen[name]) :]:
                 panel.axis("off")
-            for panel, image in zip(row, result["images"], strict=False):
+            for panel, image in zip(row, chosen[name], strict=False):
                 _draw(panel, result["axis"], image)
                 panel.set_title(f"{name}: image {image['image']}, class {image['label']}", fontsize=9)
         handles, labels = grid[0][0].get_legend_handles_labels()
+        seen = {c for images in chosen.values() for image in images for r in image["classes"] for c in r}
+        handles += [Patch(color=plt.get_cmap("tab20")(c % 20), alpha=0.55) for c in sorted(seen)]
+        labels += [f"class {c}" for c in sorted(seen)]
         text = "white: the attack changed the prediction, black: it did not"
         figure.legend(
-            handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, title=text
+            handles,
+            labels,
+            loc="outside lower center",
+            ncols=min(len(labels), 3 * columns),
+            frameon=False,
+            title=text,
         )
         save(figure, file)
 
     def sentence(self, result: Result) -> str:
         """How many of the shown images each attack fools."""
-        images = result["images"]
+        images = result["images"][: self.panels]
         fooled = {
             name: sum(image["points"][name]["class"] != image["label"] for image in images)
             for name in images[0]["points"]
         }
         counts = ", ".join(f"{name} {count}" for name, count in fooled.items())
         return f"of {len(images)} correctly classified images, fooled by {counts}"
+
+
+def _same_images(results: Mapping[str, Result], count: int) -> dict[str, list[Result]]:
+    """For each run the same `count` images; its own where the runs have none in common."""
+    measured = [{image["image"] for image in result["images"]} for result in results.values()]
+    common = set.intersection(*measured)
+    return {
+        name: sorted(result["images"], key=lambda image: (image["image"] not in common, image["image"]))[
+            :count
+        ]
+        for name, result in results.items()
+    }
 
 
 def attack_points(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from sora._passes import cross_entropy, frozen
 from sora.evaluation.progress import progress_bar
 from sora.probes._base import Probe, ProbedModel, Result
 from sora.probes._registry import register
-from sora.threat import Threat, flat_norm
+from sora.threat import Threat, eps_text, flat_norm
 
 METRICS = ("pertalign", "gradalign", "linearity", "altpertalign")
 HALVINGS = 12  # steps from eps down to eps / 4096
@@ -58,24 +59,39 @@ class Curvature(Probe[ProbedModel]):
         }
 
     def picture(self, results: Mapping[str, Result], file: Path) -> None:
-        """The ratios over the length of the step, one panel per run."""
+        """The ratios over the length of the step, one panel per run, all on the same axes."""
         from sora._drawing import BLUE, GREY, RED, panels, save
 
         lines = (("misalignment", RED, "1 - PertAlign"), ("bend", BLUE, "1 - linearity"))
-        figure, axes = panels(len(results), width=5.6)
+        figure, axes = panels(len(results), width=6.4, height=4.8)
+        figure.set_layout_engine("constrained")
         for panel, (name, result) in zip(axes, results.items(), strict=True):
             eps = result["threat"]["eps"]
             steps = [row["step"] / eps for row in result["lemma"]]
             for key, colour, label in lines:
                 low, middle, high = zip(*(_with_nan(row[key]) for row in result["lemma"]), strict=True)
                 panel.plot(steps, middle, color=colour, marker="o", markersize=3, label=f"{label}: median")
-                panel.fill_between(steps, low, high, color=colour, alpha=0.15)
-            panel.axhline(1, color=GREY, linewidth=0.8)
+                panel.fill_between(steps, low, high, color=colour, alpha=0.15, label=f"{label}: middle half")
+            panel.axhline(1, color=GREY, linewidth=0.8, label="1: second order explains all")
             panel.set_yscale("symlog", linthresh=2)
             text = ", ".join(f"{key} {value:.2f}" for key, value in result["numbers"].items())
-            panel.set(xscale="log", xlabel="step in multiples of eps", ylabel="measured / second order")
-            panel.set_title(f"{name}\n{text}", fontsize=8)
-            panel.legend(frameon=False, fontsize=8)
+            panel.set(xscale="log", xlabel=f"step in multiples of eps = {eps_text(eps)}")
+            panel.set_ylabel("measured / predicted from the Hessian")
+            panel.yaxis.set_major_formatter("{x:g}")
+            panel.set_title(f"{name} ({result['n']} images)\n{text}", fontsize=10)
+        ends = [
+            value
+            for result in results.values()
+            for row in result["lemma"]
+            for key, _, _ in lines
+            for value in _with_nan(row[key])
+            if math.isfinite(value)
+        ]
+        for panel in axes:
+            panel.set_ylim(min([-2.0, *(1.5 * end for end in ends)]), 2 * max([2.0, *ends]))
+        handles, labels = axes[0].get_legend_handles_labels()
+        columns = 3 if len(results) > 1 else 2
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
         save(figure, file)
 
     def sentence(self, result: Result) -> str:

@@ -72,7 +72,7 @@ class Fallen(Probe[ProbedModel]):
         columns = max(1, *(len(_kept(result)) for result in results.values()))
         rows = 3 * len(results)
         figure, grid = plt.subplots(
-            rows, columns, figsize=(1.5 * columns + 1.2, 1.65 * rows + 0.5), squeeze=False
+            rows, columns, figsize=(max(5.0, 1.5 * columns + 1.2), 1.65 * rows + 0.5), squeeze=False
         )
         figure.set_layout_engine("constrained")
         for panel in grid.flat:
@@ -96,9 +96,8 @@ class Fallen(Probe[ProbedModel]):
         """How many of the correctly classified images fall."""
         count, correct = len(result["fallen"]), result["correct"]
         share = f" ({100 * count / correct:.1f} %)" if correct else ""
-        return (
-            f"{count} of {correct} correctly classified images fall under PGD-10{share} (n = {result['n']})"
-        )
+        n = result["n"]
+        return f"{count} of {correct} correctly classified images fall under PGD-10{share} (n = {n})"
 
 
 def _kept(result: Result) -> list[Result]:

@@ -58,28 +58,33 @@ class Landscape(Probe[ProbedModel]):
         }
 
     def picture(self, results: Mapping[str, Result], file: Path) -> None:
-        """Per run a surface with its contours below, on one scale for all runs."""
+        """Per run a surface with its contours below; each run has its own scale, in round numbers."""
         import numpy as np
+        from matplotlib.ticker import MaxNLocator
 
         from sora._drawing import plt, save
 
         figure = plt.figure(figsize=(5.0 * len(results), 8.4))
-        highest = max(np.max(surface["loss"]) for surface in results.values())
-        levels = np.linspace(0, highest, 21)
         for column, (name, surface) in enumerate(results.items(), start=1):
             a, b = np.meshgrid(surface["axis"], surface["axis"])
             loss = np.array(surface["loss"])
+            ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(0, loss.max())
+            highest, levels = ticks[-1], MaxNLocator(20).tick_values(0, ticks[-1])
+            span = round(surface["axis"][-1])
             top: Any = figure.add_subplot(2, len(results), column, projection="3d")
             top.plot_surface(a, b, loss, cmap="viridis", vmin=0, vmax=highest, rcount=60, ccount=60)
             top.set(xlabel="FGSM direction", ylabel="random direction", zlabel="loss", zlim=(0, highest))
-            top.set_title(f"{name}: loss (mean of {surface['n']} images)")
+            top.set(xticks=range(-span, span + 1), yticks=range(-span, span + 1), zticks=ticks)
+            values = f"{loss.min():.2g} to {loss.max():.2g}"
+            top.set_title(f"{name}: loss from {values}\n(mean of {surface['n']} images)")
             flat = figure.add_subplot(2, len(results), len(results) + column)
             filled = flat.contourf(a, b, loss, levels=levels, cmap="viridis")
             flat.plot([0, 1], [0, 0], color="white", linewidth=1.2, marker="o", markersize=4)
             flat.annotate("x", (0, 0.08), color="white", ha="center")
             flat.annotate("FGSM", (1, 0.08), color="white", ha="center")
             flat.set(xlabel="FGSM direction", ylabel="random direction", title=f"bump {surface['bump']:.2f}")
-            figure.colorbar(filled, ax=flat, label="loss")
+            flat.set(xticks=range(-span, span + 1), yticks=range(-span, span + 1))
+            figure.colorbar(filled, ax=flat, label="loss (own scale)", ticks=ticks)
         save(figure, file)
 
     def sentence(self, result: Result) -> str:

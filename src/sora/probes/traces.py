@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sora import metrics
 from sora.metrics import Scale
@@ -40,11 +40,12 @@ class Line(NamedTuple):
 # Series that every run logs, drawn before and after the metrics chosen by --monitor.
 FIRST = {"pert_align": Line("black", width=2.2)}
 LAST = {
+    "aae_share": Line("#e377c2", "--"),
     "loss": Line("#888888", ":", "scaled"),
     "step_size": Line("#b15928", ":", "scaled"),
     **{f"{where} clean": Line("#888888") for where in ("held-out", "training")},
     **{f"{where} fgsm": Line("#e08214") for where in ("held-out", "training")},
-    **{f"{where} pgd10": Line("#2d004b") for where in ("held-out", "training")},
+    **{f"{where} pgd10": Line("#2d004b", "--") for where in ("held-out", "training")},
 }
 
 
@@ -98,15 +99,22 @@ class Traces(Probe[RunFolder]):
         for name, result in results.items():
             views.append((name, result, None))
             alarms = _alarms(result)
-            if alarms:
+            if alarms and _steps(result) > 4 * ZOOM:  # otherwise the whole run is hardly longer
                 views.append((f"{name}, around the alarm at step {alarms[0]}", result, alarms[0]))
-        figure, axes = panels(len(views), width=7.0, height=4.6)
+        figure, axes = panels(len(views), width=8.0, height=5.2, columns=2)
+        legend: dict[str, Any] = {}
         for panel, (title, result, centre) in zip(axes, views, strict=True):
             _draw(panel, result, centre)
-            panel.set(title=title, xlabel="step", ylim=(-0.15, 1.05))
-        handles, labels = axes[0].get_legend_handles_labels()
+            panel.set_title(title, fontsize=13)
+            panel.set_xlabel("step", fontsize=12)
+            panel.set_ylabel("value; (scaled): to [0, 1] over the run", fontsize=12)
+            panel.tick_params(labelsize=11)
+            panel.set_ylim(-0.15, 1.05)
+            legend |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
         figure.set_layout_engine("constrained")
-        figure.legend(handles, labels, loc="outside lower center", ncols=7, frameon=False, fontsize=8)
+        figure.legend(
+            legend.values(), legend, loc="outside lower center", ncols=5, frameon=False, fontsize=12
+        )
         save(figure, file)
 
     def sentence(self, result: Result) -> str:
@@ -145,6 +153,11 @@ def falling_windows(values: Sequence[float], width: int = WINDOW, fall: float = 
     return starts
 
 
+def _steps(result: Result) -> int:
+    """The last step that was logged."""
+    return max((series["steps"][-1] for series in result["series"].values()), default=0)
+
+
 def _alarms(result: Result) -> list[int]:
     return [event["step"] for event in result["events"] if event["event"] == "alarm"]
 
@@ -166,4 +179,4 @@ def _draw(panel: Axes, result: Result, centre: int | None) -> None:
     for event in result["events"]:
         if event["event"] in ("alarm", "recovered") and low <= event["step"] <= high:
             colour = "#c1272d" if event["event"] == "alarm" else "#3c8d40"
-            panel.axvline(event["step"], color=colour, linestyle=":", linewidth=1.4)
+            panel.axvline(event["step"], color=colour, linestyle=":", linewidth=1.8, label=event["event"])

@@ -88,7 +88,9 @@ def _draw_pert_align(panel: Axes, results: Mapping[str, Result]) -> None:
     for number, (name, result) in enumerate(results.items()):
         colour, aligned = COLOURS[number % len(COLOURS)], result["pert_align"]
         if aligned["steps"]:
-            panel.plot(aligned["steps"], aligned["values"], color=colour, label=name, linewidth=1.8)
+            panel.plot(
+                aligned["steps"], aligned["values"], color=colour, label=f"trained with {name}", linewidth=1.8
+            )
         for step in result["alarms"]:
             panel.axvline(step, color=colour, linestyle=":", linewidth=1.2)
             panel.annotate(
@@ -101,12 +103,16 @@ def _draw_pert_align(panel: Axes, results: Mapping[str, Result]) -> None:
 
 
 def _draw_accuracy(panel: Axes, name: str, result: Result) -> None:
-    from matplotlib.ticker import PercentFormatter
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     for attack, series in result["accuracy"].items():
-        panel.plot(series["epochs"], series["values"], color=ATTACKS[attack], label=attack, linewidth=1.8)
-    title = f"{name}: accuracy on {WATCHED[result['split']]} (n = {result['n']})"
-    panel.set(title=title, xlabel="epoch", ylim=(0, 1.02))
+        panel.plot(
+            series["epochs"], series["values"], color=ATTACKS[attack], linewidth=1.8, linestyle="--",
+            marker="o", markersize=3, label=f"attacked by {attack}" if attack != "clean" else "clean",
+        )  # fmt: skip
+    panel.set(title=f"trained with {name}", xlabel="epoch", ylim=(0, 1.02))
+    panel.set_ylabel(f"accuracy on {WATCHED[result['split']]} (n = {result['n']})")
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     panel.yaxis.set_major_formatter(PercentFormatter(1.0))
     if result["accuracy"]:
         panel.legend(loc="best", frameon=False)

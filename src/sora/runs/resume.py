@@ -77,6 +77,8 @@ def check_extendable(settings: Settings, longer: int) -> None:
         reason = "milestones are fractions of their number"
     elif any(settings.set.get(name) for name in USE_EPOCHS):
         reason = f"{settings.method} depends on their number"
+    elif settings.guard in ("stop", "rollback"):
+        reason = f"guard {settings.guard} keeps states of the shorter run"
     if reason:
         raise UserError(
             f"epochs {settings.epochs - longer} -> {settings.epochs}: {reason}; start a new run, with --init"

@@ -1,0 +1,113 @@
+"""What a reader sees: complete legends, labelled axes, round ticks, the same images side by side."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sora import _drawing, data, probes
+from sora.data import gallery
+from sora.probes import ProbedModel
+from sora.runs import RunFolder
+
+from .toys import THREAT, images, logged_run, smooth
+
+NOWHERE = Path("picture.png")
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that probes would have written."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(_drawing, "save", lambda figure, file, dpi=110: drawn.append(figure))
+    return drawn
+
+
+def legend_of(figure: Any) -> list[str]:
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def test_traces_have_labels_and_one_legend_for_everything(figures: list[Any], tmp_path: Path) -> None:
+    probe = probes.create("traces")
+    first = probe.measure(logged_run(tmp_path / "a"))
+    more = {"elle": {"steps": [1, 2], "values": [0.1, 0.2], "scaled": [0.0, 1.0]}}
+    probe.picture({"a": first, "b": {**first, "series": first["series"] | more}}, NOWHERE)
+    (figure,) = figures
+    for panel in figure.axes:
+        assert panel.get_xlabel() == "step"
+        assert "scaled" in panel.get_ylabel()
+        assert panel.yaxis.label.get_fontsize() >= 11
+        assert set(panel.get_legend_handles_labels()[1]) <= set(legend_of(figure))
+    assert {"pert_align", "alarm", "elle (log, scaled)"} <= set(legend_of(figure))
+
+
+def test_a_zoom_is_drawn_only_into_a_run_much_longer_than_it(figures: list[Any], tmp_path: Path) -> None:
+    probe = probes.create("traces")
+    short = probe.measure(logged_run(tmp_path / "a"))
+    long = {**short, "series": {"pert_align": {k: list(range(1000)) for k in ("steps", "values", "scaled")}}}
+    probe.picture({"short": short, "long": long}, NOWHERE)
+    titles = [panel.get_title() for panel in figures[0].axes if panel.get_title()]
+    assert titles == ["short", "long", "long, around the alarm at step 22"]
+
+
+def test_boundary_shows_the_same_images_of_both_runs_and_a_key(figures: list[Any]) -> None:
+    x, y = images(30)
+    probe = probes.create("boundary", panels=2, points=5)
+    results = {
+        name: probe.measure(ProbedModel(smooth(seed), (x, y), THREAT)) for name, seed in (("a", 0), ("b", 3))
+    }
+    first = [[image["image"] for image in result["images"]] for result in results.values()]
+    assert first[0][:2] != first[1][:2]  # the networks make other mistakes
+    probe.picture(results, NOWHERE)
+    titles = [panel.get_title() for panel in figures[0].axes]
+    rows = [[title.partition(": ")[2] for title in titles if title.startswith(name)] for name in ("a:", "b:")]
+    assert rows[0] == rows[1]
+    assert {"class 0", "class 1", "PGD-10"} <= set(legend_of(figures[0]))
+
+
+def test_landscapes_have_round_ticks_and_say_that_scales_differ(figures: list[Any]) -> None:
+    probe = probes.create("landscape", points=5)
+    result = probe.measure(ProbedModel(smooth(), images(), THREAT))
+    larger = {**result, "loss": [[7.3 * value for value in row] for row in result["loss"]]}
+    probe.picture({"a": result, "b": larger}, NOWHERE)
+    bars = [panel for panel in figures[0].axes if "own scale" in panel.get_ylabel()]
+    assert len(bars) == 2
+    for bar in bars:
+        step = bar.get_yticks()[1] - bar.get_yticks()[0]
+        assert round(step / 10 ** math.floor(math.log10(step) + 1e-9), 6) in (1, 2, 5)
+
+
+def test_curvature_panels_share_axes_and_explain_their_lines(figures: list[Any]) -> None:
+    probe = probes.create("curvature")
+    results = {
+        name: probe.measure(ProbedModel(smooth(seed), images(), THREAT))
+        for name, seed in (("a", 0), ("b", 3))
+    }
+    probe.picture(results, NOWHERE)
+    assert len({panel.get_ylim() for panel in figures[0].axes}) == 1
+    assert {"1 - PertAlign: median", "1 - PertAlign: middle half"} <= set(legend_of(figures[0]))
+
+
+def test_training_tells_methods_from_attacks_and_counts_whole_epochs(
+    figures: list[Any], tmp_path: Path
+) -> None:
+    run: RunFolder = logged_run(tmp_path / "a")
+    probe = probes.create("training")
+    probe.picture({"fgsm": probe.measure(run)}, NOWHERE)
+    aligned, accuracy = figures[0].axes[:2]
+    assert aligned.get_legend_handles_labels()[1] == ["trained with fgsm"]
+    assert accuracy.get_title() == "trained with fgsm"
+    assert any(label.startswith("attacked by ") for label in accuracy.get_legend_handles_labels()[1])
+    assert all(float(tick).is_integer() for tick in accuracy.get_xticks())
+
+
+def test_samples_are_not_stretched(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(gallery, "_save", lambda figure, out: drawn.append(figure))
+    torch.manual_seed(0)
+    gallery.draw_samples(data.load("digits"), NOWHERE)
+    assert drawn[0].axes[0].get_aspect() == 1
