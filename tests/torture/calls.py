@@ -40,7 +40,8 @@ def case(bench: Bench, number: int) -> Outcome:
         name = rng.choice(list(calls()))
         [value] = drawn(calls()[name][1], rng.randrange(2**32), 3)[-1:]
         outcome.inputs += 1
-        what = f"{name.format(repr(value) if not callable(value) else getattr(value, '__name__', 'object'))}"
+        shown = value.__name__ if isinstance(value, type) else repr(value)[:80]
+        what = name.format(shown)
         place = bench.place(f"calls-{number}")
         ended = bench.child(lambda n=name, v=value: _try(n, v), place, memory=MEMORY).end(LIMIT)
         if check_end(outcome, ended, what, (REFUSED, ACCEPTED, RAW)):

@@ -35,7 +35,7 @@ def case(bench: Bench, outcome: Outcome, rng: random.Random, *, launcher: bool) 
         sent.append(f"{number.name} to {' and '.join(map(str, victims))} after {moment:.2f} s")
         story = f"{what} ({'; '.join(sent)})"
         if launcher:
-            if not _under_torchrun(bench, outcome, command, place, moment + 6, victims[0], story):
+            if not _under_torchrun(bench, outcome, command, place, moment / 2, victims[0], story):
                 return
             break
         children = start(bench, command, place, attempt)
@@ -126,8 +126,10 @@ def _under_torchrun(
         "sora",
     ]
     child = bench.child(python([*flags, *command]), place, env={"OMP_NUM_THREADS": "1"})
+    while not child.wait(0.05) and not (place / "out" / "config.yaml").exists():
+        pass  # the ranks are still starting
     child.wait(moment)
-    with contextlib.suppress(OSError, IndexError):
+    with contextlib.suppress(OSError, IndexError):  # they may have ended by now
         found = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
         os.kill(int(found[victim]), signal.SIGKILL)
         outcome.add("killed")
