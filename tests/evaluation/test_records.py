@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from sora.attacks import Attack, create_all
 from sora.errors import RunError
 from sora.evaluation import evaluate
+from sora.evaluation.accuracy import code_versions
 from sora.evaluation.records import evaluate_into
 from sora.runs import RunFolder
 from sora.threat import L2, Linf, Threat
@@ -84,6 +85,9 @@ def test_only_the_missing_attacks_are_run(
         "steps": 5,
         "step_size": 0.0125,
         "restarts": 1,
+        "seed": 0,
+        "batch_size": 250,
+        "versions": code_versions(),
         "n": 30,
         "low": 0,
         "high": 0,
@@ -106,7 +110,7 @@ def test_a_complete_record_is_not_measured_again(
     assert passes == []
     assert (tmp_path / "evaluation.json").read_bytes() == text
     assert [one.record() for one in first] == [other.record() for other in again]
-    assert [path.name for path in tmp_path.iterdir()] == ["evaluation.json"]
+    assert {path.name for path in tmp_path.iterdir()} == {"evaluation.json", ".evaluation.lock"}
 
 
 def test_other_weights_data_or_seeds_are_other_records(

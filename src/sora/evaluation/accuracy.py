@@ -14,6 +14,7 @@ from sora._passes import bare, frozen
 from sora.attacks import Attack, create_all
 from sora.errors import UserError
 from sora.evaluation._checks import inspect_model
+from sora.evaluation.adversaries import AllVoid
 from sora.evaluation.examples import Data, as_examples, in_precision_of
 from sora.evaluation.fingerprints import fingerprint_of, state_name
 from sora.evaluation.progress import Meter
@@ -94,7 +95,7 @@ def evaluate(
         )
         outcomes = runner.run(chosen)
     if not outcomes:
-        raise UserError("; ".join(runner.void.values()))
+        raise AllVoid(runner.void)
     circumstances = {"seed": seed, "batch_size": batch_size}
     return Evaluation(
         threat=threat,

@@ -1,4 +1,4 @@
-"""Fingerprints of networks, weights, examples and whole evaluations: equal fingerprints mean equal results."""
+"""Fingerprints of networks, weights, examples and evaluations: equal fingerprints mean equal results."""
 
 from __future__ import annotations
 

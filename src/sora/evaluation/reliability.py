@@ -64,6 +64,6 @@ def _nonnegative(evaluation: Evaluation) -> str | None:
     if not evaluation.nonnegative:
         return None
     return (
-        "no output of the model is negative: they look like probabilities (a softmax, sigmoid or exponential),"
+        "no output of the model is negative: they look like probabilities (softmax, sigmoid, exponential),"
         " which hide gradients; evaluate the logits before them"
     )

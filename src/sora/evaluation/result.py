@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from sora.attacks import Attack
 from sora.errors import UserError
 from sora.threat import Threat
 
+T = TypeVar("T")
 Z = 1.959963984540054  # two-sided 95 % of a normal distribution
 
 
@@ -138,8 +139,9 @@ class Evaluation:
         return pairs.bincount(minlength=self.num_classes**2).view(self.num_classes, self.num_classes)
 
     def has(self, attack: Attack) -> bool:
-        """Whether this attack was run."""
-        return attack.for_classes(self.num_classes).name in self.predictions
+        """Whether this attack was run, with a valid result or without one."""
+        name = attack.for_classes(self.num_classes).name
+        return name in self.predictions or name in self.void
 
     def merged(self, other: Evaluation) -> Evaluation:
         """Both evaluations as one; they must have the same model, examples and threat."""
@@ -158,9 +160,14 @@ class Evaluation:
     def only(self, attacks: Sequence[Attack]) -> Evaluation:
         """The part of the result that belongs to these attacks, in their order."""
         names = [attack.for_classes(self.num_classes).name for attack in attacks]
-        parts = ("predictions", "settings", "void", "versions", "inputs")
-        own = {part: getattr(self, part) for part in parts}
-        return replace(self, **{part: {n: own[part][n] for n in names if n in own[part]} for part in parts})
+        return replace(
+            self,
+            predictions=_chosen(self.predictions, names),
+            settings=_chosen(self.settings, names),
+            void=_chosen(self.void, names),
+            versions=_chosen(self.versions, names),
+            inputs=_chosen(self.inputs, names),
+        )
 
     def record(self) -> dict[str, Any]:
         """The numbers in the form that the files of a run folder have."""
@@ -174,3 +181,7 @@ class Evaluation:
     def _count(self, flags: Tensor) -> dict[str, Any]:
         low, high = wilson(int(flags.sum()), self.n)
         return {"n": self.n, "low": low, "high": high}
+
+
+def _chosen(table: Mapping[str, T], names: Sequence[str]) -> dict[str, T]:
+    return {name: table[name] for name in names if name in table}

@@ -28,7 +28,7 @@ NAMES = "attacks.txt"  # which attacks the units beside it belong to
 
 
 class Attacked(NamedTuple):
-    """What came of attacking some examples: the predicted classes, and the attacked inputs if they are kept."""
+    """The outcome of an attack on some examples: predicted classes, and the attacked inputs if kept."""
 
     predictions: Tensor
     inputs: Tensor | None = None
@@ -67,7 +67,11 @@ class UnitStore:
             except (OSError, SafetensorError):
                 continue
             predictions, inputs = stored.get("predictions"), stored.get("inputs")
-            if predictions is not None and predictions.shape == (count,) and (inputs is not None) >= with_inputs:
+            if (
+                predictions is not None
+                and predictions.shape == (count,)
+                and (inputs is not None) >= with_inputs
+            ):
                 return Attacked(predictions, inputs)
         return None
 
@@ -151,7 +155,7 @@ class AttackRunner:
         if not attack.parts:
             return self._stage((attack,), everything)
         clean = self._stage((create("clean"),), everything)
-        outcome = Attacked(*(None if each is None else each.clone() for each in clean))
+        outcome = Attacked(clean.predictions.clone(), None if clean.inputs is None else clean.inputs.clone())
         for chain in chains(attack):
             remaining = (outcome.predictions == labels).nonzero()[:, 0]
             outcome.put(remaining, self._stage(chain, remaining))
