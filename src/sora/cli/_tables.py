@@ -32,7 +32,9 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
     style = VERDICT_STYLE.get(str(co["verdict"]), "")
     alarm = f"first alarm at step {co['events'][0]['step']}" if co["events"] else "no alarm"
     radius = f"{threat['norm']} eps {eps_text(threat['eps'])}"
-    console.print(f"{radius}; [{style}]{co['verdict']}[/], {alarm}; {folder}")
+    # Without FGSM or PGD-10 among the attacks there is no verdict.
+    verdict = f"[{style}]{co['verdict']}[/], " if style else ""
+    console.print(f"{radius}; {verdict}{alarm}; {folder}")
 
 
 def plain_table(title: str, columns: list[str], rows: list[list[str]]) -> None:

@@ -77,7 +77,7 @@ def evaluate(
         x, y = examples.take(torch.arange(min(batch_size, len(examples.labels))), target)
         inspection = inspect_model(model, x, y, examples.labels, threat, num_classes)
         chosen = [attack.for_classes(inspection.num_classes) for attack in chosen]
-        folder = None
+        folder, of = None, dict[str, Any]()
         if state is not None:
             of = fingerprint_of(model, given, threat, seed=seed, batch_size=batch_size, network=network)
             folder = Path(state) / state_name(of, threat)
@@ -108,6 +108,7 @@ def evaluate(
         void=runner.void,
         versions={name: code_versions() for name in outcomes},
         inputs={name: each.inputs for name, each in outcomes.items() if each.inputs is not None},
+        fingerprint=of,
     )
 
 

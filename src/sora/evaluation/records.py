@@ -101,7 +101,7 @@ def evaluate_into(
             facts = {**(about or {}), "network": _network_facts(model, network, fingerprint)}
             evaluation = new if evaluation is None else evaluation.merged(new)
             if not shard or distributed.get_rank() == 0:
-                evaluation = save(folder, evaluation, facts, fingerprint)
+                evaluation = save(folder, evaluation, facts)
                 recorded = [*evaluation.predictions, *evaluation.void]
                 remove_units(folder.evaluation_state / state_name(fingerprint, threat), recorded)
         assert evaluation is not None
@@ -132,6 +132,7 @@ def full_record(evaluation: Evaluation) -> Record:
         "void": dict(evaluation.void),
         "warnings": warnings_about(evaluation),
         "num_classes": evaluation.num_classes,
+        "fingerprint": dict(evaluation.fingerprint),
         "predictions": {name: _pack(evaluation.predictions[name]) for name in names},
     }
 
@@ -153,14 +154,13 @@ def restore(record: Record, labels: Tensor, threat: Threat) -> Evaluation:
         nonnegative=record.get("nonnegative", False),
         void=record.get("void", {}),
         versions={
-            name: attack["versions"] for name, attack in record["attacks"].items() if "versions" in attack
+            name: attack["versions"] for name, attack in record["attacks"].items() if attack.get("versions")
         },
+        fingerprint=record["fingerprint"],
     )
 
 
-def save(
-    folder: RunFolder, evaluation: Evaluation, facts: Mapping[str, Any], fingerprint: Fingerprint
-) -> Evaluation:
+def save(folder: RunFolder, evaluation: Evaluation, facts: Mapping[str, Any]) -> Evaluation:
     """Add the record of an evaluation to a folder and return all that the record holds now.
 
     Another process may have added results since the records were read: they are read again under a lock and
@@ -169,11 +169,11 @@ def save(
     folder.path.mkdir(parents=True, exist_ok=True)
     with locked(folder.evaluation_lock):
         records = folder.read_evaluations()
-        present = find(records, fingerprint, evaluation.threat)
+        present = find(records, evaluation.fingerprint, evaluation.threat)
         if present is not None:
             stored = restore(present, evaluation.labels, evaluation.threat)
             evaluation = stored.merged(evaluation)
-        record = {**facts, **full_record(evaluation), "fingerprint": fingerprint}
+        record = {**facts, **full_record(evaluation)}
         if present is None:
             records.append(record)
         else:

@@ -72,6 +72,8 @@ class Evaluation:
     """The code that each attack was run with."""
     inputs: dict[str, Tensor] = field(default_factory=dict)
     """The attacked inputs, if they were kept."""
+    fingerprint: dict[str, Any] = field(default_factory=dict)
+    """Hashes of weights, network and data, and all else the predictions depend on; empty if unknown."""
 
     def __repr__(self) -> str:
         accuracy = ", ".join(f"{name} {100 * share:.1f} %" for name, share in self.accuracy.items())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -36,6 +37,22 @@ class Console:
             parts.append(f"alpha {line['step_size']:.4f}")
         parts.append(f"{images_per_second:.0f} images/s")
         self.progress.update(self.task, completed=place["step"], numbers="  ".join(parts))
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether anything is printed."""
+        return not self.rich.quiet
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Without the live line inside the block, so that another bar can be shown."""
+        self.progress.live.transient = True  # leaves no copy of the line behind
+        self.progress.stop()
+        try:
+            yield
+        finally:
+            self.progress.live.transient = False
+            self.progress.start()
 
     def say(self, text: str) -> None:
         """Print one line that stays."""

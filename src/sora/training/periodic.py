@@ -7,10 +7,10 @@ from typing import Any
 from torch import Tensor
 
 from sora.data import stratified
-from sora.evaluation import evaluate
 from sora.methods import StepOutput
 from sora.metrics import measure
 from sora.runs import plain_state
+from sora.training.evaluating import evaluate_watched
 from sora.training.hooks import Hook
 from sora.training.run import Run
 
@@ -47,15 +47,17 @@ class Evaluations(Hook):
             return
         with run.meter.paused():
             run.average_buffers()
-            evaluation = evaluate(
-                state.evaluated, run.splits.watched, run.threat, settings.attacks, device=run.device
-            )
+            evaluation = evaluate_watched(run)
         split = run.splits.watched_name
         run.journal.write("evals", place | {"split": split} | evaluation.record())
         numbers = "  ".join(f"{name} {100 * share:.1f} %" for name, share in evaluation.accuracy.items())
         which = "held out" if split == "holdout" else "training images"
         run.console.say(f"epoch {place['epoch']}/{settings.epochs}  {which} (n={evaluation.n})  {numbers}")
-        if split == "holdout":  # images that are trained on cannot choose among weights
+        for text in evaluation.void.values():
+            run.console.warn(text)
+        if (
+            split == "holdout" and not evaluation.void
+        ):  # images that are trained on cannot choose among weights
             score = min(evaluation.accuracy.values())
             run.is_best = score > state.best
             state.best = max(score, state.best)
