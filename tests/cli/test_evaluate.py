@@ -150,7 +150,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
         ("--limit 1000000", "1000000 were requested"),
         ("--batch-size 0", "batch size 0"),
         ("--dataset digts", "did you mean 'digits'"),
-        ("--device gpu", "device 'gpu' is not here"),
+        ("--device gpu", "device 'gpu' is not available"),
         ("--width 8", "goes with --weights"),
         ("--weights x.safetensors", "--weights needs --model and --dataset"),
     ],

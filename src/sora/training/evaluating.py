@@ -1,4 +1,4 @@
-"""Evaluations inside a run: the check before the first step, those between epochs, the one of the test set."""
+"""Evaluations inside a run: the check before the first step, those between epochs, that of the test set."""
 
 from __future__ import annotations
 
