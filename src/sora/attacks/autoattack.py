@@ -38,6 +38,19 @@ _QUIET.addHandler(logging.NullHandler())
 _QUIET.propagate = False
 
 
+class _InSinglePrecision(nn.Module):
+    """A model of another precision for the package, which computes in float32 only."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.model, self.dtype = model, dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The model's logits in float32."""
+        logits: Tensor = self.model(x.to(self.dtype))
+        return logits.float()
+
+
 @dataclass(frozen=True)
 class AutoPart(Attack):
     """One of the four attacks that AutoAttack consists of."""
@@ -79,9 +92,10 @@ class AutoPart(Attack):
         model = bare(model)
         with frozen(model), torch.random.fork_rng(range(torch.cuda.device_count())):
             part = self if self.targets else self.for_classes(_classes(model, x))
+            network = model if x.dtype == torch.float32 else _InSinglePrecision(model, x.dtype)
             # The package views tensors flat, which channels-last inputs do not allow.
-            x_adv: Tensor = build(part, model, x.device, threat, seed).perturb(x.contiguous(), y)
-        return x_adv.detach()
+            x_adv: Tensor = build(part, network, x.device, threat, seed).perturb(x.float().contiguous(), y)
+        return x_adv.detach().to(x.dtype)
 
 
 @dataclass(frozen=True)

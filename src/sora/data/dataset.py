@@ -15,7 +15,7 @@ _HASH_BLOCK = 1 << 24
 """Bytes of images that are gathered and hashed together."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ImageSet:
     """Images and labels; `rows` selects from a base array that may be memory-mapped and shared."""
 
@@ -27,6 +27,9 @@ class ImageSet:
     """Positions in `images`; None selects all of them."""
     images_hash: str | None = None
     """Hash of the whole base array, if it was recorded when the array was packed."""
+
+    def __repr__(self) -> str:
+        return f"ImageSet({len(self)} images of {_shape(self.images)})"
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -75,11 +78,15 @@ class ImageSet:
         return result.hexdigest()
 
 
+def _shape(images: Tensor) -> str:
+    return "x".join(map(str, images.shape[1:]))
+
+
 def _bytes(tensor: Tensor) -> bytes:
     return tensor.contiguous().cpu().numpy().tobytes()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """A named data set; `val` is the source's own validation split, if it has one."""
 
@@ -90,6 +97,10 @@ class Dataset:
     classes: tuple[str, ...]
     folder: Path | None = None
     """The folder it is packed in, if any."""
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{split} {len(images)}" for split, images in self.splits.items())
+        return f"Dataset({self.name}: {sizes}; {_shape(self.test.images)}, {self.num_classes} classes)"
 
     @property
     def splits(self) -> dict[str, ImageSet]:

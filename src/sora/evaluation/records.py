@@ -18,7 +18,13 @@ from sora.errors import UserError
 from sora.evaluation.accuracy import BATCH, evaluate
 from sora.evaluation.adversaries import AllVoid
 from sora.evaluation.examples import as_examples
-from sora.evaluation.fingerprints import Fingerprint, fingerprint_of, state_name, weights_fingerprint
+from sora.evaluation.fingerprints import (
+    Fingerprint,
+    fingerprint_of,
+    state_name,
+    weights_fingerprint,
+    weights_fingerprint_of_file,
+)
 from sora.evaluation.reliability import warnings_about
 from sora.evaluation.result import Evaluation
 from sora.evaluation.units import remove_units
@@ -180,6 +186,28 @@ def save(folder: RunFolder, evaluation: Evaluation, facts: Mapping[str, Any]) ->
             present |= record
         folder.write_evaluations(records)
     return evaluation
+
+
+def with_later_results(folder: RunFolder) -> Record:
+    """The summary of a run, completed by what was evaluated after it: the same weights, images and threat.
+
+    Results of the run itself come first; others of the same attack, with another seed, do not replace them.
+    """
+    summary = folder.read_summary()
+    own = summary.get("fingerprint") or {}
+    weights = own.get("weights") or weights_fingerprint_of_file(folder.weights)
+    threat, n = summary["threat"], max(attack["n"] for attack in summary["attacks"].values())
+    for record in folder.read_evaluations():
+        of = record.get("fingerprint") or {}
+        same_data = of.get("data") == own["data"] if own else record.get("dataset") == summary["dataset"]
+        same = same_data and of.get("weights") == weights and record["threat"] == threat
+        if not same or any(attack["n"] != n for attack in record["attacks"].values()):
+            continue
+        summary["accuracy"] = record["accuracy"] | summary["accuracy"]
+        summary["attacks"] = record["attacks"] | summary["attacks"]
+        if summary["co"]["verdict"] is None:
+            summary["co"] = summary["co"] | {"verdict": record.get("verdict")}
+    return summary
 
 
 def printable(record: Record) -> Record:

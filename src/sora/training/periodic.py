@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +15,7 @@ from sora.training.evaluating import evaluate_watched
 from sora.training.hooks import Hook
 from sora.training.run import Run
 
+SNAPSHOT_BYTES = 2_000_000_000  # of all epochs' snapshots together; larger networks keep fewer
 MONITORED = 256  # images per measurement: enough for a curve, cheap enough for every step
 
 
@@ -74,10 +76,18 @@ class Snapshots(Hook):
         self._previous: tuple[int, int, dict[str, Tensor]] | None = None  # attempt, step, weights
         self._events = 0
         self._after = False  # whether the last log line had an event
+        self._every = 1  # epochs from one snapshot to the next
 
     def start(self, run: Run) -> None:
-        """Events of an earlier part of the run have had their snapshots."""
+        """Events of an earlier part of the run have had their snapshots; choose how often to take more."""
         self._events = _guard_events(run)
+        size = sum(tensor.nbytes for tensor in plain_state(run.state.evaluated).values())
+        self._every = max(1, math.ceil(run.settings.epochs * size / SNAPSHOT_BYTES))
+        if self._every > 1 and run.settings.snapshots:
+            run.console.say(
+                f"a snapshot has {size / 1e6:.0f} MB: one is kept every {self._every} epochs"
+                f" ({SNAPSHOT_BYTES / 1e9:g} GB in all)"
+            )
 
     def on_log(self, run: Run, line: dict[str, Any]) -> None:
         """Write the snapshots around an event; remember these weights for the next one."""
@@ -100,7 +110,8 @@ class Snapshots(Hook):
     def after_epoch(self, run: Run) -> None:
         """Keep the weights of the epoch."""
         run.average_buffers()
-        if run.settings.snapshots and run.writes:
+        due = run.state.place()["epoch"] % self._every == 0
+        if run.settings.snapshots and run.writes and due:
             with run.meter.paused():
                 run.write_snapshot(run.state.step)
 
