@@ -158,3 +158,66 @@ def test_the_file_is_plain_json(tmp_path: Path, model: nn.Module, pair: tuple[Te
     (record,) = json.loads((tmp_path / "evaluation.json").read_text(), parse_constant=refuse)
     assert record["per_class"]["clean"][0] is None  # no example of that class
     assert sum(map(sum, record["confusion"]["clean"])) == int((y != 0).sum())
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_short_evaluation_leaves_the_units_of_a_longer_one(
+    tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]
+) -> None:
+    """As when `--attacks clean,fgsm` runs beside, or after, a killed `--attacks clean,pgd2,pgd3`."""
+    folder, passes = RunFolder(tmp_path), [0]
+
+    def kill(*_: object) -> None:
+        passes[0] += 1
+        if passes[0] == 25:
+            raise Killed
+
+    handle = model.register_forward_hook(kill)
+    with pytest.raises(Killed):
+        evaluate_into(folder, model, pair, [Linf(0.05)], create_all("clean,pgd2,pgd3"), batch_size=10)
+    handle.remove()
+    units = {path: path.read_bytes() for path in folder.evaluation_state.rglob("*.safetensors")}
+    assert len(units) > 3
+    evaluate_into(folder, model, pair, [Linf(0.05)], create_all("clean,fgsm"), batch_size=10)
+    assert {path: path.read_bytes() for path in units} == units
+    counted = count_passes(model)
+    (resumed,) = evaluate_into(
+        folder, model, pair, [Linf(0.05)], create_all("clean,pgd2,pgd3"), batch_size=10
+    )
+    assert len(counted) < 25
+    assert list(resumed.accuracy) == ["clean", "fgsm", "pgd2", "pgd3"]
+    assert not folder.evaluation_state.exists()
+    alone = evaluate(model, pair, Linf(0.05), "clean,fgsm,pgd2,pgd3", batch_size=10)
+    assert resumed.record() == alone.record()
+
+
+def test_results_that_another_process_added_meanwhile_are_kept(
+    tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]
+) -> None:
+    folder = RunFolder(tmp_path)
+
+    @dataclass(frozen=True)
+    class Meanwhile(Attack):
+        def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
+            evaluate_into(folder, model, pair, [Linf(0.05)], create_all("clean,fgsm"))
+            return x
+
+    (result,) = evaluate_into(folder, model, pair, [Linf(0.05)], [Meanwhile("meanwhile")])
+    (record,) = folder.read_evaluations()
+    assert set(record["accuracy"]) == set(result.accuracy) == {"clean", "fgsm", "meanwhile"}
+
+
+def test_adding_an_attack_does_not_rewrite_the_versions_of_others(
+    tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(tmp_path)
+    evaluate_into(folder, model, pair, [Linf(0.05)], create_all("clean"))
+    monkeypatch.setattr("sora.evaluation.accuracy.code_versions", lambda: {"torch": "99"})
+    evaluate_into(folder, model, pair, [Linf(0.05)], create_all("clean,fgsm"))
+    (record,) = folder.read_evaluations()
+    assert record["attacks"]["fgsm"]["versions"] == {"torch": "99"}
+    assert record["attacks"]["clean"]["versions"] == code_versions()
+    assert (record["attacks"]["fgsm"]["seed"], record["attacks"]["fgsm"]["batch_size"]) == (0, 250)
