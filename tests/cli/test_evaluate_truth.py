@@ -135,11 +135,11 @@ class Slow(nn.Module):
 
     def forward(self, x):
         if len(x) == 10:  # the second batch, when the first is finished
-            self.work @ self.work
+            torch.matrix_power(self.work, 2**14)
         return self.layer(x.flatten(1))
 
 def build():
-    return Slow(12000)
+    return Slow(3000)
 """
 
 

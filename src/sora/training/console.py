@@ -46,6 +46,9 @@ class Console:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Without the live line inside the block, so that another bar can be shown."""
+        if self.progress.disable:
+            yield
+            return
         self.progress.live.transient = True  # leaves no copy of the line behind
         self.progress.stop()
         try:
