@@ -71,13 +71,13 @@ def test_results_added_later_reach_the_comparison(sora, tiny, tmp_path) -> None:
     assert sora("compare", *flags).code == 0
     added = sora("evaluate", folder / "sora-s0", "--attacks", "apgd-ce", "--json")
     assert added.code == 0, added.err
-    other = sora("evaluate", folder / "sora-s0", "--attacks", "square", "--limit", "10", "--eps", "0.01")
+    other = sora("evaluate", folder / "sora-s0", "--attacks", "pgd2", "--limit", "10", "--eps", "0.01")
     assert other.code == 0, other.err  # of other images and another radius
     assert sora("compare", *flags, "--resume").code == 0
     methods = json.loads((folder / "comparison.json").read_text())["methods"]
     assert methods["sora"]["accuracy"]["apgd-ce"]["mean"] == json.loads(added.out)[0]["accuracy"]["apgd-ce"]
     assert "apgd-ce" not in methods["fgsm"]["accuracy"]
-    assert "square" not in methods["sora"]["accuracy"]
+    assert "pgd2" not in methods["sora"]["accuracy"]
     header, *rows = (folder / "comparison.csv").read_text().splitlines()
     assert "apgd-ce_mean" in header
     assert {row.count(",") for row in rows} == {header.count(",")}
