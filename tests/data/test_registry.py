@@ -146,7 +146,7 @@ def test_an_installed_package_adds_a_source(tmp_path: Path, monkeypatch: pytest.
 
 def test_data_sets_print_as_one_line() -> None:
     digits = data.load("digits")
-    sizes = f"train {len(digits.train)}, test {len(digits.test)}"
+    sizes = ", ".join(f"{name} {len(images)}" for name, images in digits.splits.items())
     assert repr(digits) == f"Dataset(digits: {sizes}; 16x16x1, 10 classes)"
     assert repr(digits.test) == f"ImageSet({len(digits.test)} images of 16x16x1)"
     assert "\n" not in repr(data.split(digits, holdout=10))
