@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from sora.cli.demo import story
 from sora.runs import RunFolder
 from sora.runs.lock import locked, wait_until_free
 
@@ -48,6 +49,41 @@ def test_compare_trains_every_method_on_every_seed(compared, sora) -> None:
     refused = sora("compare", *flags)
     assert (refused.code, refused.err.count("\n")) == (2, 1)
     assert sora("compare", *flags, "--resume").code == 0
+
+
+def test_without_fgsm_there_is_no_verdict_and_all_files_are_written(sora, tiny, tmp_path) -> None:
+    folder = tmp_path / "c"
+    flags = [*tiny, "--methods", "fgsm,sora", "--attacks", "clean,pgd10", "--out", folder]
+    done = sora("compare", *flags)
+    assert done.code == 0, done.err
+    comparison = json.loads((folder / "comparison.json").read_text())
+    assert [entry["verdict"] for entry in comparison["methods"].values()] == [None, None]
+    rows = list(csv.DictReader((folder / "comparison.csv").open()))
+    assert [row["verdict"] for row in rows] == ["", ""]
+    assert "| sora |" in (folder / "comparison.md").read_text()
+    for name, entry in comparison["methods"].items():
+        assert "has no verdict" in story(name, entry, [])
+    done = sora("train", *tiny, "--attacks", "clean,pgd10", "--out", tmp_path / "one")
+    assert done.code == 0, done.err
+    assert "None" not in done.out
+
+
+def test_results_added_later_reach_the_comparison(sora, tiny, tmp_path) -> None:
+    folder = tmp_path / "c"
+    flags = [*tiny, "--methods", "fgsm,sora", "--out", folder]
+    assert sora("compare", *flags).code == 0
+    added = sora("evaluate", folder / "sora-s0", "--attacks", "apgd-ce", "--json")
+    assert added.code == 0, added.err
+    other = sora("evaluate", folder / "sora-s0", "--attacks", "pgd2", "--limit", "10", "--eps", "0.01")
+    assert other.code == 0, other.err  # of other images and another radius
+    assert sora("compare", *flags, "--resume").code == 0
+    methods = json.loads((folder / "comparison.json").read_text())["methods"]
+    assert methods["sora"]["accuracy"]["apgd-ce"]["mean"] == json.loads(added.out)[0]["accuracy"]["apgd-ce"]
+    assert "apgd-ce" not in methods["fgsm"]["accuracy"]
+    assert "pgd2" not in methods["sora"]["accuracy"]
+    header, *rows = (folder / "comparison.csv").read_text().splitlines()
+    assert "apgd-ce_mean" in header
+    assert {row.count(",") for row in rows} == {header.count(",")}
 
 
 @pytest.mark.parametrize(

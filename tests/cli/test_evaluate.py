@@ -82,7 +82,7 @@ def test_json_is_the_same_to_the_last_digit(copy: Path, capsys: pytest.CaptureFi
     (record,) = json.loads(first)
     summary = json.loads((copy / "summary.json").read_text())
     assert {name: record["accuracy"][name] for name in summary["accuracy"]} == summary["accuracy"]
-    assert record["attacks"]["pgd10"] == summary["attacks"]["pgd10"]
+    assert record["attacks"]["pgd10"].items() >= summary["attacks"]["pgd10"].items()
     assert record["threat"] == summary["threat"]
     assert (record["method"], record["dataset"], record["model"]) == ("fgsm", "digits", "preactresnet18")
 

@@ -47,6 +47,12 @@ def test_other_lists(kind, sora) -> None:
     assert rows[0]
 
 
+@pytest.mark.parametrize("kind", ["data", "attacks"])
+def test_lists_describe_every_entry(kind, sora) -> None:
+    rows = [list(row.values()) for row in json.loads(sora("list", kind, "--json").out)]
+    assert all(len(row) > 1 and row[0] and len(row[1]) > 5 for row in rows)
+
+
 def test_unknown_list_is_one_line(sora) -> None:
     done = sora("list", "method")
     assert (done.code, done.err.count("\n")) == (2, 1)

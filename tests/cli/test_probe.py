@@ -45,10 +45,11 @@ def test_every_probe_writes_json_and_a_picture(
     )
     printed = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in printed] == ["fgsm", "sora", "picture"]
-    with Image.open(tmp_path / f"{kind}-fgsm-sora.png") as picture:
+    title = f"{kind}-n12" if probes.info(kind).needs_model else kind
+    with Image.open(tmp_path / f"{title}-fgsm-sora.png") as picture:
         assert picture.width > 300
     for run in runs:
-        record = json.loads((run / "probes" / f"{kind}.json").read_text())
+        record = json.loads((run / "probes" / f"{title}.json").read_text())
         assert (record["probe"], record["run"], record["at"]) == (kind, run.name, None)
 
 
@@ -59,8 +60,22 @@ def test_weights_of_a_step_and_json(runs: list[Path], capsys: pytest.CaptureFixt
     assert main([*command, "--at", "4"]) == 0
     assert json.loads(capsys.readouterr().out)["fgsm"] == final  # step 4 is the last
     assert main([*command, "--at", "2"]) == 0
-    assert (runs[0] / "probes" / "eps-curve-2.png").exists()
-    assert json.loads((runs[0] / "probes" / "eps-curve-2.json").read_text())["at"] == 2
+    assert (runs[0] / "probes" / "eps-curve-2-n5.png").exists()
+    assert json.loads((runs[0] / "probes" / "eps-curve-2-n5.json").read_text())["at"] == 2
+
+
+def test_fewer_images_do_not_replace_the_usual_result(runs: list[Path], tmp_path: Path) -> None:
+    run = shutil.copytree(runs[0], tmp_path / "run")
+    shutil.rmtree(run / "probes", ignore_errors=True)
+    (run / "probes").mkdir()
+    usual = [run / "probes" / name for name in ("eps-curve.json", "eps-curve.png")]
+    for path in usual:
+        path.write_text("the result of hours")
+    for more in (["--limit", "5"], ["--limit", "5", "--eps", "1/255"], ["--limit", "5", "--seed", "1"]):
+        assert main(["probe", "eps-curve", str(run), "--device", "cpu", "--json", *more]) == 0
+    names = {path.name for path in (run / "probes").iterdir() if path.suffix == ".json"}
+    assert names == {f"eps-curve{end}.json" for end in ("", "-n5", "-n5-eps1_255", "-n5-seed1")}
+    assert {path.read_text() for path in usual} == {"the result of hours"}
 
 
 @pytest.mark.parametrize(

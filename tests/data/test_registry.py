@@ -142,3 +142,11 @@ def test_an_installed_package_adds_a_source(tmp_path: Path, monkeypatch: pytest.
     assert data.names()[-1] == "plugged"
     assert len(data.load("plugged").train) == 4
     assert data.info("plugged").summary == "zeros"
+
+
+def test_data_sets_print_as_one_line() -> None:
+    digits = data.load("digits")
+    sizes = ", ".join(f"{name} {len(images)}" for name, images in digits.splits.items())
+    assert repr(digits) == f"Dataset(digits: {sizes}; 16x16x1, 10 classes)"
+    assert repr(digits.test) == f"ImageSet({len(digits.test)} images of 16x16x1)"
+    assert "\n" not in repr(data.split(digits, holdout=10))

@@ -160,7 +160,7 @@ def test_interrupted_at_any_pass_it_ends_with_the_same_set(tmp_path: Path) -> No
             break
         except Killed:
             interrupted += 1
-            done = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
+            done = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
             assert done.items() >= units.items(), "a finished unit was lost or done again"
             limit = 20 if len(done) > len(units) else limit * 2  # enough for the longest unit in the end
             units, passes = done, 0
@@ -173,8 +173,8 @@ def test_the_incomplete_state_or_that_of_another_model_is_not_used(tmp_path: Pat
     model = net(1)
     pair = data(model, n=24)
     first = evaluate(model, pair, Linf(0.1), "clean,pgd3", batch_size=8, state=tmp_path)
-    for path in tmp_path.rglob("*.json"):
-        path.write_text(path.read_text()[:-2])
+    for path in tmp_path.rglob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[:-2])
     again = evaluate(model, pair, Linf(0.1), "clean,pgd3", batch_size=8, state=tmp_path)
     assert again.record() == first.record()
     other = evaluate(net(2), pair, Linf(0.1), "clean,pgd3", batch_size=8, state=tmp_path)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from sora.attacks import Attack, create_all
 from sora.errors import RunError
 from sora.evaluation import evaluate
+from sora.evaluation.accuracy import code_versions
 from sora.evaluation.records import evaluate_into
 from sora.runs import RunFolder
 from sora.threat import L2, Linf, Threat
@@ -84,6 +85,9 @@ def test_only_the_missing_attacks_are_run(
         "steps": 5,
         "step_size": 0.0125,
         "restarts": 1,
+        "seed": 0,
+        "batch_size": 250,
+        "versions": code_versions(),
         "n": 30,
         "low": 0,
         "high": 0,
@@ -106,7 +110,7 @@ def test_a_complete_record_is_not_measured_again(
     assert passes == []
     assert (tmp_path / "evaluation.json").read_bytes() == text
     assert [one.record() for one in first] == [other.record() for other in again]
-    assert [path.name for path in tmp_path.iterdir()] == ["evaluation.json"]
+    assert {path.name for path in tmp_path.iterdir()} == {"evaluation.json", ".evaluation.lock"}
 
 
 def test_other_weights_data_or_seeds_are_other_records(
@@ -154,3 +158,66 @@ def test_the_file_is_plain_json(tmp_path: Path, model: nn.Module, pair: tuple[Te
     (record,) = json.loads((tmp_path / "evaluation.json").read_text(), parse_constant=refuse)
     assert record["per_class"]["clean"][0] is None  # no example of that class
     assert sum(map(sum, record["confusion"]["clean"])) == int((y != 0).sum())
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_short_evaluation_leaves_the_units_of_a_longer_one(
+    tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]
+) -> None:
+    """As when `--attacks clean,fgsm` runs beside, or after, a killed `--attacks clean,pgd2,pgd3`."""
+    folder, passes = RunFolder(tmp_path), [0]
+
+    def kill(*_: object) -> None:
+        passes[0] += 1
+        if passes[0] == 25:
+            raise Killed
+
+    handle = model.register_forward_hook(kill)
+    with pytest.raises(Killed):
+        evaluate_into(folder, model, pair, [Linf(0.05)], create_all("clean,pgd2,pgd3"), batch_size=10)
+    handle.remove()
+    units = {path: path.read_bytes() for path in folder.evaluation_state.rglob("*.safetensors")}
+    assert len(units) > 3
+    evaluate_into(folder, model, pair, [Linf(0.05)], create_all("clean,fgsm"), batch_size=10)
+    assert {path: path.read_bytes() for path in units} == units
+    counted = count_passes(model)
+    (resumed,) = evaluate_into(
+        folder, model, pair, [Linf(0.05)], create_all("clean,pgd2,pgd3"), batch_size=10
+    )
+    assert len(counted) < 25
+    assert list(resumed.accuracy) == ["clean", "fgsm", "pgd2", "pgd3"]
+    assert not folder.evaluation_state.exists()
+    alone = evaluate(model, pair, Linf(0.05), "clean,fgsm,pgd2,pgd3", batch_size=10)
+    assert resumed.record() == alone.record()
+
+
+def test_results_that_another_process_added_meanwhile_are_kept(
+    tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]
+) -> None:
+    folder = RunFolder(tmp_path)
+
+    @dataclass(frozen=True)
+    class Meanwhile(Attack):
+        def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
+            evaluate_into(folder, model, pair, [Linf(0.05)], create_all("clean,fgsm"))
+            return x
+
+    (result,) = evaluate_into(folder, model, pair, [Linf(0.05)], [Meanwhile("meanwhile")])
+    (record,) = folder.read_evaluations()
+    assert set(record["accuracy"]) == set(result.accuracy) == {"clean", "fgsm", "meanwhile"}
+
+
+def test_adding_an_attack_does_not_rewrite_the_versions_of_others(
+    tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(tmp_path)
+    evaluate_into(folder, model, pair, [Linf(0.05)], create_all("clean"))
+    monkeypatch.setattr("sora.evaluation.accuracy.code_versions", lambda: {"torch": "99"})
+    evaluate_into(folder, model, pair, [Linf(0.05)], create_all("clean,fgsm"))
+    (record,) = folder.read_evaluations()
+    assert record["attacks"]["fgsm"]["versions"] == {"torch": "99"}
+    assert record["attacks"]["clean"]["versions"] == code_versions()
+    assert (record["attacks"]["fgsm"]["seed"], record["attacks"]["fgsm"]["batch_size"]) == (0, 250)

@@ -45,6 +45,11 @@ class Attack(ABC):
         """Approximate number of passes per example, to estimate the remaining time."""
         return 1
 
+    @property
+    def slow(self) -> bool:
+        """Whether it takes too long to be repeated while a model trains."""
+        return False
+
     def for_classes(self, num_classes: int) -> Attack:
         """The same attack adapted to a number of classes."""
         return self

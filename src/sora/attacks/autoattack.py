@@ -30,11 +30,25 @@ PARTS = {
 STEPS = {"apgd-ce": 100, "apgd-t": 100, "fab-t": 100, "square": 5000}
 TARGETED = ("apgd-t", "fab-t")
 LEAST_CLASSES = {"apgd-t": 4}  # its loss compares with the fourth-highest logit; the others need 2
+REDUCED = "aa-reduced"  # AutoAttack without the parts that need more classes
 _NORMS = {"linf": "Linf", "l2": "L2"}
 # The package warns about zero gradients in every call; the evaluation reports them once.
 _QUIET = logging.getLogger("sora.autoattack")
 _QUIET.addHandler(logging.NullHandler())
 _QUIET.propagate = False
+
+
+class _InSinglePrecision(nn.Module):
+    """A model of another precision for the package, which computes in float32 only."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.model, self.dtype = model, dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The model's logits in float32."""
+        logits: Tensor = self.model(x.to(self.dtype))
+        return logits.float()
 
 
 @dataclass(frozen=True)
@@ -52,6 +66,11 @@ class AutoPart(Attack):
     def passes(self) -> int:
         """Forward passes if no example is broken: FAB makes two per iteration."""
         return (self.targets or 1) * STEPS[self.name] * (2 if self.name == "fab-t" else 1)
+
+    @property
+    def slow(self) -> bool:
+        """Thousands of passes per image."""
+        return True
 
     def for_classes(self, num_classes: int) -> AutoPart:
         """With at most as many target classes as there are other classes."""
@@ -77,9 +96,10 @@ class AutoPart(Attack):
             torch.random.fork_rng(range(torch.cuda.device_count())),
         ):
             part = self if self.targets else self.for_classes(_classes(model, x))
+            network = model if x.dtype == torch.float32 else _InSinglePrecision(model, x.dtype)
             # The package views tensors flat, which channels-last inputs do not allow.
-            x_adv: Tensor = build(part, model, x.device, threat, seed).perturb(x.contiguous(), y)
-        return x_adv.detach()
+            x_adv: Tensor = build(part, network, x.device, threat, seed).perturb(x.float().contiguous(), y)
+        return x_adv.detach().to(x.dtype)
 
 
 @dataclass(frozen=True)
@@ -93,10 +113,16 @@ class AutoAttack(Attack):
         """The four attacks in AutoAttack's order, or those defined for the number of classes."""
         return self.members
 
+    @property
+    def slow(self) -> bool:
+        """Thousands of passes per image."""
+        return True
+
     def for_classes(self, num_classes: int) -> AutoAttack:
         """Without the parts that are undefined for few classes; its name then says so."""
-        defined = [part for part in self.members if num_classes >= LEAST_CLASSES.get(part.name, 0)]
-        name = "aa" if len(defined) == len(PARTS) else "aa-reduced"
+        most = 0 if self.name == REDUCED else num_classes  # asked for by its name, it has no optional part
+        defined = [part for part in self.members if most >= LEAST_CLASSES.get(part.name, 0)]
+        name = self.name if len(defined) == len(PARTS) else REDUCED
         return replace(self, name=name, members=tuple(part.for_classes(num_classes) for part in defined))
 
     def settings(self, threat: Threat) -> dict[str, Any]:
@@ -150,7 +176,12 @@ def build(part: AutoPart, model: nn.Module, device: torch.device, threat: Threat
     return attack
 
 
-register("aa", "AutoAttack, standard version: four attacks in turn on the examples still correct")(AutoAttack)
+register(
+    "aa",
+    "AutoAttack, standard version: four attacks in turn on the examples still correct",
+    pattern="aa|aa-reduced",
+    examples=("aa",),
+)(AutoAttack)
 for _name, _summary in PARTS.items():
     register(_name, _summary)(AutoPart)
 

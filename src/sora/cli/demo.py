@@ -55,7 +55,9 @@ def run(argv: list[str]) -> int:
 def story(name: str, entry: dict[str, Any], evals: list[dict[str, Any]]) -> str:
     """What happened to one run, in plain words."""
     accuracy = {attack: 100 * value["mean"] for attack, value in entry["accuracy"].items()}
-    numbers = f"{accuracy['fgsm']:.0f} % against FGSM, {accuracy['pgd10']:.0f} % against PGD-10"
+    titles = {"fgsm": "FGSM", "pgd10": "PGD-10"}
+    shares = [f"{accuracy[key]:.0f} % against {title}" for key, title in titles.items() if key in accuracy]
+    numbers = ", ".join(shares) or f"{accuracy['clean']:.0f} % without an attack"
     align = entry["pert_align"]["mean"]
     alarm = entry["alarms"][0]
     if entry["verdict"] == "overfitted":
@@ -69,6 +71,7 @@ def story(name: str, entry: dict[str, Any], evals: list[dict[str, Any]]) -> str:
             f"{name} overfitted catastrophically: {numbers}. {lost}{when}. PertAlign ended at {align:.2f}:"
             " the two gradients no longer point the same way."
         )
-    word = "stayed healthy" if entry["verdict"] == "healthy" else "is suspect"
+    words = {"healthy": "stayed healthy", "suspect": "is suspect"}
+    word = words.get(entry["verdict"], "has no verdict")
     alarms = f"; alarm at step {alarm}" if alarm else "; no alarm"
     return f"{name} {word}: {numbers}. PertAlign ended at {align:.2f}{alarms}."

@@ -5,24 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
+import torch
 import tyro
 from rich.console import Console
 
-from sora import data
 from sora._devices import pick_device, set_threads
 from sora._files import plain
 from sora._ranks import rank, world
-from sora.attacks import create_all
+from sora._signals import stopping_soon
+from sora.attacks import create, create_all
 from sora.cli._evaluate_tables import attack_table, class_table, confusion_table, threat_table
 from sora.cli._parse import parse, parse_set
 from sora.cli._tables import VERDICT_STYLE
 from sora.errors import UserError
 from sora.evaluation import BATCH, Evaluation, warnings_about
+from sora.evaluation.adversarial_files import check_adversarial, save_adversarial
 from sora.evaluation.card import PROTOCOL, write_card
-from sora.evaluation.records import evaluate_into, full_record
+from sora.evaluation.records import evaluate_into, full_record, printable
 from sora.evaluation.subject import Subject, subject_of_run, subject_of_weights
+from sora.runs import RunFolder
 from sora.training.distributed import process_group
 
 Set = tyro.conf.UseAppendAction[tuple[str, ...]]
@@ -52,6 +55,8 @@ class Flags:
     """linf, l2 or both, for each radius without a norm of its own"""
     limit: int | None = None
     """number of test images, class-balanced; none: as in the run; 0: all"""
+    first: bool = False
+    """with --limit N: the first N test images, as leaderboards take them"""
     batch_size: int = BATCH
     """images attacked together"""
     seed: int = 0
@@ -70,6 +75,12 @@ class Flags:
     """print true against predicted classes under this attack"""
     card: bool = False
     """write model_card.md and model_card.json"""
+    additional_data: Literal["yes", "no"] | None = None
+    """with --card: whether the model was trained on more images than the data set's; none: unknown"""
+    save_adversarial: str | None = None
+    """write the attacked images to this .npz file"""
+    adversarial: str | None = None
+    """in place of attacks: check the images of such a file, of this model or of another"""
     json: bool = False
     """print the records as JSON"""
     quiet: bool = False
@@ -80,32 +91,92 @@ def run(argv: list[str]) -> int:
     """Evaluate, write, print."""
     flags = parse(Flags, argv, "evaluate")
     attacks = create_all(flags.attacks)
+    _check(flags)
     set_threads(flags.threads)
     device = pick_device(flags.device)
     subject = _subject(flags)
-    limit = subject.settings.limit_test if flags.limit is None else flags.limit or None
-    with process_group(device):
+    if flags.adversarial is not None:
+        return _check_file(flags, subject, device)
+    images, chosen = subject.images(flags.limit, flags.first)
+    threats = subject.threats(flags.eps, flags.norms)
+    if flags.save_adversarial and len(threats) > 1:
+        raise UserError(f"--save-adversarial goes with one radius; these are {len(threats)}")
+    about = subject.about | {"images": chosen}
+    with process_group(device), stopping_soon(lambda: _kept(subject.folder)):
         first = rank() == 0
         evaluations = evaluate_into(
             subject.folder,
             subject.model,
-            data.split(subject.dataset, holdout=0, limit_test=limit).test,
-            subject.threats(flags.eps, flags.norms),
+            images,
+            threats,
             attacks,
-            about=subject.about,
+            about=about,
             batch_size=flags.batch_size,
             seed=flags.seed,
             num_classes=subject.dataset.num_classes,
             device=device,
             progress=first and not flags.quiet and not flags.json,
             shard=world() > 1,
+            network=subject.network,
+            keep_inputs=flags.save_adversarial is not None,
         )
-    if first and flags.card:
+    if first:
+        _write(flags, subject, evaluations, about)
+        _print(flags, subject, [evaluation.only(attacks) for evaluation in evaluations], about)
+    return 0
+
+
+def _check(flags: Flags) -> None:
+    """Raise for flags that do not go together."""
+    if flags.first and not flags.limit:
+        raise UserError("--first goes with --limit N")
+    if flags.additional_data and not flags.card:
+        raise UserError("--additional-data goes with --card")
+    if flags.adversarial and (flags.save_adversarial or flags.card):
+        other = "--card" if flags.card else "--save-adversarial"
+        raise UserError(f"--adversarial checks the images of a file and does not go with {other}")
+
+
+def _kept(folder: RunFolder) -> str:
+    """What an interrupted evaluation leaves behind."""
+    count = len(list(folder.evaluation_state.rglob("*.safetensors")))
+    units = f"{count} finished unit{'s' if count != 1 else ''} of work"
+    return f"{units} kept in {folder.evaluation_state}; the same command continues from there"
+
+
+def _write(flags: Flags, subject: Subject, evaluations: Sequence[Evaluation], about: dict[str, Any]) -> None:
+    """Write the files that were asked for besides the records."""
+    if flags.card:
         trained_for = subject.settings.threat()  # the headline, where it was evaluated
         ordered = sorted(evaluations, key=lambda evaluation: evaluation.threat != trained_for)
-        write_card(subject.folder, subject.facts(), ordered)
-    if first:
-        _print(flags, subject, evaluations)
+        stated = None if flags.additional_data is None else flags.additional_data == "yes"
+        facts = subject.facts(
+            additional_data=stated, images=about["images"], fingerprint=ordered[0].fingerprint
+        )
+        write_card(subject.folder, facts, ordered)
+    if flags.save_adversarial:
+        (evaluation,) = evaluations
+        positions = about["images"]["positions"]
+        chosen = torch.arange(evaluation.n) if positions is None else torch.tensor(positions)
+        facts_of_file = subject.about | {"fingerprint": evaluation.fingerprint}
+        save_adversarial(flags.save_adversarial, evaluation, chosen, facts_of_file)
+
+
+def _check_file(flags: Flags, subject: Subject, device: torch.device) -> int:
+    """Check attacked images from a file: inside the ball and the box, and what the model predicts."""
+    assert flags.adversarial is not None
+    evaluation = check_adversarial(
+        flags.adversarial, subject.model, subject.dataset, batch_size=flags.batch_size, device=device
+    )
+    if flags.json:
+        print(json.dumps(plain(subject.about | printable(full_record(evaluation))), indent=2))
+        return 0
+    console = Console(highlight=False)
+    console.print(attack_table(evaluation))
+    console.print(
+        f"{evaluation.n} images per attack from {flags.adversarial}: all inside the ball and the box",
+        markup=False,
+    )
     return 0
 
 
@@ -131,11 +202,13 @@ def _subject(flags: Flags) -> Subject:
     return subject_of_run(flags.run, model=flags.model, dataset=flags.dataset, **places)
 
 
-def _print(flags: Flags, subject: Subject, evaluations: Sequence[Evaluation]) -> None:
+def _print(flags: Flags, subject: Subject, evaluations: Sequence[Evaluation], about: dict[str, Any]) -> None:
+    void = [text for each in evaluations if not each.predictions for text in each.void.values()]
+    if void:
+        raise UserError("; ".join(void))
     if flags.json:
-        records = [subject.about | full_record(evaluation) for evaluation in evaluations]
-        shown = [{key: value for key, value in each.items() if key != "predictions"} for each in records]
-        print(json.dumps(plain(shown), indent=2))
+        facts = about | {"network": subject.network}
+        print(json.dumps(plain([facts | printable(full_record(each)) for each in evaluations]), indent=2))
         return
     console = Console(highlight=False)
     console.print(attack_table(evaluations[0]) if len(evaluations) == 1 else threat_table(evaluations))
@@ -148,6 +221,7 @@ def _print(flags: Flags, subject: Subject, evaluations: Sequence[Evaluation]) ->
         if flags.per_class:
             console.print(class_table(evaluation, subject.dataset.classes))
         if flags.confusion:
-            console.print(confusion_table(evaluation, flags.confusion, subject.dataset.classes))
+            name = create(flags.confusion).for_classes(evaluation.num_classes).name
+            console.print(confusion_table(evaluation, name, subject.dataset.classes))
     console.print(PROTOCOL, style="dim", markup=False)
     console.print(f"n = {evaluations[0].n} images of {subject.dataset.name}; {subject.folder.evaluations}")

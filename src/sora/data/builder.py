@@ -9,10 +9,9 @@ import json
 import math
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sora._limits import STORED_PIXELS
+from sora._locks import locked
 from sora.data._growing import Growing
 from sora.data._progress import progress
 from sora.data._store import FORMAT, LEFT_OUT, NOT_OURS, SPLITS, digest, is_store, open_store, origin_of
@@ -158,7 +158,7 @@ def build(root: Path, name: str, origin: str, fill: Callable[[Builder], None]) -
     folder, part = root / name, root / f"{name}.part"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with _locked(root / f".{name}.lock"):
+        with locked(root / f".{name}.lock"):  # all ranks of a run may find a store missing
             if origin_of(folder) == origin:
                 return folder
             _refuse_others(folder, part)
@@ -180,31 +180,6 @@ def _refuse_others(folder: Path, part: Path) -> None:
     for place, ours in ((folder, is_store(folder)), (part, origin_of(part) is not None)):
         if place.exists() and not ours and (not place.is_dir() or any(place.iterdir())):
             raise UserError(f"{place} {NOT_OURS}")
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One process at a time: all ranks of a distributed run may find a store missing."""
-    with path.open("a") as file:
-        _lock(file.fileno())
-        yield  # closing the file releases the lock
-
-
-def _lock(descriptor: int) -> None:
-    """Wait for an exclusive lock on an open file."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        import msvcrt
-
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        while True:
-            try:
-                msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-                return
-            except OSError:
-                time.sleep(0.1)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def _first_shape(pictures: Iterator[Picture], decode: Decoder, skip_bad: int, hint: str) -> tuple[int, ...]:

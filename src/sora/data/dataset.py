@@ -18,7 +18,7 @@ _HASH_BLOCK = 1 << 24
 """Bytes of images that are gathered and hashed together."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ImageSet:
     """Images and labels; `rows` selects from a base array that may be memory-mapped and shared."""
 
@@ -42,6 +42,9 @@ class ImageSet:
         if self.labels.dtype != torch.int64 or self.labels.shape != (count,):
             shape = tuple(self.labels.shape)
             raise UserError(f"labels are {self.labels.dtype} {shape}; expected int64 ({count},)")
+
+    def __repr__(self) -> str:
+        return f"ImageSet({len(self)} images of {_shape(self.images)})"
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -90,6 +93,10 @@ class ImageSet:
         return result.hexdigest()
 
 
+def _shape(images: Tensor) -> str:
+    return "x".join(map(str, images.shape[1:]))
+
+
 def _bytes(tensor: Tensor) -> bytes:
     return tensor.contiguous().cpu().numpy().tobytes()
 
@@ -106,7 +113,7 @@ def check_labels(labels: Tensor) -> int:
     return high
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """A named data set; `val` is the source's own validation split, if it has one."""
 
@@ -125,6 +132,10 @@ class Dataset:
             highest = check_labels(images.labels)
             if highest >= len(self.classes):
                 raise UserError(f"{name} has the label {highest}, but there are {len(self.classes)} classes")
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{split} {len(images)}" for split, images in self.splits.items())
+        return f"Dataset({self.name}: {sizes}; {_shape(self.test.images)}, {self.num_classes} classes)"
 
     @property
     def splits(self) -> dict[str, ImageSet]:

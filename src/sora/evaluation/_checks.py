@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sora._checks import check_inputs, check_logits
 from sora._passes import input_gradient
 from sora.errors import UserError
+from sora.evaluation.adversaries import check_unchanged
 from sora.threat import Threat
 
 
@@ -21,6 +22,10 @@ class Inspection(NamedTuple):
     num_classes: int
     zero_gradients: float
     """Share of its examples whose input gradient is exactly zero: gradient attacks fail on them."""
+    nonnegative: bool
+    """Whether no output is below zero, as after a softmax, a sigmoid or an exponential."""
+    finite_gradients: bool
+    """Whether all input gradients are numbers; an attack that meets others has no valid result."""
 
 
 def inspect_model(
@@ -37,8 +42,10 @@ def inspect_model(
         num_classes: The number of classes of the data, if known.
     """
     check_inputs(x, y, threat)
+    given = x.clone()
     with _as_user_error(f"the model does not accept inputs of shape {tuple(x.shape)}"), torch.no_grad():
         logits = model(x)
+    check_unchanged(given, x)
     predicted_classes(logits)
     if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
         raise UserError("the model returns probabilities, which hides gradients; remove its softmax")
@@ -47,7 +54,12 @@ def inspect_model(
         raise UserError(f"the model has {logits.shape[1]} classes, the data has {num_classes}")
     with _as_user_error("the model cannot be differentiated with respect to its inputs"):
         gradient, _ = input_gradient(model, x, y)
-    return Inspection(logits.shape[1], float((gradient.flatten(1) == 0).all(1).float().mean()))
+    return Inspection(
+        logits.shape[1],
+        zero_gradients=float((gradient.flatten(1) == 0).all(1).float().mean()),
+        nonnegative=bool((logits >= 0).all()),
+        finite_gradients=bool(gradient.isfinite().all()),
+    )
 
 
 def predicted_classes(logits: Tensor) -> Tensor:

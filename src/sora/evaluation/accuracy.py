@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,11 +16,13 @@ from sora._passes import bare, frozen
 from sora.attacks import Attack, create_all
 from sora.errors import UserError, short
 from sora.evaluation._checks import inspect_model
-from sora.evaluation.examples import Data, as_examples
-from sora.evaluation.fingerprints import evaluation_fingerprint
+from sora.evaluation.adversaries import AllVoid
+from sora.evaluation.examples import Data, as_examples, in_precision_of
+from sora.evaluation.fingerprints import fingerprint_of, state_name
 from sora.evaluation.progress import Meter
 from sora.evaluation.result import Evaluation
 from sora.evaluation.units import AttackRunner, UnitStore
+from sora.runs.provenance import versions
 from sora.threat import Threat
 
 BATCH = 250
@@ -37,6 +41,8 @@ def evaluate(
     progress: bool = False,
     state: Path | str | None = None,
     shard: bool = False,
+    network: Mapping[str, Any] | None = None,
+    keep_inputs: bool = False,
 ) -> Evaluation:
     """Measure a model's accuracy in evaluation mode; it is left in the mode it was in.
 
@@ -58,22 +64,28 @@ def evaluate(
             continues from there and gives the same result; a different one ignores them.
         shard: Split the work over the processes of torch.distributed, all of which must make this call;
             each gets the whole result, equal to that of a single process.
+        network: What the network is apart from its weights; with `state`, units of another one are not used.
+        keep_inputs: Keep the attacked inputs in the result, for one process.
     """
     check_model(model)
     check_threat(threat)
     for what, number, low in (("batch size", batch_size, 1), ("seed", seed, 0)):
         if not isinstance(number, int) or isinstance(number, bool) or number < low:
             raise UserError(f"{what} {short(number)}; expected {low} or more")
-    chosen, examples, model = create_all(attacks), as_examples(data), bare(model)
+    if shard and keep_inputs:
+        raise UserError("attacked inputs are kept by one process only; evaluate them without torchrun")
+    chosen, given, model = create_all(attacks), as_examples(data), bare(model)
     target = device_of(model) if device is None else pick_device(device)
     model.to(target)
     with frozen(model), Meter(model, progress) as meter:
+        examples = in_precision_of(model, given)
         x, y = examples.take(torch.arange(min(batch_size, len(examples.labels))), target)
         inspection = inspect_model(model, x, y, examples.labels, threat, num_classes)
         chosen = [attack.for_classes(inspection.num_classes) for attack in chosen]
-        folder = None
+        folder, of = None, dict[str, Any]()
         if state is not None:
-            folder = Path(state) / evaluation_fingerprint(model, examples, threat, seed, batch_size)
+            of = fingerprint_of(model, given, threat, seed=seed, batch_size=batch_size, network=network)
+            folder = Path(state) / state_name(of, threat)
         runner = AttackRunner(
             model,
             examples,
@@ -81,19 +93,33 @@ def evaluate(
             target,
             batch_size=batch_size,
             seed=seed,
-            store=UnitStore(folder),
+            store=UnitStore(folder, [attack.name for attack in chosen]),
             meter=meter,
             shard=shard,
+            keep_inputs=keep_inputs,
         )
-        predictions = runner.run(chosen)
+        outcomes = runner.run(chosen)
+    if not outcomes:
+        raise AllVoid(runner.void)
+    circumstances = {"seed": seed, "batch_size": batch_size}
     return Evaluation(
         threat=threat,
         labels=examples.labels,
         num_classes=inspection.num_classes,
-        predictions=predictions,
-        settings={attack.name: attack.settings(threat) for attack in chosen},
+        predictions={name: outcome.predictions for name, outcome in outcomes.items()},
+        settings={a.name: a.settings(threat) | circumstances for a in chosen if a.name in outcomes},
         zero_gradients=inspection.zero_gradients,
+        nonnegative=inspection.nonnegative,
+        void=runner.void,
+        versions={name: code_versions() for name in outcomes},
+        inputs={name: each.inputs for name, each in outcomes.items() if each.inputs is not None},
+        fingerprint=of,
     )
+
+
+def code_versions() -> dict[str, str | None]:
+    """The code that runs attacks."""
+    return {**versions(), "pyautoattack": metadata.version("pyautoattack")}
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -28,6 +28,14 @@ class ModelFacts:
     """Python code that loads the model."""
     training: Mapping[str, Any] = field(default_factory=dict)
     """How it was trained, as far as that is known."""
+    additional_data: bool | None = None
+    """Whether it was trained on more than the data set's own images; None if nobody has stated it."""
+    network: Mapping[str, Any] = field(default_factory=dict)
+    """Name, width and options of the network."""
+    images: Mapping[str, Any] = field(default_factory=dict)
+    """Which test images were used."""
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    """Hashes of weights, network and data, and the attacks' seed and batch size."""
 
 
 def write_card(folder: RunFolder, facts: ModelFacts, evaluations: Sequence[Evaluation]) -> None:
@@ -46,7 +54,7 @@ def entry(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> dict[str, Any
         "link": "",
         "name": facts.name,
         "authors": "",
-        "additional_data": False,
+        "additional_data": facts.additional_data,
         "number_forward_passes": 1,
         "dataset": facts.dataset,
         "venue": "",
@@ -57,10 +65,20 @@ def entry(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> dict[str, Any
         "reported": "",
         "autoattack_acc": _percent(head.accuracy.get("aa")),
         "unreliable": bool(warnings_about(head)),
-        "evaluations": [each.record() | {"warnings": warnings_about(each)} for each in evaluations],
+        "evaluations": [_evaluation(each) for each in evaluations],
+        "network": dict(facts.network),
+        "images": dict(facts.images),
+        "fingerprint": dict(facts.fingerprint),
         "training": dict(facts.training),
         "load": facts.load,
     }
+
+
+def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
+    record = evaluation.record() | {"warnings": warnings_about(evaluation)}
+    for name, attack in record["attacks"].items():
+        attack["versions"] = evaluation.versions.get(name)
+    return record
 
 
 def markdown(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> str:
@@ -75,8 +93,7 @@ def markdown(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> str:
     for evaluation in evaluations:
         rows += _rows(evaluation)
         notes += [f"- **Warning** ({_threat(evaluation)}): {text}." for text in warnings_about(evaluation)]
-    if not any("aa" in evaluation.accuracy for evaluation in evaluations):
-        notes.append("- AutoAttack was not run: robust accuracy is an upper bound.")
+    notes += _autoattack_notes(evaluations)
     training = [f"| {key} | `{value}` |" for key, value in facts.training.items() if value is not None]
     trained = ["| setting | value |", "| --- | --- |", *training] if training else ["Unknown."]
     parts = [
@@ -86,6 +103,7 @@ def markdown(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> str:
         "\n".join(rows),
         "\n".join(notes),
         PROTOCOL,
+        "\n".join(_reproduction(facts, evaluations)),
         "## How it was trained",
         "\n".join(trained),
         "## How to load it",
@@ -94,6 +112,37 @@ def markdown(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> str:
         " normalisation is its first layer.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _autoattack_notes(evaluations: Sequence[Evaluation]) -> list[str]:
+    names = {name for evaluation in evaluations for name in evaluation.accuracy}
+    if "aa" in names:
+        return []
+    if "aa-reduced" in names:
+        return [
+            "- `aa-reduced` is AutoAttack without apgd-t, which is undefined for fewer than 4 classes; it is"
+            " not comparable with the full attack."
+        ]
+    return ["- AutoAttack was not run: robust accuracy is an upper bound."]
+
+
+def _reproduction(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> list[str]:
+    """What one needs to repeat the numbers: images, seeds, versions, hashes."""
+    lines = []
+    if facts.images:
+        lines.append(f"- Images: {facts.images['chosen']}, n = {evaluations[0].n} of {facts.images['of']}.")
+    if facts.network:
+        options = {key: value for key, value in facts.network.items() if value not in (None, {}, [])}
+        lines.append(f"- Network: `{options}`.")
+    if facts.fingerprint:
+        hashes = ", ".join(f"{key} `{facts.fingerprint[key]}`" for key in ("weights", "network", "data"))
+        lines.append(f"- Hashes: {hashes}.")
+    for name, attack in evaluations[0].attacks.items():
+        code = evaluations[0].versions.get(name) or {}
+        packages = ", ".join(f"{key} {code[key]}" for key in ("sora", "torch", "pyautoattack") if key in code)
+        seeds = f"seed {attack.get('seed')}, batches of {attack.get('batch_size')}"
+        lines.append(f"- {name}: {seeds}{f'; {packages}' if packages else ''}.")
+    return lines
 
 
 def _rows(evaluation: Evaluation) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sora.data import ImageSet
 from sora.errors import UserError
@@ -50,6 +50,28 @@ class _Pair:
     def take(self, positions: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         x = self._inputs[positions.to(self._inputs.device)].to(device)
         return x.contiguous(), self.labels[positions].to(device)
+
+
+class _Cast:
+    """Examples in the precision of the model that gets them."""
+
+    def __init__(self, examples: Examples, dtype: torch.dtype) -> None:
+        self._examples, self._dtype, self.labels = examples, dtype, examples.labels
+
+    def take(self, positions: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        x, y = self._examples.take(positions, device)
+        return x.to(self._dtype), y
+
+
+def in_precision_of(model: nn.Module, examples: Examples) -> Examples:
+    """The examples in the floating-point type of the model's parameters, if that is at least float32.
+
+    Integer inputs stay what they are, so that they are refused with a message of their own.
+    """
+    dtype = next((each.dtype for each in model.parameters() if each.is_floating_point()), None)
+    x, _ = examples.take(torch.arange(1), torch.device("cpu"))
+    precise = (torch.float32, torch.float64)
+    return _Cast(examples, dtype) if dtype in precise and x.is_floating_point() else examples
 
 
 def as_examples(data: Data) -> Examples:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
+INTERVAL = 30.0  # seconds between two lines where there is no terminal
+
+
 def _bar() -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -40,11 +43,12 @@ class Meter:
     Args:
         model: The model whose forward passes are counted.
         show: Whether there is a bar at all.
-        interval: Seconds between two lines of text where standard error is not a terminal.
+        interval: Seconds between two lines of text where standard error is not a terminal; 30 by default.
     """
 
-    def __init__(self, model: nn.Module, show: bool, interval: float = 30) -> None:
-        self._model, self._show, self._interval = model, show, interval
+    def __init__(self, model: nn.Module, show: bool, interval: float | None = None) -> None:
+        self._model, self._show = model, show
+        self._interval = INTERVAL if interval is None else interval
         self._stages: dict[str, int] = {}
         self._limit = 0.0  # highest count the bar may show before the current unit has ended
         self._bar: Progress | None = None
@@ -54,14 +58,16 @@ class Meter:
         if self._show:
             self._bar = _bar()
             self._task = self._bar.add_task("", total=None)
-            self._bar.start()
+            if self._bar.console.is_terminal:
+                self._bar.start()
             self._hook = self._model.register_forward_hook(self._count)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._hook.remove()
-            self._bar.stop()
+            if self._bar.console.is_terminal:  # elsewhere it would print an empty line
+                self._bar.stop()
 
     @property
     def completed(self) -> float:

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import base64
-import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
+from sora._locks import locked
 from sora.attacks import Attack
 from sora.data import ImageSet
+from sora.errors import UserError
 from sora.evaluation.accuracy import BATCH, evaluate
+from sora.evaluation.adversaries import AllVoid
 from sora.evaluation.examples import as_examples
-from sora.evaluation.fingerprints import data_fingerprint, evaluation_fingerprint, weights_fingerprint
+from sora.evaluation.fingerprints import (
+    Fingerprint,
+    fingerprint_of,
+    state_name,
+    weights_fingerprint,
+    weights_fingerprint_of_file,
+)
 from sora.evaluation.reliability import warnings_about
 from sora.evaluation.result import Evaluation
+from sora.evaluation.units import remove_units
 from sora.runs import RunFolder
 from sora.threat import Threat
 
@@ -38,6 +48,8 @@ def evaluate_into(
     device: torch.device | str | None = None,
     progress: bool = False,
     shard: bool = False,
+    network: Mapping[str, Any] | None = None,
+    keep_inputs: bool = False,
 ) -> list[Evaluation]:
     """Run the attacks that the folder has no record of yet, and add their results to its records.
 
@@ -57,77 +69,150 @@ def evaluate_into(
         device: As for `evaluate`.
         progress: As for `evaluate`.
         shard: As for `evaluate`.
+        network: As for `evaluate`; stored in the records.
+        keep_inputs: As for `evaluate`; attacks that have a record are then run again.
     """
     examples = as_examples(data)
-    fingerprint = {
-        "weights": weights_fingerprint(model),
-        "data": data_fingerprint(examples),
-        "seed": seed,
-        "batch_size": batch_size,
-    }
     evaluations = []
     for threat in threats:
+        fingerprint = fingerprint_of(
+            model, examples, threat, seed=seed, batch_size=batch_size, network=network
+        )
         record = find(folder.read_evaluations(), fingerprint, threat)
         evaluation = None if record is None else restore(record, examples.labels, threat)
-        missing = [attack for attack in attacks if evaluation is None or not evaluation.has(attack)]
-        if evaluation is None or missing:
-            new = evaluate(
-                model,
-                data,
-                threat,
-                missing,
-                batch_size=batch_size,
-                seed=seed,
-                num_classes=num_classes,
-                device=device,
-                progress=progress,
-                state=folder.evaluation_state,
-                shard=shard,
-            )
+        missing = [each for each in attacks if evaluation is None or keep_inputs or not evaluation.has(each)]
+        if missing:
+            try:
+                new = evaluate(
+                    model,
+                    data,
+                    threat,
+                    missing,
+                    batch_size=batch_size,
+                    seed=seed,
+                    num_classes=num_classes,
+                    device=device,
+                    progress=progress,
+                    state=folder.evaluation_state,
+                    shard=shard,
+                    network=network,
+                    keep_inputs=keep_inputs,
+                )
+            except AllVoid as error:
+                if evaluation is None:
+                    raise
+                new = replace(evaluation, void=evaluation.void | error.void)
+            if weights_fingerprint(model) != fingerprint["weights"]:
+                raise UserError("the model changes its own weights or buffers while it is evaluated")
+            facts = {**(about or {}), "network": _network_facts(model, network, fingerprint)}
             evaluation = new if evaluation is None else evaluation.merged(new)
             if not shard or distributed.get_rank() == 0:
-                save(folder, {**(about or {}), **full_record(evaluation), "fingerprint": fingerprint})
-                finished = evaluation_fingerprint(model, examples, threat, seed, batch_size)
-                _remove_state(folder, finished)
+                evaluation = save(folder, evaluation, facts)
+                recorded = [*evaluation.predictions, *evaluation.void]
+                remove_units(folder.evaluation_state / state_name(fingerprint, threat), recorded)
+        assert evaluation is not None
         evaluations.append(evaluation)
     return evaluations
 
 
+def _network_facts(
+    model: nn.Module, network: Mapping[str, Any] | None, fingerprint: Fingerprint
+) -> dict[str, Any]:
+    named = network or {"name": f"{type(model).__module__}.{type(model).__qualname__}"}
+    return {**named, "fingerprint": fingerprint["network"]}
+
+
 def full_record(evaluation: Evaluation) -> Record:
     """All numbers of an evaluation, and the predictions they come from."""
-    names = list(evaluation.predictions)
+    names, record = list(evaluation.predictions), evaluation.record()
+    for name, attack in record["attacks"].items():
+        attack["versions"] = evaluation.versions.get(name)  # null in what an older version measured
     return {
-        **evaluation.record(),
+        **record,
+        "verdict": evaluation.verdict,
         "worst_case": evaluation.worst_case,
         "per_class": {name: evaluation.per_class(name) for name in names},
         "confusion": {name: evaluation.confusion(name).tolist() for name in names},
         "zero_gradients": evaluation.zero_gradients,
+        "nonnegative": evaluation.nonnegative,
+        "void": dict(evaluation.void),
         "warnings": warnings_about(evaluation),
         "num_classes": evaluation.num_classes,
+        "fingerprint": dict(evaluation.fingerprint),
         "predictions": {name: _pack(evaluation.predictions[name]) for name in names},
     }
 
 
 def restore(record: Record, labels: Tensor, threat: Threat) -> Evaluation:
     """The evaluation that a record was written from."""
-    counts = ("n", "low", "high")
+    computed = ("n", "low", "high", "versions")
     settings = {
-        name: {key: value for key, value in attack.items() if key not in counts}
+        name: {key: value for key, value in attack.items() if key not in computed}
         for name, attack in record["attacks"].items()
     }
-    predictions = {name: _unpack(text) for name, text in record["predictions"].items()}
-    return Evaluation(threat, labels, record["num_classes"], predictions, settings, record["zero_gradients"])
+    return Evaluation(
+        threat,
+        labels,
+        record["num_classes"],
+        predictions={name: _unpack(text) for name, text in record["predictions"].items()},
+        settings=settings,
+        zero_gradients=record["zero_gradients"],
+        nonnegative=record.get("nonnegative", False),
+        void=record.get("void", {}),
+        versions={
+            name: attack["versions"] for name, attack in record["attacks"].items() if attack.get("versions")
+        },
+        fingerprint=record["fingerprint"],
+    )
 
 
-def save(folder: RunFolder, record: Record) -> None:
-    """Add a record, or update the one with the same fingerprint and threat."""
-    records = folder.read_evaluations()
-    same = [other for other in records if _key(other) == _key(record)]
-    if same:
-        same[0] |= record
-    else:
-        records.append(record)
-    folder.write_evaluations(records)
+def save(folder: RunFolder, evaluation: Evaluation, facts: Mapping[str, Any]) -> Evaluation:
+    """Add the record of an evaluation to a folder and return all that the record holds now.
+
+    Another process may have added results since the records were read: they are read again under a lock and
+    merged, so that nothing is lost.
+    """
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with locked(folder.evaluation_lock):
+        records = folder.read_evaluations()
+        present = find(records, evaluation.fingerprint, evaluation.threat)
+        if present is not None:
+            stored = restore(present, evaluation.labels, evaluation.threat)
+            evaluation = stored.merged(evaluation)
+        record = {**facts, **full_record(evaluation)}
+        if present is None:
+            records.append(record)
+        else:
+            present |= record
+        folder.write_evaluations(records)
+    return evaluation
+
+
+def with_later_results(folder: RunFolder) -> Record:
+    """The summary of a run, completed by what was evaluated after it: the same weights, images and threat.
+
+    Results of the run itself come first; others of the same attack, with another seed, do not replace them.
+    """
+    summary = folder.read_summary()
+    own = summary.get("fingerprint") or {}
+    weights = own.get("weights") or weights_fingerprint_of_file(folder.weights)
+    threat, n = summary["threat"], max(attack["n"] for attack in summary["attacks"].values())
+    for record in folder.read_evaluations():
+        of = record.get("fingerprint") or {}
+        same_data = of.get("data") == own["data"] if own else record.get("dataset") == summary["dataset"]
+        same = same_data and of.get("weights") == weights and record["threat"] == threat
+        if not same or any(attack["n"] != n for attack in record["attacks"].values()):
+            continue
+        summary["accuracy"] = record["accuracy"] | summary["accuracy"]
+        summary["attacks"] = record["attacks"] | summary["attacks"]
+        if summary["co"]["verdict"] is None:
+            summary["co"] = summary["co"] | {"verdict": record.get("verdict")}
+    return summary
+
+
+def printable(record: Record) -> Record:
+    """A record without the predictions, which only programs read."""
+    return {key: value for key, value in record.items() if key != "predictions"}
 
 
 def find(records: list[Record], fingerprint: Mapping[str, Any], threat: Threat) -> Record | None:
@@ -147,10 +232,3 @@ def _pack(predictions: Tensor) -> str:
 
 def _unpack(text: str) -> Tensor:
     return torch.from_numpy(np.frombuffer(base64.b64decode(text), "<u2").astype(np.int64))
-
-
-def _remove_state(folder: RunFolder, name: str) -> None:
-    """Delete the stored units of an evaluation that is now a record."""
-    shutil.rmtree(folder.evaluation_state / name)
-    if not any(folder.evaluation_state.iterdir()):
-        folder.evaluation_state.rmdir()

@@ -10,17 +10,18 @@ MOSTLY_ZERO = 0.5  # share of examples without an input gradient
 
 def warnings_about(evaluation: Evaluation) -> list[str]:
     """Reasons to doubt the numbers of an evaluation; empty if there are none."""
-    checks = (_one_class, _fgsm_above_clean, _pgd_above_autoattack, _zero_gradients)
-    return [message for check in checks if (message := check(evaluation))]
+    checks = (_one_class, _fgsm_above_clean, _pgd_above_autoattack, _zero_gradients, _nonnegative)
+    messages = [message for check in checks if (message := check(evaluation))]
+    return [*messages, *evaluation.void.values()]
 
 
 def _one_class(evaluation: Evaluation) -> str | None:
-    clean, labels = evaluation.predictions.get("clean"), evaluation.labels
-    if clean is None or bool((clean != clean[0]).any()) or bool((labels == labels[0]).all()):
+    predicted = evaluation.constant_class
+    if predicted is None:
         return None
     return (
-        f"the model predicts class {int(clean[0])} for everything: it has collapsed, "
-        "and its robustness means nothing"
+        f"the model predicts class {predicted} for everything: it has collapsed, and its robustness means"
+        " nothing"
     )
 
 
@@ -56,4 +57,13 @@ def _zero_gradients(evaluation: Evaluation) -> str | None:
     return (
         f"the input gradient of {evaluation.zero_gradients:.0%} of the examples inspected is exactly zero: "
         "gradient attacks (fgsm, pgd, apgd) fail on them; trust square, which uses no gradients"
+    )
+
+
+def _nonnegative(evaluation: Evaluation) -> str | None:
+    if not evaluation.nonnegative:
+        return None
+    return (
+        "no output of the model is negative: they look like probabilities (softmax, sigmoid, exponential),"
+        " which hide gradients; evaluate the logits before them"
     )

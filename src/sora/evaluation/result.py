@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from sora.attacks import Attack
 from sora.errors import UserError
 from sora.threat import Threat
 
+T = TypeVar("T")
 Z = 1.959963984540054  # two-sided 95 % of a normal distribution
 
 
@@ -27,16 +28,23 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
     return max(0.0, min(centre - half, share)), min(1.0, max(centre + half, share))
 
 
-def verdict(accuracy: Mapping[str, float]) -> str:
+def verdict(accuracy: Mapping[str, float], *, constant: bool = False) -> str:
     """Whether FGSM accuracy can be trusted: `healthy`, `suspect` or `overfitted`.
 
     Overfitted when PGD-10 accuracy is below a quarter of FGSM accuracy, healthy when it is at least half,
     otherwise suspect. With an FGSM accuracy of 0 there is nothing to compare and the verdict is suspect: a
     model without any robustness is not catastrophically overfitted, but it is not healthy either.
+
+    Args:
+        accuracy: Accuracy by attack.
+        constant: The model predicts one class for everything. No attack changes that, which is not
+            robustness: the verdict is suspect.
     """
     missing = [name for name in ("fgsm", "pgd10") if name not in accuracy]
     if missing:
         raise UserError(f"a verdict needs the accuracy under {' and '.join(missing)} as well")
+    if constant:
+        return "suspect"
     single, multi = accuracy["fgsm"], accuracy["pgd10"]
     if multi < single / 4:
         return "overfitted"
@@ -56,10 +64,21 @@ class Evaluation:
     """Norm, eps, steps, step size and restarts of each attack."""
     zero_gradients: float = 0.0
     """Share of the first batch's examples whose input gradient is exactly zero."""
+    nonnegative: bool = False
+    """Whether no output for the first batch is below zero, so that outputs may be probabilities."""
+    void: dict[str, str] = field(default_factory=dict)
+    """Attacks without a valid result, and why."""
+    versions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The code that each attack was run with."""
+    inputs: dict[str, Tensor] = field(default_factory=dict)
+    """The attacked inputs, if they were kept."""
+    fingerprint: dict[str, Any] = field(default_factory=dict)
+    """Hashes of weights, network and data, and all else the predictions depend on; empty if unknown."""
 
     def __repr__(self) -> str:
         accuracy = ", ".join(f"{name} {100 * share:.1f} %" for name, share in self.accuracy.items())
         verdict = f"; {self.verdict}" if self.verdict else ""
+        verdict += f"; void: {', '.join(self.void)}" if self.void else ""
         return (
             f"{type(self).__name__}({self.threat.norm} {self.threat.given}, n={self.n}: {accuracy}{verdict})"
         )
@@ -82,7 +101,17 @@ class Evaluation:
     @property
     def verdict(self) -> str | None:
         """`verdict(accuracy)`; None if FGSM or PGD-10 was not run."""
-        return verdict(self.accuracy) if {"fgsm", "pgd10"} <= self.accuracy.keys() else None
+        if not {"fgsm", "pgd10"} <= self.accuracy.keys():
+            return None
+        return verdict(self.accuracy, constant=self.constant_class is not None)
+
+    @property
+    def constant_class(self) -> int | None:
+        """The class that the model predicts for everything, if there is one and the labels have several."""
+        predicted = self.predictions.get("clean", next(iter(self.predictions.values())))
+        if bool((predicted != predicted[0]).any()) or bool((self.labels == self.labels[0]).all()):
+            return None
+        return int(predicted[0])
 
     @cached_property
     def attacks(self) -> dict[str, dict[str, Any]]:
@@ -112,17 +141,34 @@ class Evaluation:
         return pairs.bincount(minlength=self.num_classes**2).view(self.num_classes, self.num_classes)
 
     def has(self, attack: Attack) -> bool:
-        """Whether this attack was run."""
-        return attack.for_classes(self.num_classes).name in self.predictions
+        """Whether this attack was run, with a valid result or without one."""
+        name = attack.for_classes(self.num_classes).name
+        return name in self.predictions or name in self.void
 
     def merged(self, other: Evaluation) -> Evaluation:
         """Both evaluations as one; they must have the same model, examples and threat."""
         if other.threat != self.threat or not torch.equal(other.labels, self.labels):
             raise ValueError("evaluations of different threats or examples cannot be merged")
+        void = {name: why for name, why in (self.void | other.void).items() if name not in self.predictions}
         return replace(
             other,
             predictions=self.predictions | other.predictions,
             settings=self.settings | other.settings,
+            void={name: why for name, why in void.items() if name not in other.predictions},
+            versions=self.versions | other.versions,
+            inputs=self.inputs | other.inputs,
+        )
+
+    def only(self, attacks: Sequence[Attack]) -> Evaluation:
+        """The part of the result that belongs to these attacks, in their order."""
+        names = [attack.for_classes(self.num_classes).name for attack in attacks]
+        return replace(
+            self,
+            predictions=_chosen(self.predictions, names),
+            settings=_chosen(self.settings, names),
+            void=_chosen(self.void, names),
+            versions=_chosen(self.versions, names),
+            inputs=_chosen(self.inputs, names),
         )
 
     def record(self) -> dict[str, Any]:
@@ -131,8 +177,13 @@ class Evaluation:
             "threat": {"norm": self.threat.norm, "eps": self.threat.eps},
             "accuracy": dict(self.accuracy),
             "attacks": {name: dict(settings) for name, settings in self.attacks.items()},
+            **({"void": dict(self.void)} if self.void else {}),
         }
 
     def _count(self, flags: Tensor) -> dict[str, Any]:
         low, high = wilson(int(flags.sum()), self.n)
         return {"n": self.n, "low": low, "high": high}
+
+
+def _chosen(table: Mapping[str, T], names: Sequence[str]) -> dict[str, T]:
+    return {name: table[name] for name in names if name in table}

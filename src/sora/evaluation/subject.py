@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
-import sora
 from sora import data
-from sora.data import Dataset
+from sora.data import Dataset, ImageSet
+from sora.data.splits import choose
+from sora.errors import UserError
 from sora.evaluation.card import ModelFacts
 from sora.runs import RunFolder, build_network, describe_network, load_data, load_network, load_weights
 from sora.settings import Request, Settings
 from sora.threat import Threat, threat
 
+ABOUT = ("method", "model", "seed", "weights")
+NETWORK = ("name", "num_classes", "in_channels", "image_size", "width", "mean", "std", "options")
 _TRAINING = (
     "method",
     "norm",
@@ -43,6 +46,8 @@ class Subject:
     """Where the results go."""
     about: dict[str, Any]
     """What every record says about the model."""
+    network: dict[str, Any]
+    """What rebuilds the network, apart from its weights."""
     load_code: str
     """Python that loads it."""
     summary: Mapping[str, Any] = field(default_factory=dict)
@@ -57,11 +62,22 @@ class Subject:
             threats += [threat(own, size)] if colon else [threat(name, radius) for name in names]
         return list(dict.fromkeys(threats))
 
-    def facts(self) -> ModelFacts:
-        """What the model card says about it."""
+    def images(self, limit: int | None = None, first: bool = False) -> tuple[ImageSet, dict[str, Any]]:
+        """The test images to evaluate on, and which ones they are.
+
+        Args:
+            limit: How many; none: as in the run; 0: all.
+            first: The first ones of the test set, as leaderboards take them, not a class-balanced choice.
+        """
+        count = self.settings.limit_test if limit is None else limit or None
+        return select_test_images(self.dataset, count, first=first)
+
+    def facts(self, **stated: Any) -> ModelFacts:
+        """What the model card says about it; `stated` are further fields of `ModelFacts`."""
         settings = self.settings
+        stated["network"] = self.network
         if not self.summary:
-            return ModelFacts(self.folder.name, settings.model, self.dataset.name, self.load_code)
+            return ModelFacts(self.folder.name, settings.model, self.dataset.name, self.load_code, **stated)
         training = {key: getattr(settings, key) for key in (*_TRAINING, "weight_decay", "seed")}
         training |= settings.set | {
             key: self.summary.get(key) for key in ("n_train", "train_seconds", "weights")
@@ -70,7 +86,7 @@ class Subject:
         if any(changes):
             training["changed by the guard"] = list(filter(None, changes))
         name = f"{settings.method} {settings.model} {settings.dataset}"
-        return ModelFacts(name, settings.model, self.dataset.name, self.load_code, training)
+        return ModelFacts(name, settings.model, self.dataset.name, self.load_code, training, **stated)
 
 
 def subject_of_run(
@@ -86,9 +102,11 @@ def subject_of_run(
     settings, summary = folder.read_settings(), folder.read_summary()
     network = load_network(folder.read_model(), folder.weights, model)
     images = load_data(folder, settings, dataset, data_dir)
-    about = {key: summary.get(key) for key in ("method", "model", "seed", "weights")} | _circumstances(images)
+    about = {key: summary.get(key) for key in ABOUT} | {"dataset": images.name}
+    description = network_facts(folder.read_model())
     code = f'import sora\n\nmodel = sora.load("{folder.name}")  # the run folder'
-    return Subject(network, images, settings, RunFolder(out) if out else folder, about, code, summary)
+    place = RunFolder(out) if out else folder
+    return Subject(network, images, settings, place, about, description, code, summary)
 
 
 def subject_of_weights(
@@ -122,11 +140,26 @@ def subject_of_weights(
         f'model = sora.models.create("{model}", {text})\n'
         f'load_weights(model, "{path.name}")\nmodel.eval()'
     )
-    about = {"model": model, "weights": path.name} | _circumstances(images)
+    about = {"model": model, "weights": path.name, "dataset": images.name}
     folder = RunFolder(out or path.with_name(f"{path.stem}-evaluation"))
-    return Subject(network, images, settings, folder, about, code)
+    return Subject(network, images, settings, folder, about, network_facts(description), code)
 
 
-def _circumstances(dataset: Dataset) -> dict[str, Any]:
-    versions = {name: metadata.version(name) for name in ("torch", "numpy", "pyautoattack")}
-    return {"dataset": dataset.name, "versions": {"sora": sora.__version__, **versions}}
+def network_facts(description: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a network's description that decides what it computes."""
+    return {key: description.get(key) for key in NETWORK}
+
+
+def select_test_images(
+    dataset: Dataset, limit: int | None, *, first: bool = False
+) -> tuple[ImageSet, dict[str, Any]]:
+    """Test images of a data set, all or so many of them, and which ones they are."""
+    total = len(dataset.test)
+    facts = {"split": "test", "of": total, "chosen": "all", "positions": None}
+    if limit is None:
+        return dataset.test, facts
+    if not 0 < limit <= total:
+        raise UserError(f"--limit: {dataset.name}'s test set has {total} images, {limit} were requested")
+    positions = torch.arange(limit) if first else choose(dataset.test.labels, limit)
+    facts |= {"chosen": "first" if first else "class-balanced", "positions": positions.tolist()}
+    return dataset.test.subset(positions), facts

@@ -2,52 +2,106 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
+import shutil
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, distributed, nn
 
-from sora._files import make_folder, write_text
+from sora._files import make_folder, write_tensors, write_text
 from sora._seeds import mix
 from sora.attacks import Attack, create
 from sora.evaluation._checks import predicted_classes
+from sora.evaluation.adversaries import GradientCheck, Void, check_attacked, check_unchanged
 from sora.evaluation.examples import Examples
 from sora.evaluation.progress import Meter
 from sora.threat import Threat
 
 TIMEOUT = timedelta(days=30)
+NAMES = "attacks.txt"  # which attacks the units beside it belong to
+
+
+class Attacked(NamedTuple):
+    """The outcome of an attack on some examples: predicted classes, and the attacked inputs if kept."""
+
+    predictions: Tensor
+    inputs: Tensor | None = None
+
+    def put(self, rows: Tensor | slice, part: Attacked) -> None:
+        """Enter the outcome of some of the examples."""
+        self.predictions[rows] = part.predictions
+        if self.inputs is not None and part.inputs is not None:
+            self.inputs[rows] = part.inputs
 
 
 class UnitStore:
     """Predictions of finished units, one small file each; a unit without a complete file is not done.
 
+    Evaluations of the same model at the same time each write into a folder of their own, named after their
+    attacks, and read from all of them: none deletes what another may still need.
+
     Args:
-        folder: Where the files are; nothing is stored if not given.
+        folder: Where evaluations with this fingerprint store their units; nothing is stored if not given.
+        attacks: Names of the attacks of this evaluation.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, attacks: Sequence[str] = ()) -> None:
         self._folder = folder
-        if folder is not None:
-            make_folder(folder.parent)
-            make_folder(folder)
+        self._attacks = "\n".join(sorted(attacks))
+        name = hashlib.blake2b(self._attacks.encode(), digest_size=8).hexdigest()
+        self._own = None if folder is None else folder / name
 
-    def load(self, key: str, count: int) -> Tensor | None:
-        """The unit's predictions; None if it is not done or its file is incomplete."""
+    def load(self, key: str, count: int, with_inputs: bool) -> Attacked | None:
+        """A unit's outcome; None if it is not done or its file is incomplete."""
         if self._folder is None:
             return None
-        try:
-            values = torch.tensor(json.loads((self._folder / f"{key}.json").read_text()), dtype=torch.long)
-        except (OSError, ValueError, TypeError):
-            return None
-        return values if values.shape == (count,) else None
+        for path in sorted(self._folder.glob(f"*/{key}.safetensors")):
+            try:
+                stored = load_file(path)
+            except (OSError, SafetensorError):
+                continue
+            predictions, inputs = stored.get("predictions"), stored.get("inputs")
+            if (
+                predictions is not None
+                and predictions.shape == (count,)
+                and (inputs is not None) >= with_inputs
+            ):
+                return Attacked(predictions, inputs)
+        return None
 
-    def save(self, key: str, predictions: Tensor) -> None:
-        """Store a unit's predictions."""
-        if self._folder is not None:
-            write_text(self._folder / f"{key}.json", json.dumps(predictions.tolist()))
+    def save(self, key: str, outcome: Attacked) -> None:
+        """Store a unit's outcome."""
+        if self._own is not None:
+            for folder in (self._own.parent.parent, self._own.parent, self._own):
+                make_folder(folder)
+            if not (self._own / NAMES).exists():
+                write_text(self._own / NAMES, self._attacks)
+            tensors = {"predictions": outcome.predictions}
+            tensors |= {} if outcome.inputs is None else {"inputs": outcome.inputs}
+            write_tensors(self._own / f"{key}.safetensors", tensors, {})
+
+    @property
+    def count(self) -> int:
+        """How many units are stored."""
+        return 0 if self._folder is None else len(list(self._folder.glob("*/*.safetensors")))
+
+
+def remove_units(folder: Path, recorded: Sequence[str]) -> None:
+    """Delete the units of evaluations whose attacks are all in a record now; those of others stay."""
+    for names in folder.glob(f"*/{NAMES}"):
+        if set(names.read_text().split("\n")) <= set(recorded):
+            shutil.rmtree(names.parent, ignore_errors=True)  # another process may delete it at the same time
+    for parent in (folder, folder.parent):
+        try:
+            parent.rmdir()
+        except OSError:  # not empty: another evaluation is under way
+            break
 
 
 class AttackRunner:
@@ -70,64 +124,101 @@ class AttackRunner:
         store: UnitStore,
         meter: Meter,
         shard: bool,
+        keep_inputs: bool = False,
     ) -> None:
         self._model, self._examples, self._threat, self._device = model, examples, threat, device
         self._batch_size, self._seed = batch_size, seed
-        self._store, self._meter = store, meter
+        self._store, self._meter, self._keep_inputs = store, meter, keep_inputs
         self._rank, self._world = (distributed.get_rank(), distributed.get_world_size()) if shard else (0, 1)
         # A rank may wait for hours for the last unit of another; the default group would time out.
         self._group = distributed.new_group(timeout=TIMEOUT, backend="gloo") if shard else None
-        self._finished: dict[str, Tensor] = {}
+        self._finished: dict[str, Attacked] = {}
+        self.void: dict[str, str] = {}
+        """Attacks without a result, and why."""
 
-    def run(self, attacks: Sequence[Attack]) -> dict[str, Tensor]:
-        """The model's predictions under each attack, by name."""
+    def run(self, attacks: Sequence[Attack]) -> dict[str, Attacked]:
+        """The outcome of each attack that has a valid one, by name."""
         for attack in attacks:
             for chain in chains(attack):
                 passes = chain[-1].passes * len(self._examples.labels) // self._world
                 self._meter.plan(key_of(chain), passes)
-        return {attack.name: self._predictions_under(attack) for attack in attacks}
+        outcomes = {}
+        for attack in attacks:
+            try:
+                outcomes[attack.name] = self._outcome_of(attack)
+            except Void as reason:
+                self.void[attack.name] = str(reason)
+        return outcomes
 
-    def _predictions_under(self, attack: Attack) -> Tensor:
+    def _outcome_of(self, attack: Attack) -> Attacked:
         labels = self._examples.labels
         everything = torch.arange(len(labels))
         if not attack.parts:
             return self._stage((attack,), everything)
-        predictions = self._stage((create("clean"),), everything).clone()
+        clean = self._stage((create("clean"),), everything)
+        outcome = Attacked(clean.predictions.clone(), None if clean.inputs is None else clean.inputs.clone())
         for chain in chains(attack):
-            remaining = (predictions == labels).nonzero()[:, 0]
-            predictions[remaining] = self._stage(chain, remaining)
-        return predictions
+            remaining = (outcome.predictions == labels).nonzero()[:, 0]
+            outcome.put(remaining, self._stage(chain, remaining))
+        return outcome
 
-    def _stage(self, chain: tuple[Attack, ...], positions: Tensor) -> Tensor:
-        """Predictions under the last attack of a chain, for the examples that the chain left."""
+    def _stage(self, chain: tuple[Attack, ...], positions: Tensor) -> Attacked:
+        """The outcome of the last attack of a chain, for the examples that the chain left."""
         key, attack = key_of(chain), chain[-1]
         if key in self._finished:
             return self._finished[key]
         batches = torch.split(positions, self._batch_size) if len(positions) else ()
         own = range(self._rank, len(batches), self._world)
         self._meter.plan(key, attack.passes * sum(len(batches[number]) for number in own))
-        predictions = torch.full((len(positions),), -1)
+        outcome, void = self._empty(len(positions)), ""
         for number in own:
             start = number * self._batch_size
             title = f"{attack.name}, batch {number + 1} of {len(batches)}"
             with self._meter.unit(title, attack.passes * len(batches[number])):
-                unit = self._unit(f"{key}.{number}", attack, number, batches[number])
-                predictions[start : start + len(unit)] = unit
+                try:
+                    unit = self._unit(f"{key}.{number}", attack, number, batches[number])
+                except Void as reason:
+                    void = str(reason)
+                    break
+                outcome.put(slice(start, start + len(batches[number])), unit)
+        self._agree(outcome.predictions, void, attack)
+        self._finished[key] = outcome
+        return outcome
+
+    def _agree(self, predictions: Tensor, void: str, attack: Attack) -> None:
+        """Bring the units of all ranks together; raise on all of them if one met a void unit."""
         if self._group is not None:  # units of other ranks are -1 here
             distributed.all_reduce(predictions, distributed.ReduceOp.MAX, self._group)
-        self._finished[key] = predictions
-        return predictions
+            flag = torch.tensor(int(bool(void)))
+            distributed.all_reduce(flag, distributed.ReduceOp.MAX, self._group)
+            void = void or (f"{attack.name} is void on another process" if bool(flag) else "")
+        if void:
+            raise Void(void)
 
-    def _unit(self, key: str, attack: Attack, number: int, positions: Tensor) -> Tensor:
-        stored = self._store.load(key, len(positions))
+    def _empty(self, count: int) -> Attacked:
+        if not self._keep_inputs:
+            return Attacked(torch.full((count,), -1))
+        x, _ = self._examples.take(torch.arange(1), torch.device("cpu"))
+        return Attacked(torch.full((count,), -1), x.new_zeros((count, *x.shape[1:])))
+
+    def _unit(self, key: str, attack: Attack, number: int, positions: Tensor) -> Attacked:
+        stored = self._store.load(key, len(positions), self._keep_inputs)
         if stored is not None:
             return stored
         x, y = self._examples.take(positions, self._device)
-        x_adv = attack(self._model, x, y, self._threat, mix(self._seed, attack.stream, number))
+        given = x.clone()
+        with GradientCheck(self._model) as gradients:
+            x_adv = attack(self._model, x, y, self._threat, mix(self._seed, attack.stream, number))
+        gradients.raise_if_not_finite(attack.name)
+        check_unchanged(given, x)
+        check_attacked(attack.name, x, x_adv, self._threat)
+        kept = x_adv.clone()
         with torch.no_grad():
             predictions = predicted_classes(self._model(x_adv)).cpu()
-        self._store.save(key, predictions)
-        return predictions
+        check_unchanged(kept, x_adv)
+        outcome = Attacked(predictions, kept.cpu() if self._keep_inputs else None)
+        self._store.save(key, outcome)
+        return outcome
 
 
 def chains(attack: Attack) -> list[tuple[Attack, ...]]:

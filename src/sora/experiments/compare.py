@@ -7,7 +7,7 @@ import io
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from sora import methods
 from sora._devices import check_count
 from sora._files import write_json, write_text
 from sora.errors import RunError, UserError
+from sora.evaluation.records import with_later_results
 from sora.experiments.grid import default_jobs, run_grid
 from sora.runs import RunFolder, labels
 from sora.runs.provenance import machine_line
@@ -29,7 +30,7 @@ def train_and_compare(runs: Sequence[Resolved], folder: Path, jobs: int = 0, qui
     check_count("--jobs", jobs, 0)
     grid = run_grid(runs, jobs or default_jobs(len(runs), runs[0].settings.device), quiet=quiet)
     failed = {job.name: job.error for job in grid if job.error}
-    summaries = [job.folder.read_summary() for job in grid if job.folder.is_finished()]
+    summaries = [with_later_results(job.folder) for job in grid if job.folder.is_finished()]
     if not summaries:
         reasons = "; ".join(f"{name}: {error}" for name, error in failed.items())
         raise RunError(f"no run finished ({reasons})")
@@ -91,7 +92,7 @@ def _aggregate(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "seeds": [run["seed"] for run in runs],
         "epochs": runs[0]["epochs"],
-        "accuracy": {key: mean_std([run["accuracy"][key] for run in runs]) for key in runs[0]["accuracy"]},
+        "accuracy": {key: mean_std([run["accuracy"].get(key) for run in runs]) for key in _attacks(runs)},
         "verdict": min(verdicts, key=lambda verdict: SEVERITY.index(verdict) if verdict in SEVERITY else 99),
         "verdicts": verdicts,
         "pert_align": mean_std([run["pert_align"]["last"] for run in runs]),
@@ -101,6 +102,11 @@ def _aggregate(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "train_seconds": mean_std([run["train_seconds"] for run in runs]),
         "images_per_second": mean_std([run["images_per_second"] for run in runs]),
     }
+
+
+def _attacks(entries: Iterable[Mapping[str, Any]]) -> list[str]:
+    """All attacks that at least one of the entries was evaluated under."""
+    return list(dict.fromkeys(name for entry in entries for name in entry["accuracy"]))
 
 
 def mean_std(values: Sequence[float | None]) -> dict[str, float]:
@@ -114,12 +120,12 @@ def mean_std(values: Sequence[float | None]) -> dict[str, float]:
 def table(comparison: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Column heads and rows, as text."""
     entries = comparison["methods"]
-    attacks = list(next(iter(entries.values()))["accuracy"])
+    attacks = _attacks(entries.values())
     head = ["method", *(f"{name} %" for name in attacks), "verdict", "PertAlign", "alarm at step"]
     head += ["forwards", "train s"]
     rows = []
     for name, entry in entries.items():
-        numbers = [plus_minus(entry["accuracy"][attack], 100, 1) for attack in attacks]
+        numbers = [plus_minus(entry["accuracy"].get(attack, mean_std([])), 100, 1) for attack in attacks]
         alarms = [step for step in entry["alarms"] if step is not None]
         rows.append(
             [
@@ -181,12 +187,13 @@ def write(comparison: Mapping[str, Any], folder: Path) -> None:
     write_text(folder / "comparison.md", markdown(comparison))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    attacks = list(next(iter(comparison["methods"].values()))["accuracy"])
+    attacks = _attacks(comparison["methods"].values())
     writer.writerow(
         ["method", *(f"{a}_{k}" for a in attacks for k in ("mean", "std")), "verdict", "train_seconds"]
     )
     for name, entry in comparison["methods"].items():
-        numbers = [entry["accuracy"][attack][key] for attack in attacks for key in ("mean", "std")]
+        values = [entry["accuracy"].get(attack, mean_std([])) for attack in attacks]
+        numbers = [value[key] for value in values for key in ("mean", "std")]
         cells = ["" if math.isnan(number) else number for number in numbers]
         writer.writerow([name, *cells, entry["verdict"], entry["train_seconds"]["mean"]])
     write_text(folder / "comparison.csv", text.getvalue())

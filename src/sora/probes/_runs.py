@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sora._files import plain
 from sora.errors import UserError
 from sora.probes._base import Result
-from sora.probes._registry import create, info, names
+from sora.probes._registry import ProbeInfo, create, info, names
 from sora.probes._subject import SubjectOptions, load_subject
 from sora.runs import RunFolder, labels
 
@@ -28,7 +28,9 @@ def probe_runs(
     options: SubjectOptions | None = None,
     out: str | Path | None = None,
 ) -> ProbeReport:
-    """Measure each run, store `probes/NAME[-STEP].json` in it, and draw one picture.
+    """Measure each run, store `probes/NAME.json` in it, and draw one picture.
+
+    Another step, number of images, radius or seed than usual is part of the files' names.
 
     Args:
         name: A probe from `names()`.
@@ -44,7 +46,7 @@ def probe_runs(
     if options.step is not None and not entry.needs_model:
         measuring = [other for other in names() if info(other).needs_model]
         raise UserError(f"{name} shows all steps of a run; --at goes with {', '.join(measuring)}")
-    title = name if options.step is None else f"{name}-{options.step}"
+    title = _title(entry, options)
     results: dict[str, Result] = {}
     for run, label in zip(runs, labels(runs), strict=True):
         run.read_config()  # raises if this is not a run folder
@@ -56,3 +58,15 @@ def probe_runs(
     picture = (Path(out) if out else runs[0].probes) / f"{title}{suffix}.png"
     probe.picture(results, picture)
     return ProbeReport(results, {label: probe.sentence(result) for label, result in results.items()}, picture)
+
+
+def _title(entry: ProbeInfo, options: SubjectOptions) -> str:
+    """The name of the files: other images, radii or seeds than usual must not replace the usual result."""
+    title = entry.name if options.step is None else f"{entry.name}-{options.step}"
+    if not entry.needs_model:
+        return title
+    if options.images and options.images != entry.images:
+        title += f"-n{options.images}"
+    if options.eps:
+        title += f"-eps{options.eps.replace('/', '_')}"
+    return title if options.seed == 0 else f"{title}-seed{options.seed}"

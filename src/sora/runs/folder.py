@@ -186,6 +186,11 @@ class RunFolder:
         """Finished parts of evaluations that are still under way."""
         return self.path / "evaluation-state"
 
+    @property
+    def evaluation_lock(self) -> Path:
+        """Locked while evaluation records are changed."""
+        return self.path / ".evaluation.lock"
+
     def read_evaluations(self) -> list[dict[str, Any]]:
         """All evaluation records; empty if there is none."""
         if not self.evaluations.exists():

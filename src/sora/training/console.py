@@ -22,7 +22,6 @@ class Console:
     def __init__(self, title: str, total: int, epochs: int, quiet: bool) -> None:
         # A training goes on when its terminal or the pipe it prints to is closed.
         self.rich = RichConsole(file=tolerant(sys.stderr), quiet=quiet, highlight=False)
-        self.visible = not quiet
         self.live = self.rich.is_terminal and not quiet
         columns = (
             TextColumn("{task.description}"),
@@ -40,15 +39,6 @@ class Console:
 
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave the terminal to another bar inside the block."""
-        self.progress.stop()
-        try:
-            yield
-        finally:
-            self.progress.start()
 
     def advance(self, place: Mapping[str, int], line: Mapping[str, float], images_per_second: float) -> None:
         """Move the live line; elsewhere print a line at the end of an epoch."""
@@ -68,6 +58,25 @@ class Console:
         self.progress.update(
             self.task, completed=place["step"], description=where, numbers=fitting(numbers, room)
         )
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether anything is printed."""
+        return not self.rich.quiet
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Without the live line inside the block, so that another bar can be shown."""
+        if self.progress.disable:
+            yield
+            return
+        self.progress.live.transient = True  # leaves no copy of the line behind
+        self.progress.stop()
+        try:
+            yield
+        finally:
+            self.progress.live.transient = False
+            self.progress.start()
 
     def say(self, text: str) -> None:
         """Print one line that stays."""

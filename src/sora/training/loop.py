@@ -15,6 +15,7 @@ from sora.errors import RunError, UserError
 from sora.settings import Resolved, Settings
 from sora.training import distributed
 from sora.training._allocator import keep_freed_memory
+from sora.training.evaluating import check_model
 from sora.training.guard_actions import GuardActions, PgdFallback
 from sora.training.hooks import Hook
 from sora.training.interrupts import Interrupted
@@ -53,6 +54,8 @@ def train(
     with ExitStack() as stack:
         stack.enter_context(distributed.process_group(device))
         run = Run(resolved, device, model, dataset, quiet)
+        if not run.folder.exists():
+            check_model(run)
         saving = stack.enter_context(Saving())
         run.open(stack, [*own_hooks(run.settings), saving, *hooks], allow_world_change)
         run.hooks.notify("start", run)

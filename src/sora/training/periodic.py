@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from sora.data import Batch, stratified
-from sora.evaluation import evaluate
 from sora.methods import StepOutput
 from sora.metrics import measure
 from sora.runs import plain_state
+from sora.training.evaluating import evaluate_watched
 from sora.training.hooks import Hook
 from sora.training.run import Run
 
+SNAPSHOT_BYTES = 2_000_000_000  # of all epochs' snapshots together; larger networks keep fewer
 MONITORED = 256  # images per measurement: enough for a curve, cheap enough for every step
 
 
@@ -43,22 +45,19 @@ class Evaluations(Hook):
         state, settings, place = run.state, run.settings, run.state.place()
         if not settings.eval_every or place["epoch"] % settings.eval_every:
             return
-        with run.meter.paused(), run.console.paused(), run.interruptible():
+        with run.meter.paused():
             run.average_buffers()
-            evaluation = evaluate(
-                state.evaluated,
-                run.splits.watched,
-                run.threat,
-                settings.attacks,
-                device=run.device,
-                progress=run.console.visible,
-            )
+            evaluation = evaluate_watched(run)
         split = run.splits.watched_name
         run.journal.write("evals", place | {"split": split} | evaluation.record())
         numbers = "  ".join(f"{name} {100 * share:.1f} %" for name, share in evaluation.accuracy.items())
         which = "held out" if split == "holdout" else "training images"
         run.console.say(f"epoch {place['epoch']}/{settings.epochs}  {which} (n={evaluation.n})  {numbers}")
-        if split == "holdout":  # images that are trained on cannot choose among weights
+        for text in evaluation.void.values():
+            run.console.warn(text)
+        if (
+            split == "holdout" and not evaluation.void
+        ):  # images that are trained on cannot choose among weights
             score = min(evaluation.accuracy.values())
             run.is_best = score > state.best
             state.best = max(score, state.best)
@@ -72,9 +71,20 @@ class Snapshots(Hook):
     and in checkpoints that are written between two log steps.
     """
 
+    def __init__(self) -> None:
+        self._events = 0
+        self._every = 1  # epochs from one snapshot to the next
+
     def start(self, run: Run) -> None:
-        """Events of an earlier part of the run have had their snapshots."""
+        """Events of an earlier part of the run have had their snapshots; choose how often to take more."""
         self._events = _guard_events(run)
+        size = sum(tensor.nbytes for tensor in plain_state(run.state.evaluated).values())
+        self._every = max(1, math.ceil(run.settings.epochs * size / SNAPSHOT_BYTES))
+        if self._every > 1 and run.settings.snapshots:
+            run.console.say(
+                f"a snapshot has {size / 1e6:.0f} MB: one is kept every {self._every} epochs"
+                f" ({SNAPSHOT_BYTES / 1e9:g} GB in all)"
+            )
 
     def before_step(self, run: Run, batch: Batch) -> None:
         """Keep the weights of a log step that is about to be left, as a checkpoint of it has them."""
@@ -101,7 +111,8 @@ class Snapshots(Hook):
     def after_epoch(self, run: Run) -> None:
         """Keep the weights of the epoch."""
         run.average_buffers()
-        if run.settings.snapshots and run.writes:
+        due = run.state.place()["epoch"] % self._every == 0
+        if run.settings.snapshots and run.writes and due:
             with run.meter.paused():
                 run.write_snapshot(run.state.step)
 

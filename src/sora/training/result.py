@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from sora.evaluation import Evaluation, evaluate
+from sora.evaluation import Evaluation
 from sora.runs import RunFolder, plain_state
 from sora.runs.provenance import describe_data, machine, versions
+from sora.training.evaluating import evaluate_test_set
 from sora.training.run import Run
 from sora.training.state import mean
 
@@ -25,15 +26,7 @@ class TrainResult(Evaluation):
 def hand_over(run: Run) -> TrainResult:
     """Evaluate the final weights on the test set, for the first and only time, and write the result."""
     run.average_buffers()
-    with run.console.paused(), run.interruptible():
-        evaluation = evaluate(
-            run.state.evaluated,
-            run.splits.test,
-            run.threat,
-            run.settings.attacks,
-            device=run.device,
-            progress=run.console.visible,
-        )
+    evaluation = evaluate_test_set(run)
     summary = summarize(run, evaluation)
     if run.writes:
         about = {"weights": run.weights, "data": describe_data(run.dataset), "versions": versions()}
@@ -63,6 +56,7 @@ def summarize(run: Run, evaluation: Evaluation) -> dict[str, Any]:
         "peak_memory_mb": round(run.meter.peak_mb, 1),
         "weights": run.weights,
         **evaluation.record(),
+        "fingerprint": evaluation.fingerprint,
         "pert_align": {"last": mean(state.recent), "min": state.guard.lowest},
         "co": {
             "detected": bool(state.events),

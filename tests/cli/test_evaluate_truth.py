@@ -1,0 +1,177 @@
+"""`sora evaluate`: what belongs to a number, which network it is of, images kept and checked, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import sora
+from sora.cli import main
+
+torch.set_num_threads(1)
+
+SMALL = ("--dataset", "digits", "--limit", "40", "--quiet", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("weights") / "w.safetensors"
+    torch.manual_seed(0)
+    save_file(sora.models.create("preactresnet18", 10, 1, 16, width=4, stages=2).state_dict(), path)
+    return path
+
+
+@pytest.fixture
+def evaluate(weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Evaluates the weights into this test's own folder and returns what was printed."""
+
+    def call(*arguments: object, code: int = 0) -> str:
+        network = ("--weights", weights, "--model", "preactresnet18", "--width", "4")
+        options = ("--set", "model.stages=2", *SMALL, "--out", tmp_path / "out", *arguments)
+        assert main(["evaluate", *map(str, (*network, *options))]) == code
+        printed = capsys.readouterr()
+        return printed.err if code else printed.out
+
+    return call
+
+
+def test_an_option_of_the_network_is_part_of_the_fingerprint(evaluate: Any, tmp_path: Path) -> None:
+    """The same weights fit both networks, which compute different logits."""
+    found = {}
+    for shortcut in ("raw", "activated"):
+        option = ("--set", f"model.shortcut_input={shortcut}")
+        (found[shortcut],) = json.loads(evaluate(*option, "--attacks", "clean", "--json"))
+        assert found[shortcut]["network"]["options"] == {"stages": 2, "shortcut_input": shortcut}
+    assert found["raw"]["fingerprint"]["weights"] == found["activated"]["fingerprint"]["weights"]
+    assert found["raw"]["fingerprint"]["network"] != found["activated"]["fingerprint"]["network"]
+    assert len(json.loads((tmp_path / "out" / "evaluation.json").read_text())) == 2
+
+
+def test_only_the_attacks_asked_for_are_printed(evaluate: Any) -> None:
+    evaluate("--attacks", "clean,fgsm,pgd2")
+    printed = evaluate("--attacks", "fgsm")
+    assert "fgsm" in printed
+    assert "clean" not in printed
+    (record,) = json.loads(evaluate("--attacks", "pgd2,clean", "--json"))
+    assert list(record["accuracy"]) == ["pgd2", "clean"]
+    assert record["worst_case"]["over"] == ["pgd2", "clean"]
+
+
+def test_the_first_images_as_leaderboards_take_them(evaluate: Any) -> None:
+    (first,) = json.loads(evaluate("--attacks", "clean", "--first", "--json"))
+    assert first["images"] == {
+        "split": "test",
+        "of": len(sora.data.load("digits").test),
+        "chosen": "first",
+        "positions": list(range(40)),
+    }
+    (balanced,) = json.loads(evaluate("--attacks", "clean", "--json"))
+    assert balanced["images"]["chosen"] == "class-balanced"
+    assert balanced["fingerprint"]["data"] != first["fingerprint"]["data"]
+    assert "--first goes with --limit" in evaluate("--limit", "0", "--first", code=2)
+
+
+def test_the_card_has_what_a_repetition_needs(evaluate: Any, tmp_path: Path) -> None:
+    evaluate("--attacks", "clean,pgd2", "--seed", "3", "--batch-size", "20", "--card")
+    card = json.loads((tmp_path / "out" / "model_card.json").read_text())
+    assert card["additional_data"] is None
+    attack = card["evaluations"][0]["attacks"]["pgd2"]
+    assert (attack["seed"], attack["batch_size"]) == (3, 20)
+    assert attack["versions"]["torch"] == torch.__version__
+    assert {"weights", "data", "network"} <= card["fingerprint"].keys()
+    assert card["network"]["options"] == {"stages": 2}
+    assert len(card["images"]["positions"]) == 40
+    text = (tmp_path / "out" / "model_card.md").read_text()
+    assert "pgd2: seed 3, batches of 20; sora" in text
+    evaluate("--attacks", "clean", "--card", "--additional-data", "yes")
+    assert json.loads((tmp_path / "out" / "model_card.json").read_text())["additional_data"] is True
+
+
+def test_attacked_images_are_kept_and_checked_again(evaluate: Any, tmp_path: Path) -> None:
+    path = tmp_path / "adversarial.npz"
+    (record,) = json.loads(evaluate("--attacks", "clean,pgd2,apgd-ce", "--save-adversarial", path, "--json"))
+    with np.load(path) as file:
+        assert file["adversarial_apgd-ce"].shape == (40, 1, 16, 16)
+        assert file["positions"].tolist() == record["images"]["positions"]
+    checked = json.loads(evaluate("--adversarial", path, "--json"))
+    assert checked["accuracy"] == record["accuracy"]
+    assert "all inside the ball and the box" in " ".join(evaluate("--adversarial", path).split())
+    arrays = dict(np.load(path))
+    arrays["adversarial_pgd2"] = (arrays["adversarial_pgd2"] + 0.5).clip(0, 1)
+    np.savez(path, **arrays)
+    assert "pgd2" in (message := evaluate("--adversarial", path, code=1))
+    assert "left the ball" in message
+    arrays["labels"] = arrays["labels"][::-1]
+    np.savez(path, **arrays)
+    assert "belongs to other images" in evaluate("--adversarial", path, code=2)
+    path.write_text("no archive")
+    assert "not a file of attacked images" in evaluate("--adversarial", path, code=2)
+    assert "one radius" in evaluate("--save-adversarial", path, "--eps", "0.1,0.2", code=2)
+
+
+def test_the_reduced_autoattack_goes_by_its_name(evaluate: Any) -> None:
+    (record,) = json.loads(evaluate("--eps", "0", "--attacks", "aa-reduced", "--json"))
+    assert record["attacks"]["aa-reduced"]["parts"] == ["apgd-ce", "fab-t", "square"]
+
+
+SLOW = """
+import torch
+from torch import nn
+
+class Slow(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.layer, self.work = nn.Linear(256, 10), torch.rand(size, size)
+
+    def forward(self, x):
+        if len(x) == 10:  # the second batch, when the first is finished
+            torch.matrix_power(self.work, 2**14)
+        return self.layer(x.flatten(1))
+
+def build():
+    return Slow(3000)
+"""
+
+
+def test_ctrl_c_stops_soon_and_says_what_is_kept(tmp_path: Path) -> None:
+    """Also inside a computation of many seconds, where Python runs no signal handler."""
+    (tmp_path / "slow_net.py").write_text(SLOW)
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(256, 10)
+    save_file({f"layer.{k}": v for k, v in layer.state_dict().items()}, tmp_path / "w.safetensors")
+    flags = "--weights w.safetensors --model slow_net:build --dataset digits --limit 40 --batch-size 30"
+    command = [
+        sys.executable,
+        "-m",
+        "sora",
+        "evaluate",
+        *flags.split(),
+        "--attacks",
+        "clean",
+        "--threads",
+        "1",
+    ]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        state = tmp_path / "w-evaluation" / "evaluation-state"
+        while not list(state.rglob("*.safetensors")) and process.poll() is None:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        sent = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate()
+        took = time.monotonic() - sent
+    assert process.returncode == 130
+    assert "stopped by SIGINT; 1 finished unit of work kept in" in error
+    assert "the same command continues" in error
+    assert error.count("\n") == 1
+    assert took < 15  # the product alone takes longer
