@@ -13,12 +13,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import sora.training.periodic as periodic
-from sora._signals import Stopped
 from sora.attacks import create_all
 from sora.errors import UserError
 from sora.runs import RunFolder
 from sora.settings import Settings
-from sora.training import Hook, train
+from sora.training import Hook, Interrupted, train
 from sora.training.evaluating import attacks_while_training
 from tests.training.disturbances import Killed
 
@@ -123,7 +122,7 @@ def test_a_signal_during_an_evaluation_stops_at_once(settings: BuildSettings, nu
         os.kill(os.getpid(), number)
 
     before = signal.getsignal(number)
-    with pytest.raises(Stopped, match=r"the newest checkpoint is step-.*; continue with --resume") as caught:
+    with pytest.raises(Interrupted, match=r"during the evaluation.*--resume") as caught:
         train(config, hooks=[KillInTestSet(interrupt, 2)], quiet=True)
     assert caught.value.exit_code == 128 + number
     assert signal.getsignal(number) == before
