@@ -48,7 +48,8 @@ def test_compare_trains_every_method_on_every_seed(compared, sora) -> None:
     assert "n = 40 test images, 2 seeds" in done.out
     refused = sora("compare", *flags)
     assert (refused.code, refused.err.count("\n")) == (2, 1)
-    assert sora("compare", *flags, "--resume").code == 0
+    done = sora("compare", *flags, "--resume")
+    assert done.code == 0, done.err
 
 
 def test_without_fgsm_there_is_no_verdict_and_all_files_are_written(sora, tiny, tmp_path) -> None:
@@ -174,7 +175,8 @@ def test_runs_of_a_killed_grid_end_and_the_next_grid_continues_them(sora, tiny, 
         written = checkpoints.read(checkpoints.newest_first()[0])[1]["step"]
         last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["step"]
         assert written == last  # with a checkpoint of its very last step
-    assert sora("compare", *flags, "--resume").code == 0
+    done = sora("compare", *flags, "--resume")
+    assert done.code == 0, done.err
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert steps == list(range(1, 301))
 
