@@ -125,7 +125,7 @@ def checking(
     except (torch.OutOfMemoryError, RunError):
         raise
     except RuntimeError as error:
-        if called:
+        if called or "out of memory" in str(error):  # not every device has an exception of its own for it
             raise
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UserError(f"the model does not accept inputs of shape {tuple(x.shape)}: {reason}") from error

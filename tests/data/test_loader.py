@@ -62,7 +62,8 @@ def test_a_last_batch_of_one_joins_the_one_before(n: int, size: int) -> None:
 def test_the_papers_batch_counts() -> None:
     """CIFAR 391 batches, TinyImageNet 782, PathMNIST 704, TissueMNIST 1293."""
     for n, count in ((50_000, 391), (100_000, 782), (89_996, 704), (165_466, 1293)):
-        empty = ImageSet(torch.zeros(1, 1, 1, 1, dtype=torch.uint8), torch.zeros(n, dtype=torch.long))
+        pixels = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(n, 1, 1, 1)
+        empty = ImageSet(pixels, torch.zeros(n, dtype=torch.long))
         assert len(Loader(empty, 128, AUGMENT, seed=0)) == count
 
 
