@@ -1,6 +1,7 @@
 """The dispatcher, `list` and `show`."""
 
 import json
+import os
 
 import pytest
 
@@ -67,7 +68,7 @@ def test_show_every_model(name, sora) -> None:
 
 @pytest.mark.parametrize("name", recipes.names())
 def test_show_every_recipe(name, sora) -> None:
-    assert "epochs" in sora("show", "recipe", name).out
+    assert "lr: " in sora("show", "recipe", name).out
 
 
 @pytest.mark.parametrize("name", [name for name in data.names() if ":" not in name])
@@ -100,3 +101,12 @@ def test_cost_table_counts_the_passes(sora) -> None:
     assert (rows["sora"]["forwards"], rows["pgd-10"]["forwards"], rows["free"]["forwards"]) == (2, 11, 8)
     assert rows["fgsm"]["relative_time"] == 1
     assert "time / FGSM" in sora("list", "methods", "--cost").out
+
+
+@pytest.mark.parametrize(("given", "used"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_waiting_threads_leave_the_processor_to_others_unless_asked(given, used, monkeypatch, sora) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if given:
+        monkeypatch.setenv("OMP_WAIT_POLICY", given)
+    sora("--version")
+    assert os.environ["OMP_WAIT_POLICY"] == used

@@ -32,6 +32,9 @@ With --debug, any verb shows where an error happened."""
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point of the `sora` command; returns the exit code."""
+    # Before torch starts its threads: threads that spin while they wait take the processor from other work,
+    # and beside it two of them are slower than one. The numbers that are computed do not depend on it.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
