@@ -1,6 +1,7 @@
 """The dispatcher, `list` and `show`."""
 
 import json
+import os
 
 import pytest
 
@@ -106,3 +107,12 @@ def test_cost_table_counts_the_passes(sora) -> None:
     assert (rows["sora"]["forwards"], rows["pgd-10"]["forwards"], rows["free"]["forwards"]) == (2, 11, 8)
     assert rows["fgsm"]["relative_time"] == 1
     assert "time / FGSM" in sora("list", "methods", "--cost").out
+
+
+@pytest.mark.parametrize(("given", "used"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_waiting_threads_leave_the_processor_to_others_unless_asked(given, used, monkeypatch, sora) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if given:
+        monkeypatch.setenv("OMP_WAIT_POLICY", given)
+    sora("--version")
+    assert os.environ["OMP_WAIT_POLICY"] == used

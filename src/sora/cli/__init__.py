@@ -35,6 +35,9 @@ With --debug, any verb shows where an error happened."""
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point of the `sora` command; returns the exit code."""
+    # Before torch starts its threads: threads that spin while they wait take the processor from other work,
+    # and beside it two of them are slower than one. The numbers that are computed do not depend on it.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     occupy_standard_descriptors()
     stderr = sys.stderr
     sys.stderr = tolerant(stderr)  # progress and messages do not decide whether a training goes on
