@@ -65,7 +65,7 @@ def test_bf16_trains_float32_weights(settings: BuildSettings, tmp_path: Path) ->
     # In a process of its own: some virtual machines announce AMX but do not allow it.
     env = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"}
     command = [sys.executable, "-m", "sora", "train", "--config", str(tmp_path / "bf16.yaml"), "--quiet"]
-    subprocess.run(command, env=env, check=True, capture_output=True)
+    subprocess.run(command, env=env, cwd=tmp_path, check=True, capture_output=True)
     rough = load_file(tmp_path / "run" / "model.safetensors")
     exact = weights(settings("fgsm", "exact", **SHORT))
     floats = [name for name in rough if rough[name].is_floating_point()]

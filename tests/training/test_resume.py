@@ -169,6 +169,7 @@ def test_kill_9_of_the_real_process(settings, tmp_path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(Resolved(broken, {}).stored())
     command = [sys.executable, "-m", "sora", "train", "--config", str(file), "--resume", "auto", "--quiet"]
+    command += ["--out", str(broken.folder())]
     process = subprocess.Popen(command)
     metrics = broken.folder() / "metrics.jsonl"
     while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):

@@ -17,7 +17,7 @@ from sora._typed import Options, option
 from sora.errors import UserError
 from sora.metrics import check_metrics
 from sora.settings.names import check_dataset, check_model, is_custom, is_given
-from sora.threat import Threat, threat
+from sora.threat import Threat, parse_eps, threat
 
 MAY_CHANGE = ("out", "device", "threads", "monitor", "monitor_every")  # when a run is resumed
 
@@ -138,8 +138,9 @@ class Settings(
 
     def _check_combinations(self) -> None:
         method = methods.info(self.method)
-        if self.threat().eps <= 0:
+        if parse_eps(self.eps) <= 0:
             raise UserError(f"eps is {self.eps!r}; training needs more than 0")
+        self.threat()  # raises for a radius that the norm does not allow
         if self.ema == 1:
             raise UserError("ema is 1.0, which never moves; allowed: 0 to 0.99999")
         if is_custom(self.model) and (self.mean or self.std):
