@@ -259,7 +259,7 @@ class TestLogs:
         shutil.move(log, elsewhere)
         log.symlink_to(elsewhere)
         before = elsewhere.read_bytes()
-        with pytest.raises(RunError, match="metrics.jsonl is a link"):
+        with pytest.raises(RunError, match=r"metrics.jsonl is a link"):
             train(killed, quiet=True)
         assert elsewhere.read_bytes() == before
 

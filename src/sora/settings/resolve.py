@@ -133,8 +133,9 @@ class Request:
         if name is None:
             return recipes.choose(dataset, wanted)
         parts = [recipe for part in name.split("+") for recipe in recipes.chain(part, dataset)]
-        if parts[0].name in data.names() and parts[0].name != dataset:
-            raise UserError(f"recipe {name} is for {parts[0].name}; give --dataset {parts[0].name}")
+        intended = next((r.name for r in reversed(parts) if r.name in data.names()), dataset)
+        if intended != dataset:
+            raise UserError(f"recipe {name} is for {intended}; give --dataset {intended}")
         return list({recipe.name: recipe for recipe in parts}.values())
 
     def _recipe_layers(self, chosen: list[Recipe], method: str) -> list[Layer]:
