@@ -146,7 +146,7 @@ def test_links_in_a_finished_run_are_not_followed(sora, trained: Path, tmp_path:
     for name in ("probes", "evaluation-state"):
         (trained / name).symlink_to(tmp_path / "target")
     refused(sora("probe", "eps-curve", "run", "--limit", "4", "--json"), "is a link")
-    refused(sora("evaluate", "run", "--attacks", "clean", "--quiet"), "is a link")
+    refused(sora("evaluate", "run", "--attacks", "pgd3", "--quiet"), "is a link")
     assert list((tmp_path / "target").iterdir()) == []
 
 

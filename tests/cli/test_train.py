@@ -169,7 +169,7 @@ def test_a_network_with_its_own_recipe_is_announced(sora, tmp_path) -> None:
 
 
 def test_the_recipe_is_printed(sora, tiny, tmp_path) -> None:
-    assert "recipe digits" in sora("train", *tiny, "--out", tmp_path / "a").err
+    assert "recipe: digits" in sora("train", *tiny, "--out", tmp_path / "a").err
 
 
 def test_the_sora_command_as_a_process(tmp_path) -> None:

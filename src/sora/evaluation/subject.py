@@ -100,10 +100,12 @@ def subject_of_run(
     """The final model of a run, on the run's own data set unless another is named."""
     folder = RunFolder(run)
     settings, summary = folder.read_settings(), folder.read_summary()
-    network = load_network(folder.read_model(), folder.weights, model)
+    stored = folder.read_model()
+    folder.check_weights(stored)
+    network = load_network(stored, folder.weights, model)
     images = load_data(folder, settings, dataset, data_dir)
     about = {key: summary.get(key) for key in ABOUT} | {"dataset": images.name}
-    description = network_facts(folder.read_model())
+    description = network_facts(stored)
     code = f'import sora\n\nmodel = sora.load("{folder.name}")  # the run folder'
     place = RunFolder(out) if out else folder
     return Subject(network, images, settings, place, about, description, code, summary)

@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sora._reading import open_regular
+
 _CHUNK = 1 << 20  # bytes
 _SIZE = 32  # bytes of a digest; `b2sum -l 256 FILE` prints the same for a file
 
@@ -26,7 +28,7 @@ def digest_file(path: Path) -> str:
 def digest_start(path: Path, length: int) -> hashlib.blake2b:
     """The checksum of the first `length` bytes of a file, to which more bytes can be added."""
     digest = new_digest()
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while length > 0 and (chunk := file.read(min(length, _CHUNK))):
             digest.update(chunk)
             length -= len(chunk)

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from sora._reading import open_regular
 from sora.errors import UserError
 
 PREFIXES = ("module.", "model.", "_orig_mod.")  # of DataParallel, of training frameworks, of torch.compile
@@ -24,8 +25,9 @@ def read_weights(path: str | Path, wanted: Collection[str]) -> dict[str, Tensor]
         path: A safetensors file, or what `torch.save` wrote: a state dict, alone or inside dictionaries.
         wanted: The names that the network has.
     """
-    if not Path(path).is_file():
+    if not Path(path).exists():
         raise UserError(f"weights file {str(path)!r} does not exist")
+    open_regular(Path(path)).close()  # raises for a FIFO, which safetensors would wait for
     try:
         candidates = [load_file(path)]
     except (SafetensorError, OSError) as error:

@@ -49,9 +49,16 @@ class Resolved:
 
     def announcement(self) -> str:
         """Which recipe is used, and what its reader should know; empty without one."""
-        notes = [note for note in (recipes.read(name).note for name in self.recipes) if note]
-        named = f"recipe {' + '.join(self.recipes)}" if self.recipes else ""
-        return f"{named} ({notes[-1].rstrip('.')})" if notes else named
+        if not self.recipes:
+            return ""
+        chosen, model = [recipes.read(name) for name in self.recipes], self.settings.model
+        notes = [recipe.note.rstrip(".") for recipe in chosen if recipe.note][-1:]
+        meant = next((r.values["model"] for r in reversed(chosen) if "model" in r.values), model)
+        if meant != model and not is_given(model):
+            hint = "; --recipe vit-adamw is for transformers" if model.startswith("vit") else ""
+            notes.insert(0, f"made for {meant}, not for {model}{hint}")
+        line = f"recipe: {' + '.join(self.recipes)}"
+        return f"{line} ({'. '.join(notes)})" if notes else line
 
     def described(self) -> str:
         """All settings as YAML with each value's origin behind it."""
