@@ -94,12 +94,6 @@ def test_a_data_set_object_keeps_its_name() -> None:
     assert result.summary["dataset"] == "given:digits"
 
 
-def test_float_images_are_refused() -> None:
-    images, labels = tensors()
-    with pytest.raises(UserError, match="expected uint8"):
-        sora.fit(network(), ((images / 255, labels), (images / 255, labels)), quiet=True, **FAST)
-
-
 @pytest.mark.parametrize("kind", ["float tensors", "uint8 arrays", "float arrays"])
 def test_arrays_and_float_images_train_the_same_network(kind: str) -> None:
     (images, labels), reference, model = tensors(), network(), network()
