@@ -140,5 +140,7 @@ def test_nuclear_norm_survives_nan_zero_and_half_precision() -> None:
 def test_bad_hyper_parameters_are_refused() -> None:
     with pytest.raises(UserError, match=r"nuat\.lam is -4\.0; allowed: 0 or more"):
         create("nuat", LINF, lam=-4)
-    with pytest.raises(UserError, match=r"nuat\.noise is 'normal'; allowed: signs, uniform"):
+    with pytest.raises(
+        UserError, match=r"nuat\.noise is 'normal'; did you mean 'uniform'\? allowed: signs, uniform"
+    ):
         create("nuat", LINF, noise="normal")

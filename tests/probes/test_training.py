@@ -18,13 +18,13 @@ def test_series_and_sentence(tmp_path: Path) -> None:
     assert result["accuracy"]["pgd10"] == {"epochs": [1, 2], "values": [0.4, 0.2]}
     assert probe.sentence(result) == (
         "PertAlign 0.10 at step 40; alarms at step 22; "
-        "held-out accuracy clean 80.0 %, fgsm 50.0 %, pgd10 20.0 % (n = 100)"
+        "accuracy on held-out images clean 80.0 %, fgsm 50.0 %, pgd10 20.0 % (n = 100)"
     )
 
 
 def test_a_run_that_has_logged_nothing_yet(tmp_path: Path) -> None:
     probe = probes.create("training")
     result = probe.measure(RunFolder(tmp_path))
-    assert probe.sentence(result) == "PertAlign not logged; alarms at step - (none)"
+    assert probe.sentence(result) == "PertAlign not logged; no alarms"
     probe.picture({"empty": result}, tmp_path / "empty.png")
     assert (tmp_path / "empty.png").exists()
