@@ -13,6 +13,7 @@ from PIL import Image
 from sora import data, models
 from sora.cli import main
 from sora.data import gallery
+from sora.runs import RunFolder
 from tests.data import formats
 from tests.data.conftest import Server
 from tests.data.helpers import official
@@ -187,13 +188,9 @@ def test_show_what_an_attack_does(
     settings = "{dataset: digits, data_dir: null, method: sora, norm: linf, eps: '0.15'}"
     (run / "config.yaml").write_text(settings)
     net = models.create("preactresnet18", 10, in_channels=1, image_size=16, width=16, stages=1)
-    asked: list[str | None] = []
-
-    def load(folder: str, model: str | None = None) -> torch.nn.Module:
-        asked.append(model)
-        return net.eval()
-
-    monkeypatch.setattr("sora.load", load, raising=False)
+    sizes = {"num_classes": 10, "in_channels": 1, "image_size": 16, "width": 16, "mean": None, "std": None}
+    description = {"name": "preactresnet18", **sizes, "options": {"stages": 1}}
+    RunFolder(run).write_model(net.state_dict(), description)
     drawn: list[tuple[torch.Tensor, torch.Tensor]] = []
     draw = gallery.draw_attack
 
@@ -203,9 +200,8 @@ def test_show_what_an_attack_does(
 
     monkeypatch.setattr(gallery, "draw_attack", watched)
     out = tmp_path / "a.png"
-    arguments = ["--run", str(run), "--model", "mine:net", "--out", str(out), "--images", "4"]
+    arguments = ["--run", str(run), "--out", str(out), "--images", "4"]
     assert main(["data", "show", *arguments, "--json"]) == 0
-    assert asked == ["mine:net"]  # a run's own code is imported only when it is repeated
     shown = json.loads(capsys.readouterr().out)
     assert (shown["out"], shown["run"]) == (str(out), str(run))
     assert shown["shows"] == "sora on digits, FGSM linf 0.15"
