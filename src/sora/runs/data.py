@@ -9,8 +9,7 @@ from typing import Any
 from sora import data
 from sora.data import Dataset
 from sora.runs.folder import RunFolder
-from sora.settings import Settings
-from sora.settings.places import check_data_dir
+from sora.settings import Settings, data_dir_of_run
 
 
 def load_data(
@@ -30,11 +29,10 @@ def load_data(
         name = stored["dataset"]
     if _exists(stored.get("data_dir")):
         root = stored["data_dir"]
-    if data_dir is None:
-        check_data_dir(dataset or name, root, "the run")
+    place = data_dir_of_run(dataset or name, root, data_dir)
     if dataset is not None:
-        return data.load(dataset, data_dir or root)
-    return dataclasses.replace(data.load(name, data_dir or root), name=settings.dataset)
+        return data.load(dataset, place)
+    return dataclasses.replace(data.load(name, place), name=settings.dataset)
 
 
 def _exists(path: str | None) -> bool:
