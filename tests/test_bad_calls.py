@@ -148,6 +148,10 @@ for named in ({"eps": "8/"}, {"eps": 8}, {"eps": None}, {"eps": 0}, {"epochs": 0
               {"init": "/nowhere.safetensors"}, {"guard": 3}, {"monitor": "nothing"}, {"lr": math.nan},
               {"lr": 10**400}, {"seed": 1.5}, {"limit_train": 10**9}, {"holdout": 10**9}):  # fmt: skip
     add("fit settings", sora.fit, net(), (PAIR, PAIR), **{"epochs": 1, "quiet": True, **named})
+for place in (f"{__file__}/run", __file__, "a\0b"):
+    add("fit out", sora.fit, net(), (PAIR, PAIR), epochs=1, batch_size=2, holdout=0, quiet=True, out=place)
+for threat in (sora.Linf, sora.L2):
+    add("eps in bytes", threat, b"8")
 add("fit without parameters", sora.fit, nn.Flatten(), (PAIR, PAIR), quiet=True)
 for named in ({"num_classes": 1}, {"num_classes": "10"}, {"num_classes": None}, {"in_channels": 0},
               {"image_size": -1}, {"width": 0}, {"width": 1.5}, {"mean": 3}, {"mean": ["a"]},

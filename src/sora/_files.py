@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sora.errors import RunError
+from sora.errors import RunError, UserError
 
 # Every file is first written in a scratch folder beside its place. The folder's name says which process made
 # it, so that a later one can tell what a kill left behind from what is being written right now. A folder, not
@@ -74,7 +74,16 @@ def _is_running(pid: int, scratch: str) -> bool:
 def make_folder(path: Path) -> None:
     """Create a folder of a run unless it is there; a link to elsewhere is refused."""
     refuse_link(path)
-    path.mkdir(parents=True, exist_ok=True)
+    create_folder(path)
+
+
+def create_folder(path: Path) -> None:
+    """Create a folder that the user named, unless it is there; a `UserError` if that cannot be done."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UserError(f"folder {str(path)!r} cannot be created: {reason}") from None
 
 
 def refuse_link(path: Path) -> None:

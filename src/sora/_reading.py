@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sora._limits import UNPACKED, Limit
-from sora.errors import UserError
+from sora.errors import UserError, short
+
+
+def absolute(text: str | Path) -> Path:
+    """A path that a user or a file names, without links and `~`; a `UserError` if there is no such place."""
+    try:
+        return Path(text).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, an unknown user, a NUL byte
+        raise UserError(f"{short(str(text))} is not a path: {error}") from None
 
 
 def open_regular(path: Path) -> BinaryIO:

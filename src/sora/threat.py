@@ -26,7 +26,7 @@ def parse_eps(value: float | str) -> float:
             top, slash, bottom = value.partition("/")
             number = float(top) / float(bottom) if slash else float(top)
         else:
-            number = math.nan if isinstance(value, bool) else float(value)
+            number = math.nan if isinstance(value, (bool, bytes, bytearray)) else float(value)
     except (ValueError, ZeroDivisionError, TypeError, OverflowError, RuntimeError):
         number = math.nan
     if not math.isfinite(number):

@@ -112,6 +112,14 @@ def test_a_run_that_fails_is_named_and_the_others_are_kept(sora, tiny, tmp_path)
     assert list(json.loads((tmp_path / "c" / "comparison.json").read_text())["methods"]) == ["sora"]
 
 
+def test_runs_that_are_refused_at_the_start_leave_nothing(sora, tiny, tmp_path) -> None:
+    (tmp_path / "empty").touch()
+    done = sora("compare", *tiny, "--methods", "fgsm", "--init", tmp_path / "empty", "--out", tmp_path / "c")
+    assert done.code == 1
+    assert "no run finished (fgsm-s0: sora: " in done.err
+    assert not (tmp_path / "c").exists()
+
+
 def test_demo_tells_the_story_and_saves_a_picture(sora, tmp_path) -> None:
     done = sora("demo", "--epochs", "1", "--out", tmp_path / "d")
     assert done.code == 0, done.err

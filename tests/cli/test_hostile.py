@@ -192,6 +192,7 @@ train --model os:getcwd
 train --model :
 train --config empty.yaml
 train --config missing.yaml
+train --config=
 train --config .
 train --config fifo.yaml
 train --init fifo.yaml

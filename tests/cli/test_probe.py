@@ -96,6 +96,18 @@ def test_mistakes_are_one_line(
     assert printed.count("\n") == 1
 
 
+def test_a_folder_that_cannot_be_made_is_reported_before_anything_is_stored(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    before = sorted(runs[0].rglob("*"))
+    assert (
+        main(["probe", "landscape", str(runs[0]), "--seed", "7", "--out", str(tmp_path / "file" / "x")]) == 2
+    )
+    assert "cannot be created" in capsys.readouterr().err
+    assert sorted(runs[0].rglob("*")) == before
+
+
 def test_a_missing_snapshot_is_named(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe", "landscape", str(runs[0]), "--at", "3"]) == 2
     assert "has no snapshot of step 3; it has: 2, 4" in capsys.readouterr().err

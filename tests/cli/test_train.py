@@ -115,11 +115,11 @@ def test_resume_auto_starts_and_continues(sora, tiny, tmp_path) -> None:
     assert sora("train", *tiny, "--out", tmp_path / "a", "--quiet", "--resume", "auto").code == 0
 
 
-def test_unwritable_folder_is_exit_code_1(sora, tiny, tmp_path) -> None:
+def test_a_folder_that_cannot_be_made_is_named(sora, tiny, tmp_path) -> None:
     (tmp_path / "file").write_text("not a folder")
     done = sora("train", *tiny, "--out", tmp_path / "file" / "run")
-    assert (done.code, done.err.count("\n")) == (1, 1)
-    assert "file" in done.err
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "run' cannot be created: Not a directory" in done.err
 
 
 def test_dry_run_prints_settings_and_writes_nothing(sora, tmp_path) -> None:

@@ -98,7 +98,7 @@ def test_unreadable_pictures(photos: Path, caplog: pytest.LogCaptureFixture) -> 
     one_line(f"folder:{photos}", r"train/b/bad.png: not an image; .*\?skip-bad=N")
     with caplog.at_level(logging.WARNING):
         found = data.load(f"folder:{photos}?skip-bad=1")
-    assert "left out 1 bad train images: " in caplog.text
+    assert "unreadable images left out of train (1): " in caplog.text
     assert "bad.png" in caplog.text
     assert len(found.train) == 8
     assert found.train.labels.tolist() == [0] * 4 + [1] * 4
@@ -142,6 +142,9 @@ def test_bad_places_and_options(photos: Path) -> None:
     one_line(f"folder:{photos}?size=0", "size=0 is not a positive whole number")
     one_line(f"folder:{photos}?mode=cmyk", "unknown mode 'cmyk'")
     one_line("fodler:x", "unknown data set")
+    (photos / "loop").symlink_to(photos / "loop")
+    one_line(f"npz:{photos / 'loop'}", "is not a path: Symlink loop")
+    one_line(f"folder:{photos / 'loop'}", "is not a path: Symlink loop")
 
 
 def arrays(**changes: np.ndarray) -> dict[str, np.ndarray]:

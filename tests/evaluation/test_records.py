@@ -194,6 +194,33 @@ def test_a_short_evaluation_leaves_the_units_of_a_longer_one(
     assert resumed.record() == alone.record()
 
 
+def test_damaged_units_are_computed_again(
+    tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]
+) -> None:
+    """Flipped bits of a prediction, and of the header that says how large the tensors are."""
+    folder, passes = RunFolder(tmp_path), [0]
+
+    def kill(*_: object) -> None:
+        passes[0] += 1
+        if passes[0] == 25:
+            raise Killed
+
+    handle = model.register_forward_hook(kill)
+    with pytest.raises(Killed):
+        evaluate_into(folder, model, pair, [Linf(0.05)], create_all("clean,pgd2,pgd3"), batch_size=10)
+    handle.remove()
+    for number, path in enumerate(sorted(folder.evaluation_state.rglob("*.safetensors"))):
+        content = bytearray(path.read_bytes())
+        position = content.index(b'"shape":[') + 9 if number % 2 else len(content) - 8
+        content[position] ^= 1
+        path.write_bytes(content)
+    (resumed,) = evaluate_into(
+        folder, model, pair, [Linf(0.05)], create_all("clean,pgd2,pgd3"), batch_size=10
+    )
+    alone = evaluate(model, pair, Linf(0.05), "clean,pgd2,pgd3", batch_size=10)
+    assert resumed.record() == alone.record()
+
+
 def test_results_that_another_process_added_meanwhile_are_kept(
     tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]
 ) -> None:

@@ -69,3 +69,16 @@ def test_waiting_for_a_lock(tmp_path: Path) -> None:
         wait_until_free(tmp_path, 60)
         with locked(tmp_path):
             pass
+
+
+def test_a_folder_made_for_nothing_is_removed_and_an_older_one_stays(tmp_path: Path) -> None:
+    new, old = tmp_path / "new", tmp_path / "old"
+    old.mkdir()
+    for folder in (new, old):
+        with locked(folder):
+            pass
+    assert not new.exists()
+    assert old.exists()
+    with locked(new):
+        (new / "log").touch()
+    assert (new / "log").exists()

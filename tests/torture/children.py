@@ -41,8 +41,10 @@ class Ended:
 
     @property
     def one_line(self) -> bool:
-        """Whether its errors are one line of the command line's form."""
-        lines = [line for line in self.err.splitlines() if line.strip()]
+        """Whether its errors are one line of the command line's form, besides warnings."""
+        lines = [
+            line for line in self.err.splitlines() if line.strip() and not line.startswith("sora: warning: ")
+        ]
         return len(lines) == 1 and lines[0].startswith("sora: ")
 
 

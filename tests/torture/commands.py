@@ -129,7 +129,13 @@ def _of_flags(verb: str, base: list[str], without: set[str]) -> list[Line]:
     bad = [
         _flag(name, *rest) for name, rest in fields.items() if name not in without and _has_bad(name, *rest)
     ]
-    return [each.map(lambda words: [*base, *words]) for each in bad]
+    # A radius of 0 is an ordinary radius outside training.
+    return [
+        each.filter(lambda words: words not in (["--eps", "0"], ["--eps", "0/5"])).map(
+            lambda words: [*base, *words]
+        )
+        for each in bad
+    ]
 
 
 def _has_bad(name: str, hint: Any, limits: Any) -> bool:
@@ -147,7 +153,7 @@ def _without_value(name: str) -> list[str]:
 
 
 FIXED = (
-    ["data"], ["data", "nope"], ["data", "get"], ["data", "get", "nope"], ["data", "get", "cifar10",
+    ["data", "nope"], ["data", "get"], ["data", "get", "nope"], ["data", "get", "cifar10",
     "--via", "pip"],
     ["data", "get", "cifar10", "--from", "/does/not/exist"], ["data", "get", "cifar10", "--from",
     "/dev/null"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import errno
 import importlib
+import logging
 import os
 import sys
 import traceback
@@ -42,6 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     occupy_standard_descriptors()
     stderr = sys.stderr
     sys.stderr = tolerant(stderr)  # progress and messages do not decide whether a training goes on
+    logging.basicConfig(format="sora: warning: %(message)s", level=logging.WARNING)
     try:
         code = _run(list(sys.argv[1:] if argv is None else argv))
         return _flush(code)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from sora._files import plain
+from sora._files import create_folder, plain
 from sora.cli._parse import parse
 from sora.cli._settings import Extra, parse_run_flags
 from sora.cli._tables import plain_table
@@ -64,7 +64,7 @@ def compare_runs(argv: list[str]) -> int:
     flags = parse(FinishedFlags, argv, "compare")
     comparison = compare_finished([RunFolder(run) for run in flags.runs])
     if flags.out:
-        Path(flags.out).mkdir(parents=True, exist_ok=True)
+        create_folder(Path(flags.out))
         write(comparison, Path(flags.out))
     if flags.json:
         print(json.dumps(plain(comparison), indent=2))

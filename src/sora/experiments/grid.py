@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -100,7 +101,7 @@ def _with_threads(resolved: Resolved, threads: int) -> Resolved:
 def _start(job: Job) -> Job:
     parent = job.folder.path.parent
     parent.mkdir(parents=True, exist_ok=True)
-    file = parent / f"{job.name}.yaml"
+    file = _settings_file(job)
     write_text(file, job.resolved.stored())
     command = [sys.executable, "-m", "sora", "train", "--config", str(file), "--resume", "auto", "--quiet"]
     settings = job.resolved.settings
@@ -118,6 +119,13 @@ def _finish(job: Job) -> None:
     _, errors = job.process.communicate()
     if job.process.returncode:
         job.error = (errors.strip().splitlines() or [f"exit code {job.process.returncode}"])[-1]
+        if not job.folder.exists():  # refused before it began: there is nothing to continue
+            _settings_file(job).unlink(missing_ok=True)
+
+
+def _settings_file(job: Job) -> Path:
+    """The file from which the process of a run reads its settings."""
+    return job.folder.path.with_name(f"{job.name}.yaml")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sora._files import plain
+from sora._files import create_folder, plain
 from sora.errors import UserError
 from sora.probes._base import Result
 from sora.probes._registry import ProbeInfo, create, info, names
@@ -47,6 +47,9 @@ def probe_runs(
         measuring = [other for other in names() if info(other).needs_model]
         raise UserError(f"{name} shows all steps of a run; --at goes with {', '.join(measuring)}")
     title = _title(entry, options)
+    place = Path(out) if out else runs[0].probes
+    if out:
+        create_folder(place)  # a mistake is reported before anything is measured or stored
     results: dict[str, Result] = {}
     for run, label in zip(runs, labels(runs), strict=True):
         run.read_config()  # raises if this is not a run folder
@@ -55,7 +58,7 @@ def probe_runs(
         run.write_probe(title, {"probe": name, "run": label, "at": options.step, **result})
         results[label] = result
     suffix = "" if len(results) == 1 else "-" + "-".join(results)
-    picture = (Path(out) if out else runs[0].probes) / f"{title}{suffix}.png"
+    picture = place / f"{title}{suffix}.png"
     probe.picture(results, picture)
     return ProbeReport(results, {label: probe.sentence(result) for label, result in results.items()}, picture)
 

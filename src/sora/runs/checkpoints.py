@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 import sora
-from sora._files import link, make_folder, write_tensors
+from sora._files import link, make_folder
 from sora.errors import RunError
-from sora.runs.digests import digest_tensors
+from sora.runs.tensors import read_verified, write_verified
 
 FORMAT = "sora-checkpoint-2"
 WITHOUT_DIGEST = "sora-checkpoint-1"  # up to version 0.1.0; still read
@@ -84,7 +83,7 @@ class Checkpoints:
         text = json.dumps({"format": FORMAT, **versions, **header, "marks": marks})
         path = self.folder / f"step-{attempt}-{step:08d}.safetensors"
         tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}  # copied once, if at all
-        write_tensors(path, tensors, {"sora": text, "digest": digest_tensors(tensors, text)})
+        write_verified(path, tensors, text)
         self.link_marks(path, marks)
         # Files with higher numbers belong to no state of this run: unreadable, or of a part that is repeated
         # now. They are replaced when the run gets there.
@@ -104,20 +103,17 @@ class Checkpoints:
         Raises:
             RunError: The file is missing, damaged, or not a checkpoint.
         """
+        stored = read_verified(path)
         try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                text = metadata.get("sora", "{}")
-                header = json.loads(text)
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, ValueError, RecursionError) as error:
+            header = json.loads(stored.text or "{}")
+        except (ValueError, RecursionError) as error:
             raise RunError(f"cannot be read ({' '.join(str(error).split())})") from None
         written_as = header.get("format") if isinstance(header, dict) else None
         if written_as not in (FORMAT, WITHOUT_DIGEST):
             raise RunError("was not written by this version of sora")
-        if written_as == FORMAT and metadata.get("digest") != digest_tensors(tensors, text):
-            raise RunError("is damaged: its checksum is wrong")
-        return tensors, header
+        if written_as == FORMAT and not stored.verified:
+            raise RunError("is damaged: its checksum is missing")
+        return stored.tensors, header
 
     def describe_newest(self) -> str:
         """Which checkpoint one can go back to, in words."""

@@ -22,6 +22,7 @@ from sora.runs.checkpoints import Checkpoints
 from sora.runs.digests import digest_file
 from sora.runs.lock import locked
 from sora.runs.logs import Log, LogStart, read_last_line, read_log
+from sora.runs.tensors import write_verified
 from sora.settings import Settings
 from sora.settings.files import parse_config, parse_yaml
 
@@ -223,7 +224,7 @@ class RunFolder:
         """Keep the weights of a step for probes."""
         make_folder(self._snapshots)
         path = self._snapshots / f"step-{step:08d}-{attempt}.safetensors"
-        write_tensors(path, tensors, {"format": "pt"})
+        write_verified(path, tensors)
 
     def snapshots(self) -> dict[int, Path]:
         """The steps whose weights were kept, in order; of several attempts the last one's file."""

@@ -8,6 +8,7 @@ lock until the server notices. A file system without locks is used without one.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import platform
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sora._files import create_folder
 from sora.errors import UserError
 
 try:
@@ -32,23 +34,21 @@ _POLL = 0.1  # seconds
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, which is created if need be.
+    """Hold the lock of a folder, which is created if need be, and removed again if nothing comes into it.
 
     Raises:
         UserError: Another process holds it; the message names that process.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / NAME
-    handle = _open(file)
+    is_new = not folder.exists()
+    handle = _acquire(folder)
     try:
-        if not _lock(handle):
-            raise UserError(
-                f"{folder} is in use by another process ({_owner(file)}); wait until it ends or choose"
-                " another --out"
-            )
         os.ftruncate(handle, 0)
         os.write(handle, f"process {os.getpid()} on {platform.node()}\n".encode())
-        yield
+        try:
+            yield
+        finally:
+            if is_new:
+                _remove_if_unused(folder)
     finally:
         os.close(handle)  # which ends the lock
 
@@ -65,6 +65,34 @@ def wait_until_free(folder: Path, seconds: float) -> None:
         finally:
             os.close(handle)
         time.sleep(_POLL)
+
+
+def _acquire(folder: Path) -> int:
+    """The lock file of a folder, opened and locked."""
+    file = folder / NAME
+    while True:
+        create_folder(folder)
+        try:
+            handle = _open(file)
+        except FileNotFoundError:  # another process has just removed the folder, which it did not use
+            continue
+        if not _lock(handle):
+            os.close(handle)
+            raise UserError(
+                f"{folder} is in use by another process ({_owner(file)}); wait until it ends or choose"
+                " another --out"
+            )
+        if file.exists() and os.path.samestat(os.fstat(handle), file.stat()):
+            return handle
+        os.close(handle)  # the file was removed between opening and locking it
+
+
+def _remove_if_unused(folder: Path) -> None:
+    """Remove a folder that holds nothing but its lock: what should have come into it was refused."""
+    with contextlib.suppress(OSError):
+        if [entry.name for entry in folder.iterdir()] == [NAME]:
+            (folder / NAME).unlink()
+            folder.rmdir()
 
 
 def _open(file: Path) -> int:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from sora._reading import open_regular
-from sora.errors import UserError
+from sora.errors import RunError, UserError
+from sora.runs.tensors import read_verified
 
 PREFIXES = ("module.", "model.", "_orig_mod.")  # of DataParallel, of training frameworks, of torch.compile
 
@@ -29,10 +28,10 @@ def read_weights(path: str | Path, wanted: Collection[str]) -> dict[str, Tensor]
         raise UserError(f"weights file {str(path)!r} does not exist")
     open_regular(Path(path)).close()  # raises for a FIFO, which safetensors would wait for
     try:
-        candidates = [load_file(path)]
-    except (SafetensorError, OSError) as error:
+        candidates = [read_verified(path).tensors]
+    except RunError as error:
         if Path(path).suffix == ".safetensors":
-            raise UserError(f"{str(path)!r} is not a safetensors file ({error})") from None
+            raise UserError(f"{str(path)!r} is not a safetensors file: it {error}") from None
         candidates = _state_dicts(_load_pickle(path))
     if not candidates:
         raise UserError(f"{str(path)!r} holds no state dict; expected a table of tensors by name")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sora import data
+from sora._reading import absolute
 from sora.errors import UserError, short
 from sora.settings.names import is_given
 
@@ -36,12 +37,11 @@ def data_dir_of_run(dataset: str, stored: str | None, given: str | None) -> str 
 def _check(name: str, value: object, origin: str, flag: str) -> None:
     if not isinstance(value, str) or not value:
         return  # no path, or a mistake that the types of the settings report
-    here = Path.cwd().resolve()
     try:
-        inside = Path(value).expanduser().resolve().is_relative_to(here)
-    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, an unknown user, a NUL byte
-        raise UserError(f"{name} {short(value)} ({origin}) is not a path: {error}") from None
-    if not inside:
+        place = absolute(value)
+    except UserError as error:
+        raise UserError(f"{name} ({origin}): {error}") from None
+    if not place.is_relative_to(Path.cwd().resolve()):
         raise UserError(
             f"{name} {short(value)} ({origin}) is outside the working directory; to write there, repeat it: "
             f"{flag} {short(value)}"

@@ -132,7 +132,7 @@ class Request:
     def _file(self) -> ConfigFile:
         if isinstance(self.config, ConfigFile):
             return self.config
-        return read_config_file(self.config) if self.config else ConfigFile()
+        return ConfigFile() if self.config is None else read_config_file(self.config)
 
     def _recipes(self) -> list[Recipe]:
         wanted, name = self.wanted(), self.recipe or self._file.recipe

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qsl
 
+from sora._reading import absolute
 from sora.data import _store
 from sora.data._class_folders import scan
 from sora.data._pictures import decode
@@ -51,8 +52,7 @@ class Request:
             if key != "mode" and not (value.isdecimal() and 0 < int(value) <= 1_000_000):
                 raise UserError(f"folder option {key}={value} is not a positive whole number")
         size = int(options["size"]) if "size" in options else None
-        path = Path(place).expanduser().resolve()
-        return cls(path, size, options.get("mode"), int(options.get("skip-bad", 0)))
+        return cls(absolute(place), size, options.get("mode"), int(options.get("skip-bad", 0)))
 
 
 @register(
@@ -83,5 +83,7 @@ def load(root: Path, argument: str) -> Dataset:
             more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
             names = ", ".join(left_out[:_NAMED]) + more
             log = logging.getLogger(__name__)
-            log.warning("%s: left out %d bad %s images: %s", request.path, len(left_out), split, names)
+            log.warning(
+                "%s: unreadable images left out of %s (%d): %s", request.path, split, len(left_out), names
+            )
     return dataset

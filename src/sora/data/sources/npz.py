@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sora._reading import absolute
 from sora.data import _store
 from sora.data._npz import Archive
 from sora.data._registry import register
@@ -14,7 +15,7 @@ from sora.data.dataset import Dataset
 @register("npz", argument="PATH", summary="your own images as arrays in a NumPy archive")
 def load(root: Path, argument: str) -> Dataset:
     """The data set in an npz file; if it exceeds the memory budget, it is packed into a store first."""
-    path, name = Path(argument).expanduser().resolve(), f"npz:{argument}"
+    path, name = absolute(argument), f"npz:{argument}"
     folder, origin = _store.cache_name(path), _store.listing([path] if path.exists() else [])
     if _store.origin_of(root / folder) == origin:
         return _store.open_store(root / folder, name)

@@ -1,0 +1,46 @@
+"""Tensors in a safetensors file that carries a checksum of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from sora._files import write_tensors
+from sora.errors import RunError
+from sora.runs.digests import digest_tensors
+
+
+class Stored(NamedTuple):
+    """What a file holds: its tensors by name, the text stored with them, and whether both were verified."""
+
+    tensors: dict[str, Tensor]
+    text: str
+    verified: bool
+
+
+def write_verified(path: Path, tensors: Mapping[str, Tensor], text: str = "") -> None:
+    """Write tensors, a text that belongs to them, and the checksum of both."""
+    write_tensors(path, tensors, {"format": "pt", "sora": text, "digest": digest_tensors(tensors, text)})
+
+
+def read_verified(path: str | Path) -> Stored:
+    """The content of a safetensors file; one without a checksum, of other origin, is not verified.
+
+    Raises:
+        RunError: The file is missing, is not a safetensors file, or does not match its checksum.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, RuntimeError, MemoryError) as error:
+        # A damaged header can ask for more memory than there is.
+        raise RunError(f"cannot be read ({' '.join(str(error).split())})") from None
+    text, digest = metadata.get("sora", ""), metadata.get("digest")
+    if digest is not None and digest != digest_tensors(tensors, text):
+        raise RunError("is damaged: its checksum is wrong")
+    return Stored(tensors, text, digest is not None)
