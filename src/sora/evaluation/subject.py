@@ -55,9 +55,9 @@ class Subject:
 
     def threats(self, eps: str | None = None, norms: str | None = None) -> list[Threat]:
         """Each radius in each norm, both lists as text with commas; a radius may name its own (`l2:0.5`)."""
-        names = [name.strip() for name in (norms or self.settings.norm).split(",")]
+        names = [name.strip() for name in (self.settings.norm if norms is None else norms).split(",")]
         threats = []
-        for radius in (text.strip() for text in (eps or self.settings.eps).split(",")):
+        for radius in (text.strip() for text in (self.settings.eps if eps is None else eps).split(",")):
             own, colon, size = radius.partition(":")
             threats += [threat(own, size)] if colon else [threat(name, radius) for name in names]
         return list(dict.fromkeys(threats))

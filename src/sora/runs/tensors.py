@@ -13,6 +13,9 @@ from sora._files import write_tensors
 from sora.errors import RunError
 from sora.runs.digests import digest_tensors
 
+_KEY = "sora"  # one key only: safetensors writes several in an arbitrary order
+_MARK = "blake2b:"
+
 
 class Stored(NamedTuple):
     """What a file holds: its tensors by name, the text stored with them, and whether both were verified."""
@@ -24,7 +27,7 @@ class Stored(NamedTuple):
 
 def write_verified(path: Path, tensors: Mapping[str, Tensor], text: str = "") -> None:
     """Write tensors, a text that belongs to them, and the checksum of both."""
-    write_tensors(path, tensors, {"format": "pt", "sora": text, "digest": digest_tensors(tensors, text)})
+    write_tensors(path, tensors, {_KEY: f"{_MARK}{digest_tensors(tensors, text)} {text}"})
 
 
 def read_verified(path: str | Path) -> Stored:
@@ -35,12 +38,14 @@ def read_verified(path: str | Path) -> Stored:
     """
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
+            text = (file.metadata() or {}).get(_KEY, "")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, RuntimeError, MemoryError) as error:
         # A damaged header can ask for more memory than there is.
         raise RunError(f"cannot be read ({' '.join(str(error).split())})") from None
-    text, digest = metadata.get("sora", ""), metadata.get("digest")
-    if digest is not None and digest != digest_tensors(tensors, text):
+    if not text.startswith(_MARK):
+        return Stored(tensors, text, verified=False)
+    digest, _, text = text.removeprefix(_MARK).partition(" ")
+    if digest != digest_tensors(tensors, text):
         raise RunError("is damaged: its checksum is wrong")
-    return Stored(tensors, text, digest is not None)
+    return Stored(tensors, text, verified=True)
