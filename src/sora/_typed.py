@@ -83,7 +83,8 @@ def _scalar(name: str, value: Any, hint: Any) -> Any:
         except (TypeError, ValueError, OverflowError, RuntimeError):  # the last from a tensor
             number = None
         # int(2.5) would silently drop the half; float("nan") is a number no setting may have.
-        if number is not None and abs(number) <= sys.float_info.max and float(number) == float(value):
+        largest = 2**63 - 1 if hint is int else sys.float_info.max
+        if number is not None and abs(number) <= largest and float(number) == float(value):
             return number
     elif hint is str:
         if value is not None and not isinstance(value, (list, tuple, Mapping)):

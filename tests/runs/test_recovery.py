@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from safetensors.torch import save_file
 
 import sora
@@ -20,6 +19,7 @@ from sora.errors import RunError, UserError
 from sora.runs import RunFolder
 from sora.runs.checkpoints import WITHOUT_DIGEST
 from sora.runs.resume import settle
+from sora.runs.tensors import read_verified
 from sora.settings import Request, Settings
 from sora.training import train
 from tests.training.disturbances import Killed, kill_at
