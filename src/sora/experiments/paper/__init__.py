@@ -1,0 +1,198 @@
+"""The paper's experiments as grids of runs, and every value of its tables.
+
+`grids/NAME.yaml` says which runs a table consists of, `numbers.csv` what the paper prints for them, one value
+per line under the table's label. A value that the paper leaves out has no line.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any, Literal, NamedTuple, get_args
+
+import yaml
+
+from sora.errors import unknown
+
+Kind = Literal["runs", "evaluation", "derived", "cost", "overview"]
+"""Runs; runs attacked at several radii; made from another grid's runs; passes and memory; data sets."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variant: a training method and what it changes."""
+
+    name: str
+    method: str | None
+    """None in the overview of data sets, where nothing is trained."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of this row, by their names in a config file."""
+    set: Mapping[str, Any] = field(default_factory=dict)
+    """Hyper-parameters, e.g. `sora.alpha0`."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One kind of table: which runs it consists of."""
+
+    name: str
+    title: str
+    labels: tuple[str, ...]
+    """The paper's tables that it reproduces."""
+    kind: Kind
+    datasets: tuple[str, ...]
+    """The paper's data sets, the default first; empty where the rows name them."""
+    models: tuple[str, ...]
+    attacks: tuple[str, ...]
+    settings: Mapping[str, Any]
+    """Common to all rows."""
+    rows: Mapping[str, Row]
+    notes: tuple[str, ...]
+    """Footnotes: where the paper contradicts itself or leaves something open."""
+    radii: tuple[str, ...] = ()
+    """Of the attacks, for the kind `evaluation`; a metric is then called e.g. `fgsm@3/255`."""
+
+    def given(self, row: str, dataset: str | None = None, model: str | None = None) -> dict[str, Any]:
+        """The settings of one row, as `sora.settings.Request` takes them; without attacks, seed and folder.
+
+        Args:
+            row: Name of the row.
+            dataset: Data set; default: the grid's first.
+            model: Network; default: the grid's first.
+        """
+        if row not in self.rows:
+            raise unknown(f"row of {self.name}", row, self.rows)
+        own = self.rows[row]
+        place = {"dataset": dataset or _first(self.datasets), "model": model or _first(self.models)}
+        options = {**self.settings.get("set", {}), **own.set}
+        about = {**place, "method": own.method, "set": options}
+        given = {key: value for key, value in about.items() if value}
+        return {**self.settings, **given, **own.settings}
+
+
+class Value(NamedTuple):
+    """What the paper prints in one cell."""
+
+    mean: float | None
+    """None where the paper prints no number, e.g. `m` passes; see `text`."""
+    std: float | None
+    """Over the seeds; None where the paper gives none."""
+    label: str
+    """The table's label in the paper."""
+    text: str
+    """The mean as printed."""
+
+
+def names() -> list[str]:
+    """The grids, alphabetically."""
+    files = (_folder() / "grids").iterdir()
+    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+
+
+@cache
+def load(name: str) -> Grid:
+    """One grid by its name."""
+    if name not in names():
+        raise unknown("table", name, names())
+    content = yaml.safe_load((_folder() / "grids" / f"{name}.yaml").read_text(encoding="utf-8"))
+    assert content["kind"] in get_args(Kind), name
+    return Grid(
+        name=name,
+        title=content["title"],
+        labels=tuple(content["labels"]),
+        kind=content["kind"],
+        datasets=_listed(content.get("dataset")),
+        models=_listed(content.get("model")),
+        attacks=tuple(content["attacks"].split(",")) if content.get("attacks") else (),
+        settings=content.get("settings", {}),
+        rows={key: _row(key, values) for key, values in content["rows"].items()},
+        notes=tuple(content.get("notes", ())),
+        radii=tuple(content.get("radii", ())),
+    )
+
+
+def numbers(grid: Grid, dataset: str | None = None, model: str | None = None) -> dict[str, dict[str, Value]]:
+    """The paper's values by row and metric, for one data set and network; none for a pair it does not have.
+
+    Args:
+        grid: The grid.
+        dataset: Data set; default: the grid's first.
+        model: Network; default: the grid's first.
+
+    Returns:
+        For each row that the paper has, metric to value. Where two tables of the grid print the same cell,
+        the first of `grid.labels` counts.
+    """
+    wanted = {"dataset": dataset or _first(grid.datasets), "model": model or _first(grid.models)}
+    values: dict[str, dict[str, Value]] = {}
+    for line in _lines_of(grid):
+        # An empty column: the value holds for all data sets, or for all networks.
+        if all(line[key] in ("", name) for key, name in wanted.items()):
+            values.setdefault(line["variant"], {}).setdefault(line["metric"], _value(line))
+    return values
+
+
+def pairs(grid: Grid) -> list[tuple[str, str]]:
+    """The pairs of data set and network for which the paper has values, in its order."""
+    return list(dict.fromkeys((line["dataset"], line["model"]) for line in _lines_of(grid)))
+
+
+def names_in_paper(kind: str) -> dict[str, str]:
+    """What the paper calls the `methods`, `models`, `datasets` or `attacks`, and their names here."""
+    content: dict[str, dict[str, str]] = yaml.safe_load(
+        (_folder() / "names.yaml").read_text(encoding="utf-8")
+    )
+    if kind not in content:
+        raise unknown("kind of name", kind, content)
+    return content[kind]
+
+
+def _lines_of(grid: Grid) -> list[dict[str, str]]:
+    """The lines of numbers.csv that belong to a grid; only the attacks of one that consists of runs."""
+    lines = [line for label in grid.labels for line in _lines()[label]]
+    return [line for line in lines if grid.kind != "runs" or line["metric"] in grid.attacks]
+
+
+@cache
+def _lines() -> dict[str, list[dict[str, str]]]:
+    """The lines of numbers.csv by label, in their order."""
+    lines: dict[str, list[dict[str, str]]] = {}
+    text = (_folder() / "numbers.csv").read_text(encoding="utf-8")
+    for line in csv.DictReader(text.splitlines()):
+        lines.setdefault(line["label"], []).append(line)
+    return lines
+
+
+def _value(line: Mapping[str, str]) -> Value:
+    std = float(line["std"]) if line["std"] else None
+    return Value(_number(line["mean"]), std, line["label"], line["mean"])
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _row(name: str, values: Mapping[str, Any]) -> Row:
+    settings = dict(values)
+    method, options = settings.pop("method", None), settings.pop("set", {})
+    return Row(name, method, settings, options)
+
+
+def _listed(value: str | list[str] | None) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _first(names: tuple[str, ...]) -> str:
+    return names[0] if names else ""
+
+
+def _folder() -> Any:
+    return resources.files("sora.experiments.paper")
