@@ -1,7 +1,7 @@
 """Read every table of the paper's LaTeX source, independently of the package's own data.
 
-`records(source)` yields each printed value in the columns of numbers.csv and in the order of the paper, with the
-numbers as text so that nothing is lost to rounding.
+`records(source)` yields each printed value in the columns of numbers.csv and in the order of the paper, with
+the numbers as text so that nothing is lost to rounding.
 """
 
 from __future__ import annotations

@@ -1,0 +1,77 @@
+"""Every row of every grid is a run that can be started, and belongs to a table of the paper."""
+
+import pytest
+
+from sora.errors import UserError
+from sora.experiments import paper
+from sora.settings import Request, Resolved
+
+GRIDS = paper.names()
+
+
+def resolved(grid: paper.Grid, row: str, dataset: str | None = None, model: str | None = None) -> Resolved:
+    return Request(grid.given(row, dataset, model), "grid").resolve()
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_every_row_resolves_on_every_pair_of_the_paper(name: str) -> None:
+    grid = paper.load(name)
+    for dataset, model in paper.pairs(grid):
+        for row in grid.rows.values():
+            settings = resolved(grid, row.name, dataset, model).settings
+            assert settings.method == (row.method or "sora")
+            assert not dataset or (settings.dataset, settings.model) == (dataset, model)
+            for key, value in {**grid.settings, **row.settings}.items():
+                assert getattr(settings, key) == value
+            assert dict(row.set).items() <= settings.set.items()
+
+
+@pytest.mark.parametrize("name", [name for name in GRIDS if paper.load(name).kind == "runs"])
+def test_every_row_resolves_on_the_bundled_digits(name: str) -> None:
+    grid = paper.load(name)
+    runs = [resolved(grid, row, "digits").settings for row in grid.rows]
+    assert {run.dataset for run in runs} == {"digits"}
+    assert len({str(run.flat()) for run in runs}) == len(runs), "two rows are the same run"
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_a_grid_has_a_row_for_every_value_and_a_value_for_every_row(name: str) -> None:
+    grid = paper.load(name)
+    rows: list[str] = []
+    for dataset, model in paper.pairs(grid):
+        table = paper.numbers(grid, dataset, model)
+        rows += table
+        assert not dataset or (dataset in grid.datasets and model in grid.models)
+        if grid.kind == "evaluation":
+            assert set(table["sora"]) == {f"{a}@{radius}" for a in grid.attacks for radius in grid.radii}
+    assert set(rows) == set(grid.rows)
+
+
+def test_the_paper_and_the_grids_have_the_same_tables() -> None:
+    labels = [label for name in GRIDS for label in paper.load(name).labels]
+    assert len(set(labels)) == 42
+    assert len(labels) == 43  # the headline table is in main, for ImageNet-100, and in gap
+
+
+def test_the_ablations_of_sora_change_one_switch_each() -> None:
+    grid = paper.load("components")
+    assert [dict(row.set) for row in grid.rows.values()] == [
+        {},
+        {"sora.sample": False},
+        {"sora.clip_ball": True},
+        {"sora.adaptive": False},
+    ]
+
+
+def test_common_settings_and_those_of_a_row_reach_the_run() -> None:
+    l2 = resolved(paper.load("l2"), "sora", model="senet18").settings
+    assert (l2.norm, l2.eps, l2.model, l2.dataset) == ("l2", "0.5", "senet18", "cifar10")
+    row = resolved(paper.load("training-eps"), "sora-eps12").settings
+    assert (row.method, row.eps, row.dataset, row.epochs) == ("sora", "12/255", "cifar10", 30)
+
+
+def test_an_unknown_grid_or_row_is_answered_with_the_nearest_name() -> None:
+    with pytest.raises(UserError, match="unknown table 'component'; did you mean 'components'"):
+        paper.load("component")
+    with pytest.raises(UserError, match="did you mean 'no-sampling'"):
+        paper.load("components").given("no-sample")

@@ -1,0 +1,171 @@
+"""The paper's values: how many per table, where they are found, and what the footnotes say about them."""
+
+import pytest
+
+from sora import attacks, data, methods, models
+from sora.errors import UserError
+from sora.experiments import paper
+
+CNNS = ("preactresnet18", "resnet18", "wideresnet28", "senet18")
+COUNTS = {
+    **{f"tab:{name}-{cnn}": 64 for name in ("cifar10", "cifar100", "pathmnist") for cnn in CNNS},
+    **dict(zip([f"tab:tinyimagenet-{cnn}" for cnn in CNNS], (48, 48, 24, 48), strict=True)),
+    **dict(zip([f"tab:tissuemnist-{cnn}" for cnn in CNNS], (60, 60, 20, 56), strict=True)),
+    **{f"tab:{name}-vits": 48 for name in ("cifar10", "cifar100", "pathmnist")},
+    "tab:results": 28,  # two data sets, two attacks, four methods, and the gaps of three
+    "tab:datasets": 24,
+    "tab:computational_cost": 64,
+    "tab:ablation-components": 12,
+    "tab:batchsize-ablation": 20,
+    "tab:training-epsilon-ablation": 32,
+    "tab:eps-results": 120,
+    **{f"tab:sora_sweep_{name}": 27 for name in ("cifar10_clean", "cifar10", "cifar100_clean", "cifar100")},
+    **{f"tab:sora_sweep_pathmnist-{name}": 27 for name in ("clean", "pgd10")},
+    "tab:brittle-gradalign": 10,
+    "tab:brittle-zerograd": 10,
+    "tab:brittle-aaer": 20,
+    "tab:brittle-nfgsm": 18,
+    "tab:brittle-elle": 24,
+    "tab:l2results": 12,
+}
+GRIDS = paper.names()
+
+
+def every_value(name: str) -> list[paper.Value]:
+    """All values of a grid, over all pairs of data set and network in the paper."""
+    grid = paper.load(name)
+    tables = [paper.numbers(grid, *pair) for pair in paper.pairs(grid)]
+    return [value for table in tables for row in table.values() for value in row.values()]
+
+
+def test_every_table_has_all_its_values() -> None:
+    counts: dict[str, int] = {}
+    for name in GRIDS:
+        if name != "main":
+            for value in every_value(name):
+                counts[value.label] = counts.get(value.label, 0) + 1
+    for value in every_value("main"):
+        if value.label != "tab:results":  # of the grid `gap`
+            counts[value.label] = counts.get(value.label, 0) + 1
+    assert counts == COUNTS
+    assert len(COUNTS) == 42
+
+
+def test_the_main_grid_has_24_pairs_and_imagenet_from_the_headline_table() -> None:
+    grid = paper.load("main")
+    assert len(paper.pairs(grid)) == 24
+    sora = paper.numbers(grid, "imagenet100", "preactresnet18")["sora"]
+    assert sora == {
+        "clean": (57.26, None, "tab:results", "57.26"),
+        "aa": (18.56, None, "tab:results", "18.56"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("grid", "dataset", "model", "row", "metric", "mean", "std"),
+    [
+        ("main", "cifar10", "preactresnet18", "sora", "pgd10", 48.64, 0.44),
+        ("main", "tissuemnist", "senet18", "pgd-10", "aa", 48.76, 0.11),
+        ("main", "tinyimagenet", "wideresnet28-10", "sora", "aa", 14.31, 0.58),
+        ("main", "pathmnist", "vit-small", "sora", "clean", 76.70, None),
+        ("gap", "imagenet100", None, "aaer", "aa-gap", -1.38, None),
+        ("components", None, None, "clamped", "pgd10", 34.08, None),
+        ("batch-size", None, None, "n-fgsm-b512", "pgd10", 46.91, 0.09),
+        ("sweep", "pathmnist", None, "max2-alpha0.05-beta0.05", "pgd10", 19.90, None),
+        ("sweep", None, None, "max1.5-alpha0.01-beta0.1", "clean", 84.13, None),
+        ("training-eps", None, None, "atas-eps16", "clean", 83.89, 1.45),
+        ("test-eps", None, None, "trades", "pgd10@17/255", 20.05, None),
+        ("brittleness-gradalign", None, None, "lam0.8", "pgd10", 8.65, None),
+        ("brittleness-zerograd", None, None, "q0.9", "clean", 88.32, None),
+        ("brittleness-aaer", None, None, "lambda-1-2.75-0.55", "pgd10", 32.58, None),
+        ("brittleness-n-fgsm", "cifar10", None, "k2-alpha0.5", "clean", 86.57, None),
+        ("brittleness-elle", "cifar10", None, "lam20000", "pgd10", 39.52, None),
+        ("l2", "cifar100", "senet18", "sora", "pgd10", 29.86, None),
+        ("datasets", None, None, "tissuemnist", "train", 165466, None),
+        ("cost", None, None, "trades", "forwards", 12, None),
+    ],
+)
+def test_a_value(
+    grid: str, dataset: str | None, model: str | None, row: str, metric: str, mean: float, std: float | None
+) -> None:
+    value = paper.numbers(paper.load(grid), dataset, model)[row][metric]
+    assert (value.mean, value.std) == (mean, std)
+
+
+def test_what_is_not_a_number_is_kept_as_text() -> None:
+    free = paper.numbers(paper.load("cost"))["free"]
+    assert (free["forwards"].mean, free["forwards"].text) == (None, "m")
+    assert free["memory"].text == "O(batch)"
+    assert paper.numbers(paper.load("datasets"))["pathmnist"]["shape"].text == "3x28x28"
+
+
+def test_what_the_paper_leaves_out_is_absent() -> None:
+    main = paper.load("main")
+    assert "atas" not in paper.numbers(main, "tinyimagenet", "preactresnet18")
+    assert paper.numbers(main, "digits", "preactresnet18") == {}
+    assert set(paper.numbers(paper.load("brittleness-n-fgsm"), "cifar10")) == {"k2-alpha1", "k2-alpha0.5"}
+
+
+def test_the_names_of_the_paper_lead_to_names_that_exist() -> None:
+    assert set(paper.names_in_paper("methods").values()) <= set(methods.names())
+    assert set(paper.names_in_paper("models").values()) <= set(models.names())
+    assert set(paper.names_in_paper("datasets").values()) <= set(data.names())
+    assert set(paper.names_in_paper("attacks").values()) <= set(attacks.names())
+    with pytest.raises(UserError, match="did you mean 'methods'"):
+        paper.names_in_paper("method")
+
+
+def test_autoattack_exceeds_pgd_for_aaer_on_resnet18_only() -> None:
+    grid = paper.load("main")
+    impossible = {
+        (dataset, model, row)
+        for dataset, model in paper.pairs(grid)
+        for row, values in paper.numbers(grid, dataset, model).items()
+        if "pgd10" in values and values["aa"].mean > values["pgd10"].mean
+    }
+    assert impossible == {("cifar10", "resnet18", "aaer"), ("cifar100", "resnet18", "aaer")}
+
+
+def test_the_gaps_are_differences_to_sora() -> None:
+    grid = paper.load("gap")
+    for dataset, model in paper.pairs(grid):
+        table = paper.numbers(grid, dataset, model)
+        for row in ("fgsm", "n-fgsm", "aaer"):
+            for attack in grid.attacks:
+                difference = table[row][attack].mean - table["sora"][attack].mean
+                assert table[row][f"{attack}-gap"].mean == pytest.approx(difference, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("grid", "row", "method", "dataset", "different"),
+    [
+        ("components", "sora", "sora", "pathmnist", {"clean", "fgsm", "pgd10"}),
+        ("batch-size", "n-fgsm-b128", "n-fgsm", "cifar10", set()),
+        ("batch-size", "sora-b128", "sora", "cifar10", set()),
+        ("training-eps", "atas-eps8", "atas", "cifar10", set()),
+        ("training-eps", "multigrad-eps8", "multigrad", "cifar10", {"clean", "pgd10"}),
+        ("training-eps", "n-fgsm-eps8", "n-fgsm", "cifar10", set()),
+        ("training-eps", "sora-eps8", "sora", "cifar10", set()),
+        ("sweep", "max2-alpha0.02-beta0.05", "sora", "cifar10", {"clean", "pgd10"}),
+        ("sweep", "max2-alpha0.02-beta0.05", "sora", "cifar100", {"clean", "pgd10"}),
+        ("sweep", "max2-alpha0.02-beta0.05", "sora", "pathmnist", {"clean", "pgd10"}),
+        ("brittleness-gradalign", "lam0.2", "gradalign", "pathmnist", set()),
+        ("brittleness-zerograd", "q0.45", "zerograd", "pathmnist", set()),
+        ("brittleness-aaer", "lambda-1-1.5-0.15", "aaer", "pathmnist", {"clean", "pgd10"}),
+        ("brittleness-n-fgsm", "k2-alpha1", "n-fgsm", "pathmnist", set()),
+        ("brittleness-n-fgsm", "k2-alpha1", "n-fgsm", "cifar10", set()),
+        ("brittleness-elle", "lam1000", "elle", "pathmnist", set()),
+        ("brittleness-elle", "lam1000", "elle", "cifar10", set()),
+        ("gap", "n-fgsm", "n-fgsm", "pathmnist", set()),
+        ("gap", "sora", "sora", "pathmnist", set()),
+    ],
+)
+def test_where_a_default_row_differs_from_the_main_table(
+    grid: str, row: str, method: str, dataset: str, different: set[str]
+) -> None:
+    main = paper.numbers(paper.load("main"), dataset, "preactresnet18")[method]
+    here = paper.numbers(paper.load(grid), dataset, "preactresnet18")[row]
+    assert {
+        metric for metric in here if metric in main and here[metric].mean != main[metric].mean
+    } == different
+    assert not different or paper.load(grid).notes

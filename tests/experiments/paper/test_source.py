@@ -1,0 +1,65 @@
+"""The package data against the paper's source, where that is beside the checkout or named by SORA_PAPER."""
+
+import csv
+import os
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from sora.experiments import paper
+from tests.experiments.paper import tex
+
+SOURCE = Path(os.environ.get("SORA_PAPER", Path(__file__).parents[4] / "shared/paper/sora.tex"))
+RESULTS = SOURCE.with_name("results.csv")
+
+
+def shipped() -> list[tex.Record]:
+    text = (resources.files("sora.experiments.paper") / "numbers.csv").read_text(encoding="utf-8")
+    return [tex.Record(**line) for line in csv.DictReader(text.splitlines())]
+
+
+@pytest.mark.skipif(not SOURCE.is_file(), reason="the paper's source is not here; set SORA_PAPER")
+def test_every_value_of_the_paper_is_shipped_and_every_shipped_value_is_in_the_paper() -> None:
+    printed = list(tex.records(SOURCE.read_text(encoding="utf-8")))
+    assert len(set(printed)) == len(printed)
+    assert set(printed) - set(shipped()) == set()
+    assert set(shipped()) - set(printed) == set()
+    assert shipped() == printed
+
+
+@pytest.mark.skipif(not SOURCE.is_file(), reason="the paper's source is not here; set SORA_PAPER")
+def test_no_table_of_the_paper_is_left_out() -> None:
+    labels = {label for name in paper.names() for label in paper.load(name).labels}
+    assert set(tex.tables(SOURCE.read_text(encoding="utf-8"))) == labels
+
+
+@pytest.mark.skipif(
+    not RESULTS.is_file(), reason="the main results as a CSV file are not here; set SORA_PAPER"
+)
+def test_the_main_tables_agree_with_a_second_extraction() -> None:
+    grid, methods = paper.load("main"), paper.names_in_paper("methods")
+    networks = {name.lower().replace("-18", "18").replace("-28", "28"): ours for name, ours in MODELS.items()}
+    lines = list(csv.DictReader(RESULTS.read_text(encoding="utf-8").splitlines()))
+    for line in lines:
+        table = paper.numbers(grid, line["dataset"], networks[line["architecture"]])
+        value = table[methods[line["method"]]][line["metric"]]
+        assert value[:2] == (float(line["mean"]), float(line["std"]) if line["std"] else None), line
+    assert len(lines) == sum(
+        len(row) for pair in paper.pairs(grid) for row in paper.numbers(grid, *pair).values()
+    )
+
+
+MODELS = paper.names_in_paper("models")
+
+
+def test_the_reader_refuses_a_cell_that_is_no_value() -> None:
+    table = (
+        r"\begin{table}\caption{Results for \textsc{CIFAR-10} on the ResNet-18 architecture.}\label{tab:x}"
+        r"\begin{tabular}{cc}\toprule \textbf{Method} && \textbf{Clean} \\ \midrule FGSM && %s \\"
+        r"\end{tabular}\end{table}"
+    )
+    (record,) = tex.records(table % r"$85.21 \pm 0.49$")
+    assert record == ("tab:x", "cifar10", "resnet18", "fgsm", "clean", "85.21", "0.49")
+    with pytest.raises(ValueError, match="not a value: '--'"):
+        list(tex.records(table % "--"))
