@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -37,6 +38,7 @@ def names() -> list[str]:
     return sorted(f.name.removesuffix(".yaml") for f in _folder().iterdir() if f.name.endswith(".yaml"))
 
 
+@cache  # a grid resolves hundreds of runs, each of which asks every recipe whether it applies
 def read(name: str) -> Recipe:
     """One recipe, without those it extends."""
     if name not in names():
