@@ -1,5 +1,7 @@
 """Every row of every grid is a run that can be started, and belongs to a table of the paper."""
 
+from pathlib import Path
+
 import pytest
 
 from sora.errors import UserError
@@ -77,3 +79,12 @@ def test_an_unknown_grid_or_row_is_answered_with_the_nearest_name() -> None:
         paper.load("component")
     with pytest.raises(UserError, match="did you mean 'no-sampling'"):
         paper.load("components").given("no-sample")
+
+
+def test_the_documentation_lists_every_grid_and_the_tables_it_has() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    lines = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    assert sorted(lines) == GRIDS
+    for name in GRIDS:
+        if name != "main":  # whose twenty tables share a line
+            assert all(f"`{label}`" in lines[name] for label in paper.load(name).labels)

@@ -128,14 +128,16 @@ def test_autoattack_exceeds_pgd_for_aaer_on_resnet18_only() -> None:
 
 def test_another_single_step_method_is_often_ahead_of_sora() -> None:
     grid = paper.load("main")
-    tables = [paper.numbers(grid, *pair) for pair in paper.pairs(grid)]
-    others = {"benign", "sora", "pgd-2", "pgd-10", "trades"}
-    ahead = [
-        table
-        for table in tables
-        if max(row["aa"].mean for name, row in table.items() if name not in others) > table["sora"]["aa"].mean
-    ]
-    assert (len(ahead), len(tables)) == (16, 24)
+    not_compared = {"benign", "sora", "pgd-2", "pgd-10", "trades"}
+    leads, within = [], 0
+    for pair in paper.pairs(grid):
+        table = {row: values["aa"] for row, values in paper.numbers(grid, *pair).items()}
+        best = max((value for row, value in table.items() if row not in not_compared), key=lambda v: v.mean)
+        lead = round(best.mean - table["sora"].mean, 2)
+        if lead > 0:
+            leads.append(pair)
+            within += best.std is not None and lead < round(best.std + table["sora"].std, 2)
+    assert (len(leads), within) == (16, 6)
 
 
 def test_the_gaps_are_differences_to_sora() -> None:
