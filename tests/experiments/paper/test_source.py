@@ -39,7 +39,9 @@ def test_no_table_of_the_paper_is_left_out() -> None:
 )
 def test_the_main_tables_agree_with_a_second_extraction() -> None:
     grid, methods = paper.load("main"), paper.names_in_paper("methods")
-    networks = {name.lower().replace("-18", "18").replace("-28", "28"): ours for name, ours in MODELS.items()}
+    networks = {
+        name.lower().replace("-18", "18").replace("-28", "28"): ours for name, ours in tex.MODELS.items()
+    }
     lines = list(csv.DictReader(RESULTS.read_text(encoding="utf-8").splitlines()))
     for line in lines:
         table = paper.numbers(grid, line["dataset"], networks[line["architecture"]])
@@ -48,9 +50,6 @@ def test_the_main_tables_agree_with_a_second_extraction() -> None:
     assert len(lines) == sum(
         len(row) for pair in paper.pairs(grid) for row in paper.numbers(grid, *pair).values()
     )
-
-
-MODELS = paper.names_in_paper("models")
 
 
 def test_the_reader_refuses_a_cell_that_is_no_value() -> None:
