@@ -41,14 +41,14 @@ def test_list_methods_is_the_registry(sora) -> None:
     assert [row["method"] for row in rows] == methods.names()
 
 
-@pytest.mark.parametrize("kind", ["models", "data", "attacks", "recipes"])
+@pytest.mark.parametrize("kind", ["models", "data", "attacks", "metrics", "probes", "recipes"])
 def test_other_lists(kind, sora) -> None:
     rows = json.loads(sora("list", kind, "--json").out)
     assert len(rows) >= 1
     assert rows[0]
 
 
-@pytest.mark.parametrize("kind", ["data", "attacks"])
+@pytest.mark.parametrize("kind", ["data", "attacks", "metrics", "probes"])
 def test_lists_describe_every_entry(kind, sora) -> None:
     rows = [list(row.values()) for row in json.loads(sora("list", kind, "--json").out)]
     assert all(len(row) > 1 and row[0] and len(row[1]) > 5 for row in rows)
@@ -94,6 +94,21 @@ def test_show_every_data_set(name, sora, tmp_path, monkeypatch) -> None:
     words = sora("show", name)
     assert (words.code, words.err) == (0, "")
     assert f"name: {name}\n" in words.out
+
+
+@pytest.mark.parametrize(("name", "kind"), [("pgd10", "attack"), ("aae", "metric"), ("eps-curve", "probe")])
+def test_show_attacks_metrics_and_probes(name, kind, sora) -> None:
+    shown = json.loads(sora("show", name, "--json").out)
+    assert len(shown[kind]) > 10
+    assert name in shown["use"]
+
+
+@pytest.mark.parametrize("verb", ["train", "evaluate", "probe", "show", "list", "predict", "data get"])
+def test_help_names_kinds_of_values_not_types(verb, sora) -> None:
+    text = sora(*verb.split(), "--help").out
+    assert "None" not in text
+    assert "STR" not in text
+    assert "(default: )" not in text
 
 
 def test_show_nothing_known(sora) -> None:

@@ -34,6 +34,14 @@ def read(folder: Path, name: str) -> list[dict]:
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
+@pytest.mark.parametrize("line", ['{"a": ' + "9" * 10_000 + "}", "3}", "[" * 100_000 + "}", "\xff}"])
+def test_a_damaged_log_is_named(line: str, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(line + "\n", encoding="latin-1")
+    with pytest.raises(RunError, match=r"metrics\.jsonl is damaged") as caught:
+        RunFolder(tmp_path).read_log("metrics")
+    assert len(str(caught.value)) < 600
+
+
 def test_logs_have_the_promised_keys(finished) -> None:
     rows = read(finished.folder(), "metrics.jsonl")
     assert all(set(row) >= METRICS for row in rows)

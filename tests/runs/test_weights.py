@@ -82,8 +82,13 @@ def test_a_file_that_needs_code_is_refused_with_the_way_to_convert_it(
 
 def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "text.pt").write_text("no weights")
+    (tmp_path / "pop.pt").write_bytes(b"\x80\x02.")  # a pickle that takes from an empty stack
     torch.save({"epoch": 3}, tmp_path / "empty.pt")
-    for name, message in (("text.pt", "neither a safetensors"), ("empty.pt", "holds no state dict")):
+    for name, message in (
+        ("text.pt", "neither a safetensors"),
+        ("empty.pt", "holds no state dict"),
+        ("pop.pt", ""),
+    ):
         with pytest.raises(UserError, match=message):
             load_weights(network(), tmp_path / name)
     with pytest.raises(UserError, match="does not exist"):

@@ -20,8 +20,8 @@ VERBS = {
     "predict": "the class of single images, and whether an attack changes it",
     "probe": "look inside trained models: eps curves, landscapes, boundaries, traces, curvature",
     "data": "fetch, check and look at data sets",
-    "list": "methods, models, data sets, attacks, recipes",
-    "show": "everything about one method, model, data set or recipe",
+    "list": "methods, models, data sets, attacks, metrics, probes, recipes",
+    "show": "everything about one method, model, data set, attack, metric, probe or recipe",
 }
 
 _LONGEST = 2000  # characters of an error; a hostile file may be quoted in it

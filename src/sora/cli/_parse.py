@@ -17,6 +17,7 @@ T = TypeVar("T")
 def parse(spec: type[T], argv: list[str], prog: str, default: T | None = None) -> T:
     """An instance of the dataclass `spec` from flags; a mistake is a `UserError`."""
     flags = [f"--{name.replace('_', '-')}" for name in _flag_names(spec)]
+    _show_kinds(spec)
 
     def explain(event: tyro_errors.ParseErrorEvent) -> None:
         raise _explained(event, flags)
@@ -38,6 +39,34 @@ def _flag_names(spec: Any) -> list[str]:
             annotated = (getattr(annotation, "name", None) for annotation in get_args(hint)[1:])
             names.append(next(filter(None, annotated), field.name))
     return names
+
+
+def _show_kinds(spec: Any) -> None:
+    """Let the help of a dataclass show `--eps TEXT`, not `{None}|STR`, and a default only if there is one."""
+    hints = get_type_hints(spec, include_extras=True)
+    for field in dataclasses.fields(spec):
+        if not dataclasses.is_dataclass(hints[field.name]):
+            spec.__annotations__[field.name] = _shown(hints[field.name], field.default)
+
+
+def _shown(hint: Any, default: Any, text: str | None = None, *, negated: bool = False) -> Any:
+    """A flag's type with how the help shows it; a metavar of the flag's own annotation stays."""
+    plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    [kind, *_] = [arg for arg in get_args(plain) if arg is not type(None)] or [plain]
+    if get_origin(kind) is Literal:
+        metavar: str | None = f"{{{','.join(get_args(kind))}}}"
+    else:
+        metavar = {str: "TEXT", int: "INT", float: "NUMBER"}.get(kind)
+    own = [annotation.metavar for annotation in get_args(hint)[1:] if getattr(annotation, "metavar", None)]
+    without = any(default is nothing for nothing in (None, False, dataclasses.MISSING)) or default in ("", ())
+    arg = tyro.conf.arg(
+        help=text,
+        metavar=own[0] if own else metavar,
+        help_behavior_hint="" if without else f"(default: {default})",
+    )
+    if plain is bool and not negated:
+        return Annotated[hint, arg, tyro.conf.FlagCreatePairsOff]
+    return Annotated[hint, arg]
 
 
 def _explained(event: tyro_errors.ParseErrorEvent, flags: list[str]) -> UserError:
@@ -79,17 +108,14 @@ def option_flags(options: type[Options], without: tuple[str, ...] = ()) -> list[
             default = ",".join(map(str, default))
         allowed = allowed_range(field.metadata)
         text = field.metadata["help"] + (f" ({allowed})" if allowed else "")
-        flags.append(flag(field.name, _flag_type(hints[field.name]), default, text))
+        kind = _shown(_flag_type(hints[field.name]), default, text, negated=True)
+        flags.append((field.name, kind, dataclasses.field(default=default)))
     return flags
 
 
 def flag(name: str, kind: Any, default: Any, text: str) -> tuple[str, Any, Any]:
     """One field for `dataclasses.make_dataclass`; a flag without a default is not shown with one."""
-    plain = [arg for arg in get_args(kind) if arg is not type(None)] or [kind]
-    metavar = {str: "TEXT", int: "INT", float: "NUMBER"}.get(plain[0])
-    hint = "" if default is None or default is False or default == "" else f"(default: {default})"
-    annotation: Any = Annotated[kind, tyro.conf.arg(help=text, metavar=metavar, help_behavior_hint=hint)]
-    return name, annotation, dataclasses.field(default=default)
+    return name, _shown(kind, default, text), dataclasses.field(default=default)
 
 
 def _flag_type(hint: Any) -> Any:

@@ -17,7 +17,10 @@ Extra = dict[str, tuple[Any, Any, str]]  # further flags of a verb: type, defaul
 
 _SET = Annotated[
     tyro.conf.UseAppendAction[tuple[str, ...]],
-    tyro.conf.arg(help="a hyper-parameter, e.g. sora.alpha0=0.02 or model.stages=2; may be repeated"),
+    tyro.conf.arg(
+        metavar="NAME=VALUE",
+        help="a hyper-parameter, e.g. sora.alpha0=0.02 or model.stages=2; may be repeated",
+    ),
 ]
 _COMMON: Extra = {
     "config": (str | None, None, "YAML file with settings, grouped or flat; flags win over it"),

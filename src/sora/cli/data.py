@@ -31,7 +31,9 @@ _USAGE = """usage: sora data {list,get,check,show} ...
 
 `sora data VERB --help` explains a verb's options."""
 
-_Name = Annotated[tyro.conf.Positional[str], tyro.conf.arg(help="a name, folder:PATH or npz:PATH")]
+_Name = Annotated[
+    tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME", help="a name, folder:PATH or npz:PATH")
+]
 _DataDir = Annotated[
     str | None, tyro.conf.arg(help="folder of the data sets; default: $SORA_DATA, else the cache")
 ]

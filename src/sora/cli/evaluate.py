@@ -35,8 +35,7 @@ Set = tyro.conf.UseAppendAction[tuple[str, ...]]
 class Flags:
     """sora evaluate RUN, or sora evaluate --weights FILE --model NAME --dataset NAME."""
 
-    run: Annotated[str | None, tyro.conf.Positional] = None
-    """a run folder"""
+    run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="RUN", help="a run folder")] = None
     weights: str | None = None
     """in place of a run: weights of a model, a safetensors file"""
     model: str | None = None

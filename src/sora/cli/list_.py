@@ -12,13 +12,13 @@ from sora.cli._parse import parse
 from sora.cli._tables import plain_table
 from sora.errors import UserError
 
-Kind = Literal["methods", "models", "data", "attacks", "recipes"]
+Kind = Literal["methods", "models", "data", "attacks", "metrics", "probes", "recipes"]
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Flags:
-    """List methods, models, data, attacks or recipes."""
+    """List methods, models, data sets, attacks, metrics, probes or recipes."""
 
     kind: Annotated[tyro.conf.Positional[Kind], tyro.conf.arg(help="what to list")] = "methods"
     cost: Annotated[bool, tyro.conf.arg(help="methods: measure passes, memory and time here")] = False
@@ -74,6 +74,21 @@ def _attacks() -> list[Row]:
     return [{"attack": name, "what it does": attacks.info(name).summary} for name in attacks.names()]
 
 
+def _metrics() -> list[Row]:
+    from sora import metrics
+
+    return [{"metric": name, "what it is": metrics.info(name).summary} for name in metrics.names()]
+
+
+def _probes() -> list[Row]:
+    from sora import probes
+
+    return [
+        {"probe": name, "what it shows": probes.info(name).summary, "images": probes.info(name).images or "-"}
+        for name in probes.names()
+    ]
+
+
 def _recipes() -> list[Row]:
     from sora.settings import recipes
 
@@ -105,4 +120,12 @@ def _costs(raw: bool) -> list[Row]:
     ]
 
 
-_ROWS = {"methods": _methods, "models": _models, "data": _data, "attacks": _attacks, "recipes": _recipes}
+_ROWS = {
+    "methods": _methods,
+    "models": _models,
+    "data": _data,
+    "attacks": _attacks,
+    "metrics": _metrics,
+    "probes": _probes,
+    "recipes": _recipes,
+}

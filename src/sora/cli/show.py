@@ -1,4 +1,4 @@
-"""`sora show`: everything about one method, model, data set or recipe."""
+"""`sora show`: everything about one method, model, data set, attack, metric, probe or recipe."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from sora.errors import unknown
 
 @dataclass(frozen=True)
 class Flags:
-    """Show a method, a model, a data set, or `recipe NAME`."""
+    """Show a method, model, data set, attack, metric or probe, or `recipe NAME`."""
 
-    name: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(help="NAME, or recipe NAME")] = ()
+    name: Annotated[
+        tyro.conf.Positional[tuple[str, ...]],
+        tyro.conf.arg(metavar="NAME", help="what to show; a recipe is written `recipe NAME`"),
+    ] = ()
     json: Annotated[bool, tyro.conf.arg(help="print as JSON")] = False
 
 
@@ -41,10 +44,28 @@ def run(argv: list[str]) -> int:
     elif name in data.names() and ":" not in name:
         _print(_about_data(name), flags.json)
     else:
-        others = [f"recipe {recipe}" for recipe in recipes.names()]
-        sets = [entry for entry in data.names() if ":" not in entry]
-        raise unknown("name", name, [*methods.names(), *models.names(), *sets, *others])
+        _print(_about_measure(name), flags.json)
     return 0
+
+
+def _about_measure(name: str) -> dict[str, Any]:
+    """An attack, a metric or a probe: what it is and what to call."""
+    from sora import attacks, data, methods, metrics, models, probes
+    from sora.settings import recipes
+
+    if name in attacks.names():
+        return {
+            "name": name,
+            "attack": attacks.info(name).summary,
+            "use": f"sora evaluate RUN --attacks {name}",
+        }
+    if name in metrics.names():
+        return {"name": name, "metric": metrics.info(name).summary, "use": f"sora train --monitor {name}"}
+    if name in probes.names():
+        return {"name": name, "probe": probes.info(name).summary, "use": f"sora probe {name} RUN"}
+    sets = [entry for entry in data.names() if ":" not in entry]
+    others = [*attacks.names(), *metrics.names(), *probes.names(), *(f"recipe {r}" for r in recipes.names())]
+    raise unknown("name", name, {*methods.names(), *models.names(), *sets, *others})
 
 
 def _about_data(name: str) -> dict[str, Any]:

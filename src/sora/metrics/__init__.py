@@ -4,12 +4,12 @@
 """
 
 from sora.metrics._batch import AttackedBatch, GradientAndLogits
-from sora.metrics._registry import Metric, Scale, check_metrics, create, info, measure, names, register
+from sora.metrics._registry import Info, Scale, check_metrics, create, info, measure, names, register
 
 __all__ = [
     "AttackedBatch",
     "GradientAndLogits",
-    "Metric",
+    "Info",
     "Scale",
     "check_metrics",
     "create",

@@ -19,7 +19,7 @@ Scale = Literal["as is", "scaled", "log, scaled"]
 
 
 @dataclass(frozen=True)
-class Metric:
+class Info:
     """A registry entry."""
 
     name: str
@@ -34,16 +34,16 @@ class Metric:
     """Style of its line, as in matplotlib."""
 
 
-_REGISTRY: Registry[Metric] = Registry("metric", "sora.metrics", order=("alignment",))
+_REGISTRY: Registry[Info] = Registry("metric", "sora.metrics", order=("alignment",))
 
 
 def register(
     name: str, summary: str, *, scale: Scale = "as is", colour: str | None = None, line: str = "-"
 ) -> Callable[[Function], Function]:
-    """Decorator that registers a function of an `AttackedBatch`; see `Metric` for the arguments."""
+    """Decorator that registers a function of an `AttackedBatch`; see `Info` for the arguments."""
 
     def add(function: Function) -> Function:
-        _REGISTRY.add(Metric(name, summary, function, scale, colour, line))
+        _REGISTRY.add(Info(name, summary, function, scale, colour, line))
         return function
 
     return add
@@ -54,7 +54,7 @@ def names() -> list[str]:
     return _REGISTRY.names()
 
 
-def info(name: str) -> Metric:
+def info(name: str) -> Info:
     """The entry of a metric."""
     return _REGISTRY.info(name)
 

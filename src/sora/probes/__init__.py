@@ -5,13 +5,13 @@
 """
 
 from sora.probes._base import Probe, ProbedModel, Result
-from sora.probes._registry import ProbeInfo, create, info, names, register
+from sora.probes._registry import Info, create, info, names, register
 from sora.probes._runs import ProbeReport, probe_runs
 from sora.probes._subject import SubjectOptions, load_subject
 
 __all__ = [
+    "Info",
     "Probe",
-    "ProbeInfo",
     "ProbeReport",
     "ProbedModel",
     "Result",

@@ -13,7 +13,7 @@ P = TypeVar("P", bound=type[Probe[Any]])
 
 
 @dataclass(frozen=True)
-class ProbeInfo:
+class Info:
     """A registry entry."""
 
     name: str
@@ -28,7 +28,7 @@ class ProbeInfo:
         return self.images > 0
 
 
-_REGISTRY: Registry[ProbeInfo] = Registry(
+_REGISTRY: Registry[Info] = Registry(
     "probe", "sora.probes", order=("eps_curve", "landscape", "boundary", "curvature", "fallen", "traces")
 )
 
@@ -37,7 +37,7 @@ def register(name: str, summary: str, *, images: int = 0) -> Callable[[P], P]:
     """Class decorator that registers a probe; `images` is required for one that measures a model."""
 
     def add(cls: P) -> P:
-        _REGISTRY.add(ProbeInfo(name, summary, cls, images))
+        _REGISTRY.add(Info(name, summary, cls, images))
         return cls
 
     return add
@@ -48,7 +48,7 @@ def names() -> list[str]:
     return _REGISTRY.names()
 
 
-def info(name: str) -> ProbeInfo:
+def info(name: str) -> Info:
     """The entry of a probe."""
     return _REGISTRY.info(name)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sora._files import create_folder, plain
 from sora.errors import UserError
 from sora.probes._base import Result
-from sora.probes._registry import ProbeInfo, create, info, names
+from sora.probes._registry import Info, create, info, names
 from sora.probes._subject import SubjectOptions, load_subject
 from sora.runs import RunFolder, labels
 
@@ -63,13 +63,13 @@ def probe_runs(
     return ProbeReport(results, {label: probe.sentence(result) for label, result in results.items()}, picture)
 
 
-def _title(entry: ProbeInfo, options: SubjectOptions) -> str:
+def _title(entry: Info, options: SubjectOptions) -> str:
     """The name of the files: other images, radii or seeds than usual must not replace the usual result."""
     title = entry.name if options.step is None else f"{entry.name}-{options.step}"
     if not entry.needs_model:
         return title
     if options.images and options.images != entry.images:
         title += f"-n{options.images}"
-    if options.eps:
+    if options.eps is not None:
         title += f"-eps{options.eps.replace('/', '_')}"
     return title if options.seed == 0 else f"{title}-seed{options.seed}"

@@ -54,7 +54,7 @@ def load_subject(run: RunFolder, default_images: int, options: SubjectOptions) -
     return ProbedModel(
         model.to(pick_device(options.device)),
         data.split(dataset, holdout=0, limit_test=images).test,
-        threat(settings.norm, options.eps) if options.eps else settings.threat(),
+        threat(settings.norm, options.eps) if options.eps is not None else settings.threat(),
         options.seed,
         options.progress,
     )

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sora._files import plain, refuse_link
 from sora._reading import open_regular, parse_json, read_text
-from sora.errors import RunError
+from sora.errors import RunError, UserError
 from sora.runs.digests import digest_start, new_digest
 
 
@@ -95,7 +95,15 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     """All complete lines of a log, also of one that is still being written; empty if there is no file."""
     if not path.exists():
         return []
-    return [parse_json(line) for line in read_text(path).splitlines() if line.endswith("}")]
+    try:
+        lines = [parse_json(line) for line in read_text(path).splitlines() if line.endswith("}")]
+    except UserError:
+        raise
+    except ValueError as error:  # also text that is not UTF-8
+        raise RunError(f"{path} is damaged ({' '.join(str(error).split())[:200]})") from None
+    if not all(isinstance(line, dict) for line in lines):
+        raise RunError(f"{path} is damaged: expected one table of names and values per line")
+    return lines
 
 
 def read_last_line(path: Path) -> dict[str, Any] | None:
