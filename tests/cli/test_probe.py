@@ -168,9 +168,12 @@ def test_a_progress_bar_only_on_a_terminal(
     assert "100 %" in printed
 
 
-def test_a_step_is_refused_for_a_probe_of_logs(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["probe", "traces", str(runs[0]), "--at", "2"]) == 2
-    message = "traces shows all steps of a run; --at goes with eps-curve, landscape, boundary, curvature"
+@pytest.mark.parametrize("flag", ["--at", "--limit", "--eps"])
+def test_options_of_models_are_refused_for_a_probe_of_logs(
+    flag: str, runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["probe", "traces", str(runs[0]), flag, "1"]) == 2
+    message = f"traces reads the logs of a run; {flag} goes with eps-curve, landscape, boundary, curvature"
     assert message in capsys.readouterr().err
 
 

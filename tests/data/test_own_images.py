@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import logging
 import os
+import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import torch
 
 from sora import data
+from sora.cli import main
 from sora.data import Builder, _store
 from sora.data._growing import Growing
 from sora.errors import UserError
@@ -107,6 +110,16 @@ def test_unreadable_pictures(photos: Path, caplog: pytest.LogCaptureFixture) -> 
     (photos / "train" / "a" / "000.png").write_bytes(b"")
     one_line(f"folder:{photos}?skip-bad=1", "train/b/bad.png")
     assert len(data.load(f"folder:{photos}?skip-bad=2").train) == 7
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs file names that are not UTF-8")
+def test_names_that_are_not_text(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    strange = Path(os.fsdecode(bytes(photos) + b"/train/\xff"))
+    shutil.copytree(photos / "train" / "a", strange)
+    shutil.copytree(strange, photos / "test" / strange.name)
+    next(strange.iterdir()).rename(strange / os.fsdecode(b"\xfe.png"))
+    assert strange.name in data.load(f"folder:{photos}").classes
+    assert main(["data", "check", f"folder:{photos}", "--json"]) == 0
 
 
 def test_mixed_sizes(photos: Path) -> None:

@@ -18,7 +18,7 @@ from sora.cli import main
 from sora.errors import RunError, UserError
 from sora.runs import RunFolder
 from sora.runs.checkpoints import WITHOUT_DIGEST
-from sora.runs.resume import settle
+from sora.runs.resume import settings_of_run
 from sora.runs.tensors import read_verified
 from sora.settings import Request, Settings
 from sora.training import train
@@ -79,7 +79,7 @@ class TestOtherSettings:
     def test_the_run_goes_on_when_the_edit_is_undone(self, killed: Settings, whole: Settings) -> None:
         edit_config(killed, "epochs: 3", "epochs: 5")
         with pytest.raises(UserError):
-            train(settle(Request({"out": str(killed.folder())}), "yes"), quiet=True)
+            train(settings_of_run(Request({"out": str(killed.folder())}), "yes"), quiet=True)
         edit_config(killed, "epochs: 5", "epochs: 3")
         train(killed, quiet=True)
         assert result(killed) == result(whole)
@@ -103,7 +103,7 @@ class TestOtherSettings:
             to_first_format(path)
         edit_config(killed, "epochs: 3", "epochs: 5")
         with pytest.raises(UserError, match=r"other settings: their hash is \w{16} instead of \w{16}"):
-            train(settle(Request({"out": str(killed.folder())}), "yes"), quiet=True)
+            train(settings_of_run(Request({"out": str(killed.folder())}), "yes"), quiet=True)
 
 
 def to_first_format(path: Path) -> None:
@@ -266,7 +266,7 @@ class TestLogs:
 def test_a_moved_run_trains_in_its_new_place(killed: Settings, whole: Settings, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     shutil.move(killed.folder(), moved)
-    train(settle(Request({"out": str(moved)}), "yes"), quiet=True)
+    train(settings_of_run(Request({"out": str(moved)}), "yes"), quiet=True)
     assert not killed.folder().exists()
     for name in RESULT:
         assert (moved / name).read_bytes() == (whole.folder() / name).read_bytes()

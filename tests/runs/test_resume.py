@@ -10,7 +10,7 @@ import pytest
 
 from sora.errors import UserError
 from sora.runs import RunFolder
-from sora.runs.resume import settle
+from sora.runs.resume import settings_of_run
 from sora.settings import Request, Resolved
 from sora.training import train
 from tests.training.disturbances import Killed, kill_at
@@ -26,36 +26,36 @@ def finished(settings) -> Resolved:
 def test_a_used_folder_needs_resume(finished) -> None:
     out = str(finished.settings.folder())
     with pytest.raises(UserError, match="already holds a run; continue it with --resume"):
-        settle(Request({"out": out}), None)
-    assert settle(Request({"out": out}), "yes").settings == finished.settings
-    assert settle(Request({"out": out}), "auto").settings == finished.settings
+        settings_of_run(Request({"out": out}), None)
+    assert settings_of_run(Request({"out": out}), "yes").settings == finished.settings
+    assert settings_of_run(Request({"out": out}), "auto").settings == finished.settings
     assert (
-        settle(Request({"out": out}), None, dry_run=True).settings.epochs == 20
+        settings_of_run(Request({"out": out}), None, dry_run=True).settings.epochs == 20
     )  # a new run, not the stored one
 
 
 def test_a_free_folder_cannot_be_resumed(tmp_path) -> None:
     request = Request({"out": str(tmp_path / "free")})
     with pytest.raises(UserError, match=r"no run in .* to resume; leave out --resume or use --resume auto"):
-        settle(request, "yes")
-    assert settle(request, "auto").settings.epochs == 20
+        settings_of_run(request, "yes")
+    assert settings_of_run(request, "auto").settings.epochs == 20
 
 
 def test_mistakes_are_reported_before_a_used_folder(finished) -> None:
     with pytest.raises(UserError, match="epochs is 0"):
-        settle(Request({"out": str(finished.settings.folder()), "epochs": 0}), None)
+        settings_of_run(Request({"out": str(finished.settings.folder()), "epochs": 0}), None)
 
 
 def test_other_settings_are_named_and_refused(finished) -> None:
     request = Request({"out": str(finished.settings.folder()), "epochs": 7, "lr": 0.1})
     with pytest.raises(UserError, match=r"epochs 1 -> 7; lr 0.2 -> 0.1 \(only out, device"):
-        settle(request, "yes")
+        settings_of_run(request, "yes")
 
 
 def test_a_moved_run_continues_where_it_is_now(finished, tmp_path) -> None:
     moved = tmp_path / "elsewhere"
     shutil.move(finished.settings.folder(), moved)
-    assert settle(Request({"out": str(moved)}), "yes").settings.folder() == moved
+    assert settings_of_run(Request({"out": str(moved)}), "yes").settings.folder() == moved
 
 
 def constant(out: Path, epochs: int) -> dict[str, Any]:
@@ -66,14 +66,14 @@ def constant(out: Path, epochs: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_constant_rate_allows_more_epochs_and_gives_the_longer_runs_weights(tmp_path, finished) -> None:
-    train(settle(Request(constant(tmp_path / "long", 3)), None), quiet=True)
-    short = settle(Request(constant(tmp_path / "short", 2)), None)
+    train(settings_of_run(Request(constant(tmp_path / "long", 3)), None), quiet=True)
+    short = settings_of_run(Request(constant(tmp_path / "short", 2)), None)
     if finished:
         train(short, quiet=True)
     else:
         with pytest.raises(Killed):
             train(short, hooks=[kill_at(3)], quiet=True)
-    longer = settle(Request({"out": str(tmp_path / "short"), "epochs": 3}), "yes")
+    longer = settings_of_run(Request({"out": str(tmp_path / "short"), "epochs": 3}), "yes")
     assert not RunFolder(tmp_path / "short").is_finished()
     train(longer, quiet=True)
     weights = [RunFolder(tmp_path / name).weights.read_bytes() for name in ("short", "long")]
@@ -91,12 +91,12 @@ def test_a_constant_rate_allows_more_epochs_and_gives_the_longer_runs_weights(tm
     ],
 )
 def test_more_epochs_are_refused_with_the_reason_elsewhere(tmp_path, changes, reason) -> None:
-    resolved = settle(Request(constant(tmp_path / "a", 2) | changes), None)
+    resolved = settings_of_run(Request(constant(tmp_path / "a", 2) | changes), None)
     with pytest.raises(Killed):
         train(resolved, hooks=[kill_at(3)], quiet=True)
     before = (tmp_path / "a" / "config.yaml").read_bytes()
     with pytest.raises(UserError, match=reason):
-        settle(Request({"out": str(tmp_path / "a"), "epochs": 3}), "yes")
+        settings_of_run(Request({"out": str(tmp_path / "a"), "epochs": 3}), "yes")
     assert (tmp_path / "a" / "config.yaml").read_bytes() == before
     with pytest.raises(UserError, match="other settings: epochs 2 -> 1"):
-        settle(Request({"out": str(tmp_path / "a"), "epochs": 1}), "yes")
+        settings_of_run(Request({"out": str(tmp_path / "a"), "epochs": 1}), "yes")

@@ -139,7 +139,7 @@ def test_a_stored_run_names_no_place_to_write_to() -> None:
     stored = yaml.safe_load(first.stored())
     with pytest.raises(UserError, match=r"data_dir .*stored run.* repeat it"):
         Request({}).resolve(stored)
-    Request({"data_dir": "/tmp/elsewhere"}).resolve(stored)  # its `out` does not count: see `settle`
+    Request({"data_dir": "/tmp/elsewhere"}).resolve(stored)  # its `out` does not count: see `settings_of_run`
     with pytest.raises(UserError, match="outside the working directory"):
         data_dir_of_run("folder:photos", "/tmp/elsewhere", None)
     assert data_dir_of_run("folder:photos", "/tmp/elsewhere", "/tmp/mine") == "/tmp/mine"

@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 
-from sora._streams import discard_stdout, occupy_standard_descriptors, tolerant
+from sora._streams import discard_stdout, escape_unprintable, occupy_standard_descriptors, tolerant
 
 VERBS = {
     "train": "train one robust model",
@@ -41,6 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     # and beside it two of them are slower than one. The numbers that are computed do not depend on it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     occupy_standard_descriptors()
+    escape_unprintable()
     stderr = sys.stderr
     sys.stderr = tolerant(stderr)  # progress and messages do not decide whether a training goes on
     logging.basicConfig(format="sora: warning: %(message)s", level=logging.WARNING)

@@ -9,7 +9,7 @@ from sora._parent import end_with_parent
 from sora.cli._settings import Extra, parse_run_flags
 from sora.cli._tables import print_summary
 from sora.runs import RunFolder
-from sora.runs.resume import settle
+from sora.runs.resume import settings_of_run
 
 EXTRA: Extra = {
     "allow_world_change": (bool, False, "resume also with another number of processes (another result)"),
@@ -20,7 +20,7 @@ def run(argv: list[str]) -> int:
     """Resolve the settings, train, print the summary."""
     end_with_parent()
     flags = parse_run_flags(argv, "train", "Train one robust model.", EXTRA)
-    resolved = settle(flags.request(), flags.resume, dry_run=flags.verb.dry_run)
+    resolved = settings_of_run(flags.request(), flags.resume, dry_run=flags.verb.dry_run)
     if flags.verb.dry_run:
         print(resolved.described(), end="")
         return 0

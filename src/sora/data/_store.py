@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -123,7 +124,7 @@ def digest(path: Path, algorithm: str = "sha256") -> str:
 def listing(files: Iterable[Path]) -> str:
     """Identifies files by name, size and time, without reading them."""
     lines = (f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()  # names need not be UTF-8
 
 
 def cache_name(path: Path, *options: object) -> str:

@@ -43,9 +43,8 @@ def probe_runs(
     runs = [RunFolder(folder) for folder in folders]
     if not runs:
         raise UserError("name at least one run folder")
-    if options.step is not None and not entry.needs_model:
-        measuring = [other for other in names() if info(other).needs_model]
-        raise UserError(f"{name} shows all steps of a run; --at goes with {', '.join(measuring)}")
+    if not entry.needs_model:
+        _refuse_options_of_models(name, options)
     title = _title(entry, options)
     place = Path(out) if out else runs[0].probes
     if out:
@@ -61,6 +60,15 @@ def probe_runs(
     picture = place / f"{title}{suffix}.png"
     probe.picture(results, picture)
     return ProbeReport(results, {label: probe.sentence(result) for label, result in results.items()}, picture)
+
+
+def _refuse_options_of_models(name: str, options: SubjectOptions) -> None:
+    """Raise for options that a probe of logs would ignore."""
+    flags = {"--at": options.step, "--limit": options.images, "--eps": options.eps}
+    given = [flag for flag, value in flags.items() if value is not None]
+    if given:
+        measuring = [other for other in names() if info(other).needs_model]
+        raise UserError(f"{name} reads the logs of a run; {given[0]} goes with {', '.join(measuring)}")
 
 
 def _title(entry: Info, options: SubjectOptions) -> str:

@@ -21,7 +21,7 @@ USE_EPOCHS = (
 Resume = Literal["yes", "auto"] | None
 
 
-def settle(request: Request, resume: Resume, *, dry_run: bool = False) -> Resolved:
+def settings_of_run(request: Request, resume: Resume, *, dry_run: bool = False) -> Resolved:
     """The settings of the run that a request starts or continues.
 
     Args:

@@ -19,7 +19,7 @@ from sora.data.dataset import check_labels
 from sora.errors import UserError
 from sora.models import own_layout
 from sora.runs import RunFolder
-from sora.runs.resume import settle
+from sora.runs.resume import settings_of_run
 from sora.settings import GIVEN, Request
 from sora.training.hooks import Hook
 from sora.training.loop import train
@@ -79,7 +79,7 @@ def fit(
         if out is not None and RunFolder(out).exists() and not resume:
             request.resolve()  # mistakes in the request are reported before a used folder is
             raise UserError(f"{out} already holds a run; choose another folder or pass resume=True")
-        resolved = settle(request, "auto" if resume else None)
+        resolved = settings_of_run(request, "auto" if resume else None)
         result = train(resolved, model=model, dataset=dataset, hooks=hooks, quiet=quiet)
     return result if out is not None else dataclasses.replace(result, folder=None)
 

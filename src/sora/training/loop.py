@@ -20,7 +20,7 @@ from sora.training.guard_actions import GuardActions, PgdFallback
 from sora.training.hooks import Hook
 from sora.training.interrupts import Interrupted
 from sora.training.periodic import Evaluations, Monitors, Snapshots
-from sora.training.result import TrainResult, hand_over
+from sora.training.result import TrainResult, finish
 from sora.training.run import Run
 from sora.training.saving import Saving
 from sora.training.state import mean
@@ -73,7 +73,7 @@ def train(
                 continue  # rolled back or stopped by the guard: this step is not to be saved
             finish_step(run)
         run.meter.stop()
-        return hand_over(run)
+        return finish(run)
 
 
 def finish_step(run: Run) -> None:

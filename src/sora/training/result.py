@@ -23,7 +23,7 @@ class TrainResult(Evaluation):
     """The run folder; None if none was kept."""
 
 
-def hand_over(run: Run) -> TrainResult:
+def finish(run: Run) -> TrainResult:
     """Evaluate the final weights on the test set, for the first and only time, and write the result."""
     run.average_buffers()
     evaluation = evaluate_test_set(run)
@@ -49,7 +49,7 @@ def summarize(run: Run, evaluation: Evaluation) -> dict[str, Any]:
         "n_train": len(run.splits.train),
         "versions": versions(),
         "machine": machine(run.device),
-        "settings_hash": run.fingerprint,
+        "settings_hash": run.settings_hash,
         "data": describe_data(run.dataset),
         "train_seconds": round(seconds, 3),
         "images_per_second": round(state.images / max(seconds, 1e-9), 1),

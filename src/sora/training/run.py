@@ -89,7 +89,7 @@ class Run:
         """Set by GuardActions and Evaluations, read and reset by Saving."""
         title = f"{settings.method} on {settings.dataset}, seed {settings.seed}"
         self.console = Console(title, self.total_steps, settings.epochs, quiet or not self.writes)
-        self.fingerprint = settings_hash(settings)
+        self.settings_hash = settings_hash(settings)
         self._buffers_averaged_at = (-1, -1)
 
     def open(self, stack: ExitStack, hooks: Sequence[Hook], allow_world_change: bool = False) -> None:
@@ -234,7 +234,7 @@ class Run:
             if not state.is_finite():
                 where = self.folder.checkpoints.describe_newest()
                 raise RunError(f"weights are not finite at step {state.step}; {where}")
-            about = {"fingerprint": self.fingerprint, "settings": self.settings.flat(), "world": self.world}
+            about = {"fingerprint": self.settings_hash, "settings": self.settings.flat(), "world": self.world}
             about["data"] = self.dataset.fingerprint
             header = about | self.journal.header() | state.header()
             tensors = state.tensors() | own
