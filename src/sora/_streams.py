@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import sys
+import warnings
+from collections.abc import Iterator
 from typing import Any, TextIO, cast
 
 
@@ -60,6 +63,22 @@ def escape_unprintable() -> None:
     """Print characters that standard output cannot encode, e.g. in names of files, as escapes."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+@contextlib.contextmanager
+def one_line_warnings() -> Iterator[None]:
+    """Print warnings of any library in the form of this command's own messages."""
+    usual, root, handler = warnings.formatwarning, logging.getLogger(), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("sora: warning: %(message)s"))
+    warnings.formatwarning = lambda message, *_, **__: " ".join(str(message).split())
+    logging.captureWarnings(True)
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        logging.captureWarnings(False)
+        warnings.formatwarning = usual
 
 
 def discard_stdout() -> None:

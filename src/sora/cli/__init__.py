@@ -5,12 +5,17 @@ from __future__ import annotations
 import difflib
 import errno
 import importlib
-import logging
 import os
 import sys
 import traceback
 
-from sora._streams import discard_stdout, escape_unprintable, occupy_standard_descriptors, tolerant
+from sora._streams import (
+    discard_stdout,
+    escape_unprintable,
+    occupy_standard_descriptors,
+    one_line_warnings,
+    tolerant,
+)
 
 VERBS = {
     "train": "train one robust model",
@@ -44,9 +49,9 @@ def main(argv: list[str] | None = None) -> int:
     escape_unprintable()
     stderr = sys.stderr
     sys.stderr = tolerant(stderr)  # progress and messages do not decide whether a training goes on
-    logging.basicConfig(format="sora: warning: %(message)s", level=logging.WARNING)
     try:
-        code = _run(list(sys.argv[1:] if argv is None else argv))
+        with one_line_warnings():
+            code = _run(list(sys.argv[1:] if argv is None else argv))
         return _flush(code)
     finally:
         sys.stderr.flush()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sora._files import create_folder, plain
-from sora.errors import UserError
-from sora.probes._base import Result
+from sora.errors import RunError, UserError, short
+from sora.probes._base import Probe, Result
 from sora.probes._registry import Info, create, info, names
 from sora.probes._subject import SubjectOptions, load_subject
 from sora.runs import RunFolder, labels
@@ -52,14 +52,26 @@ def probe_runs(
     results: dict[str, Result] = {}
     for run, label in zip(runs, labels(runs), strict=True):
         run.read_config()  # raises if this is not a run folder
-        subject = load_subject(run, entry.images, options) if entry.needs_model else run
-        result = plain(probe.measure(subject))
+        if entry.needs_model:
+            result = plain(probe.measure(load_subject(run, entry.images, options)))
+        else:
+            result = _measure_logs(probe, run)
         run.write_probe(title, {"probe": name, "run": label, "at": options.step, **result})
         results[label] = result
     suffix = "" if len(results) == 1 else "-" + "-".join(results)
     picture = place / f"{title}{suffix}.png"
     probe.picture(results, picture)
     return ProbeReport(results, {label: probe.sentence(result) for label, result in results.items()}, picture)
+
+
+def _measure_logs(probe: Probe[Any], run: RunFolder) -> Result:
+    try:
+        result: Result = plain(probe.measure(run))
+        return result
+    except (KeyError, TypeError, ArithmeticError) as error:  # a line without an entry, or of another type
+        raise RunError(
+            f"the logs of {run.path} are damaged: {type(error).__name__} {short(str(error))}"
+        ) from None
 
 
 def _refuse_options_of_models(name: str, options: SubjectOptions) -> None:
