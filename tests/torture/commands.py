@@ -163,7 +163,7 @@ FIXED = (
     ["data", "show", "digits", "--out", "x.jpg"], ["data", "show", "digits", "--model", "x"],
     ["data", "show", "--run", "/does/not/exist"], ["data", "show", "--run", "RUN", "--images", "0"],
     ["data", "show", "--run", "RUN", "--images", "-3"], ["data", "list", "--nope"],
-    ["data", "show", "digits", "--out", "/does/not/exist/x.png"], ["data", "get", "folder:/dev"],
+    ["data", "show", "digits", "--out", "/dev/null/x.png"], ["data", "get", "folder:/dev"],
     ["list", "nope"], ["list", "data", "--cost"], ["show"], ["show", "nope"], ["show", "recipe"],
     ["show", "recipe", "nope"], ["show", "recipe", "../digits"], ["show", "sora", "fgsm"],
     ["evaluate"], ["evaluate", "/does/not/exist"], ["evaluate", "/dev/null"], ["evaluate", "RUN", "RUN"],

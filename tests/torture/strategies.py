@@ -63,7 +63,8 @@ def bad_values(name: str, hint: Any, limits: Mapping[str, Any]) -> st.SearchStra
         allowed = get_args(hint if get_origin(hint) is Literal else kinds[0])
         options.append(WORDS.filter(lambda text: text not in allowed and not text.startswith("-")))
     elif kinds[0] in (int, float):
-        options.append(st.sampled_from(NO_NUMBER))
+        # An empty text is an empty list of numbers.
+        options.append(st.sampled_from([text for text in NO_NUMBER if text or get_origin(hint) is not tuple]))
         options += _outside(kinds[0], limits)
         if kinds[0] is int:
             options.append(st.floats(0.01, 0.99).map(lambda value: f"{value:.3f}"))
