@@ -1,155 +1,208 @@
-"""The curvature metrics of a batch, and the paper's lemmas checked by Hessian-vector products."""
+"""The curvature metrics of a batch, and the paper's theory checked on trained weights and their images."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
-
-from sora import curvature as theory
 from sora import metrics
-from sora._passes import cross_entropy, frozen
+from sora._passes import frozen
+from sora.errors import UserError
 from sora.evaluation.progress import progress_bar
+from sora.probes import _theory as theory
 from sora.probes._base import Probe, ProbedModel, Result
 from sora.probes._registry import register
-from sora.threat import Threat, eps_text, flat_norm
+from sora.threat import eps_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 METRICS = ("pertalign", "gradalign", "linearity", "altpertalign")
 HALVINGS = 12  # steps from eps down to eps / 4096
+RATIOS = {"misalignment": "1 - PertAlign", "bend": "1 - linearity", "altpertalign": "1 - AltPertAlign"}
 
 
-@register(
-    "curvature", "PertAlign and its relatives; the lemmas checked by Hessian-vector products", images=64
-)
+@register("curvature", "PertAlign and its relatives; the paper's theory checked on real images", images=64)
 class Curvature(Probe[ProbedModel]):
-    """Four metrics of a batch, and how well second order explains them for shorter and shorter steps."""
+    """Four metrics of a batch, and how well the paper's theory explains shorter and shorter steps."""
 
     def measure(self, subject: ProbedModel) -> Result:
-        """The metrics, and for each step length `a` two ratios over examples (quartiles and median).
+        """The metrics; `lemma`, one row per step length `a`; `peak`, the loss along the attack.
 
-        Both ratios are 1 in the limit of a smooth loss:
+        A row has quartiles over the examples of three ratios that are 1 in the limit of a smooth loss:
 
         - `misalignment`: `1 - PertAlign` over `(a^2/2) ||Hp - kg||^2 / ||g||^2` with `k = g.Hp / ||g||^2`;
-        - `bend`: `1 - c`, c the linearity coefficient, over `-a (p.Hp) / (p.g)`, on which alpha* is based.
+        - `bend`: `1 - c`, c the linearity coefficient, over `-a (p.Hp) / (p.g)`, on which alpha* is based;
+        - `altpertalign`: `1 - AltPertAlign` over `a (g.Hp / ||g||^2 - p.Hp / ||g||_1)`, the last line of its
+          proof. The lemma is printed with the opposite sign: `altpertalign_printed_sign`, -1 in the limit.
+
+        `bound` has the shares of examples for which the paper's bounds on the misalignment hold.
 
         A Hessian at one point does not contain the kinks of rectifiers: with them the ratios tend to 1 only
         for steps that cross none.
         """
         threat = subject.threat
+        if not threat.eps > 0:
+            raise UserError("eps is 0; the curvature probe measures steps and needs an eps above 0")
         x, y = subject.all_images()
         values = metrics.measure(subject.model, x, y, threat, METRICS, subject.seed)
         precise = copy.deepcopy(subject.network).double()  # takes differences of nearly equal gradients
         lemma = []
-        with frozen(precise), progress_bar("curvature", HALVINGS + 1, subject.progress) as advance:
-            g, p, hp = _second_order(precise, x.double(), y, threat)
+        with frozen(precise), progress_bar("curvature", HALVINGS + 2, subject.progress) as advance:
+            local = theory.second_order(precise, x.double(), y, threat, subject.seed)
+            lengths, curve = theory.loss_curve(local)
+            peak = theory.check_peak(local, lengths, curve)
+            advance()
+            first = theory.first_peaks(lengths, curve)
             for k in range(HALVINGS + 1):
                 length = threat.eps / 2**k
-                lemma.append({"step": length} | _ratios(precise, x.double(), y, g, p, hp, length))
+                lemma.append({"step": length} | theory.check_step(local, first, length))
                 advance()
         return {
             "threat": {"norm": threat.norm, "eps": threat.eps},
             "n": len(y),
             "numbers": values,
             "lemma": lemma,
+            "peak": peak,
         }
 
     def picture(self, results: Mapping[str, Result], file: Path) -> None:
-        """The ratios over the length of the step, one panel per run, all on the same axes."""
-        from sora._drawing import BLUE, GREY, RED, panels, save
+        """Four panels per run in a row: ratios, bound, mean loss along the step, alpha* against the peaks."""
+        from sora._drawing import plt, save
 
-        lines = (("misalignment", RED, "1 - PertAlign"), ("bend", BLUE, "1 - linearity"))
-        figure, axes = panels(len(results), width=6.4, height=4.8)
-        figure.set_layout_engine("constrained")
-        for panel, (name, result) in zip(axes, results.items(), strict=True):
-            eps = result["threat"]["eps"]
-            steps = [row["step"] / eps for row in result["lemma"]]
-            for key, colour, label in lines:
-                low, middle, high = zip(*(_with_nan(row[key]) for row in result["lemma"]), strict=True)
-                panel.plot(steps, middle, color=colour, marker="o", markersize=3, label=f"{label}: median")
-                panel.fill_between(steps, low, high, color=colour, alpha=0.15, label=f"{label}: middle half")
-            panel.axhline(1, color=GREY, linewidth=0.8, label="1: second order explains all")
-            panel.set_yscale("symlog", linthresh=2)
-            text = ", ".join(f"{key} {value:.2f}" for key, value in result["numbers"].items())
-            panel.set(xscale="log", xlabel=f"step in multiples of eps = {eps_text(eps)}")
-            panel.set_ylabel("measured / predicted from the Hessian")
-            panel.yaxis.set_major_formatter("{x:g}")
-            panel.set_title(f"{name} ({result['n']} images)\n{text}", fontsize=10)
-        ends = [
-            value
-            for result in results.values()
-            for row in result["lemma"]
-            for key, _, _ in lines
-            for value in _with_nan(row[key])
-            if math.isfinite(value)
-        ]
-        for panel in axes:
-            panel.set_ylim(min([-2.0, *(1.5 * end for end in ends)]), 2 * max([2.0, *ends]))
-        handles, labels = axes[0].get_legend_handles_labels()
-        columns = 3 if len(results) > 1 else 2
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
+        figure, rows = plt.subplots(
+            len(results), 4, figsize=(21, 4.9 * len(results) + 0.3), squeeze=False, layout="constrained"
+        )
+        for axes, (name, result) in zip(rows, results.items(), strict=True):
+            _draw_ratios(axes[0], result)
+            _draw_bound(axes[1], result)
+            _draw_mean_loss(axes[2], result)
+            _draw_peaks(axes[3], result)
+            text = ", ".join(f"{key} {value:.2f}" for key, value in _with_nan(result["numbers"]).items())
+            axes[0].set_title(f"{name} ({result['n']} images)\n{text}", fontsize=10)
+            for panel in axes:
+                panel.set(xscale="log")
+                panel.set_xlabel(f"step in multiples of eps = {eps_text(result['threat']['eps'])}", fontsize=10)
+                panel.grid(color="#eeeeee", linewidth=0.8)
+                panel.legend(fontsize=8, loc="best")
+        for panel in rows[:, 0]:
+            panel.set_ylim(*_limits(results.values()))
         save(figure, file)
 
     def sentence(self, result: Result) -> str:
-        """The metrics, and the ratios' medians at the shortest step."""
-        shortest = result["lemma"][-1]
-        values = ", ".join(f"{name} {value:.3f}" for name, value in result["numbers"].items())
-        misalignment, bend = (_with_nan(shortest[key])[1] for key in ("misalignment", "bend"))
+        """The metrics, the ratios' medians at the shortest step, the bound, and the peaks."""
+        longest, shortest = result["lemma"][0], result["lemma"][-1]
+        values = ", ".join(f"{name} {value:.3f}" for name, value in _with_nan(result["numbers"]).items())
+        ratios = ", ".join(f"{label} {_numbers(shortest[key])[1]:.3f}" for key, label in RATIOS.items())
+        holds = [_numbers([row["bound"]["holds"]])[0] for row in (longest, shortest)]
+        agree = _with_nan(result["peak"]["agree"])
         return (
-            f"{values}; measured over second order at eps/4096: 1 - PertAlign "
-            f"{misalignment:.3f}, 1 - linearity {bend:.3f} (medians)"
+            f"{values}; measured over second order at eps/4096: {ratios} (medians; the sign of AltPertAlign's "
+            f"lemma is its proof's, the printed one is wrong); the misalignment bound holds for {holds[0]:.0%} "
+            f"of images at eps, {holds[1]:.0%} at eps/4096; alpha* is the first peak of the loss, up to a factor "
+            f"{agree['factor']:g}, for {agree['first_peak']:.0%} of images, and its highest point up to "
+            f"{theory.REACH:g} eps for {agree['highest_point']:.0%}"
         )
 
 
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    return (a * b).flatten(1).sum(1)
+def _steps(result: Result) -> list[float]:
+    return [row["step"] / result["threat"]["eps"] for row in result["lemma"]]
 
 
-def _gradient(model: nn.Module, z: Tensor, y: Tensor) -> Tensor:
-    leaf = z.detach().requires_grad_()
-    with torch.enable_grad():
-        loss = cross_entropy(model(leaf), y, "sum")
-        return torch.autograd.grad(loss, leaf)[0]
+def _draw_ratios(panel: Axes, result: Result) -> None:
+    from sora._drawing import BLUE, GREEN, GREY, RED
+
+    for (key, label), colour in zip(RATIOS.items(), (RED, BLUE, GREEN), strict=True):
+        low, middle, high = zip(*(_numbers(row[key]) for row in result["lemma"]), strict=True)
+        panel.plot(_steps(result), middle, color=colour, marker="o", markersize=3, label=f"{label}: median")
+        panel.fill_between(
+            _steps(result), low, high, color=colour, alpha=0.15, label=f"{label}: middle half"
+        )
+    panel.axhline(1, color=GREY, linewidth=0.8, label="1: second order explains all")
+    panel.set_yscale("symlog", linthresh=2)
+    panel.set_ylabel("measured / predicted from the Hessian")
+    panel.yaxis.set_major_formatter("{x:g}")
 
 
-def _second_order(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> tuple[Tensor, Tensor, Tensor]:
-    """Each example's gradient, its ascent direction p, and Hessian times p."""
-    leaf = x.detach().requires_grad_()
-    with torch.enable_grad():
-        (g,) = torch.autograd.grad(cross_entropy(model(leaf), y, "sum"), leaf, create_graph=True)
-        p = threat.direction(g.detach())
-        (hp,) = torch.autograd.grad(_dot(g, p).sum(), leaf)
-    return g.detach(), p, hp
+def _draw_bound(panel: Axes, result: Result) -> None:
+    from sora._drawing import BLUE, RED
+
+    for key, label, colour in (
+        ("holds", r"$\frac{a^2}{2}(\|H\|^2 - k^2)$", RED),
+        ("holds_loose", r"$\frac{a^2}{2}\|H\|^2$", BLUE),
+    ):
+        shares = [100 * _numbers([row["bound"][key]])[0] for row in result["lemma"]]
+        panel.plot(_steps(result), shares, color=colour, marker="o", markersize=3, label=label)
+    panel.set(ylim=(-4, 104), ylabel="images with 1 - PertAlign below the bound (%)")
+    panel.set_title("upper bound on the misalignment,\nsteps along the gradient", fontsize=10)
 
 
-def _ratios(
-    model: nn.Module, x: Tensor, y: Tensor, g: Tensor, p: Tensor, hp: Tensor, length: float
-) -> dict[str, Any]:
-    g_adv = _gradient(model, x + length * p, y)
-    cosine, defined = theory.cosine(g, g_adv)
-    k = _dot(g, hp) / _dot(g, g)
-    across = hp - k.view(-1, *[1] * (g.dim() - 1)) * g
-    predicted = length**2 / 2 * (flat_norm(across) / flat_norm(g)).flatten().square()
-    bend = 1 - _dot(p, g_adv) / _dot(p, g)
-    expected = -length * _dot(p, hp) / _dot(p, g)
-    return {
-        "pert_align": cosine[defined].mean().item(),
-        "misalignment": _quartiles(((1 - cosine) / predicted)[defined]),
-        "bend": _quartiles((bend / expected)[defined]),
-    }
+def _draw_mean_loss(panel: Axes, result: Result) -> None:
+    from sora._drawing import BLUE, GREY, RED
+
+    eps, mean = result["threat"]["eps"], _with_nan(result["peak"]["mean_loss"])
+    lengths, loss = mean["lengths"], _numbers(mean["loss"])
+    parabola = [mean["at_x"] + a * mean["slope"] + a * a / 2 * mean["curvature"] for a in lengths]
+    panel.plot([a / eps for a in lengths], loss, color=BLUE, label="measured")
+    panel.plot(
+        [a / eps for a in lengths],
+        parabola,
+        color=RED,
+        linestyle="--",
+        label=f"parabola through both gradients of a step of {theory.ALPHA0}",
+    )
+    panel.axhline(mean["at_x"], color=GREY, linewidth=0.8, label="loss at x")
+    panel.axvline(mean["alpha_star"] / eps, color=RED, linewidth=0.8, label="alpha*: predicted peak")
+    panel.axvline(mean["first_peak"] / eps, color=BLUE, linestyle=":", label="first measured peak")
+    finite = [value for value in (*loss, mean["at_x"]) if math.isfinite(value)] or [0.0, 1.0]
+    margin = 0.06 * (max(finite) - min(finite)) + 1e-12
+    panel.set(ylim=(min(finite) - margin, max(finite) + margin), ylabel="mean loss")
+    panel.set_title("mean loss along the attack", fontsize=10)
 
 
-def _quartiles(values: Tensor) -> list[float]:
-    finite = values[values.isfinite()]
-    if not len(finite):
-        return [float("nan")] * 3
-    quarters = torch.tensor([0.25, 0.5, 0.75], dtype=finite.dtype, device=finite.device)
-    return finite.quantile(quarters).tolist()
+def _draw_peaks(panel: Axes, result: Result) -> None:
+    from sora._drawing import BLUE, GREY, RED
+
+    eps, peak = result["threat"]["eps"], result["peak"]
+    images = {key: [value / eps for value in _numbers(row)] for key, row in peak["images"].items()}
+    series = (("highest_point", "highest point", BLUE, "s"), ("first_peak", "first peak", RED, "o"))
+    for key, label, colour, marker in series:
+        share = 100 * _numbers([peak["agree"][key]])[0]
+        panel.scatter(
+            images["alpha_star"],
+            images[key],
+            s=40 if marker == "s" else 16,
+            marker=marker,
+            facecolors="none" if marker == "s" else colour,
+            edgecolors=colour,
+            alpha=0.6,
+            label=f"{label} ({share:.0f} % within a factor {peak['agree']['factor']:g})",
+        )
+    ends = [1 / 100, 2 * theory.REACH]
+    panel.plot(ends, ends, color=GREY, linewidth=0.8, label="as predicted")
+    panel.set(yscale="log", xlim=ends, ylim=ends, ylabel="measured, in multiples of eps")
+    panel.set_title("each image's alpha* and where its loss peaks", fontsize=10)
 
 
-def _with_nan(values: list[float | None]) -> list[float]:
+def _limits(results: Any) -> tuple[float, float]:
+    ends = [
+        value
+        for result in results
+        for row in result["lemma"]
+        for key in RATIOS
+        for value in _numbers(row[key])
+        if math.isfinite(value)
+    ]
+    return min([-2.0, *(1.5 * end for end in ends)]), 2 * max([2.0, *ends])
+
+
+def _numbers(values: Sequence[float | None]) -> list[float]:
+    """The values with NaN where a stored result has none."""
     return [float("nan") if value is None else value for value in values]
+
+
+def _with_nan(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: float("nan") if value is None else value for key, value in values.items()}
