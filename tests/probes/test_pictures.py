@@ -88,8 +88,14 @@ def test_curvature_panels_share_axes_and_explain_their_lines(figures: list[Any])
         for name, seed in (("a", 0), ("b", 3))
     }
     probe.picture(results, NOWHERE)
-    assert len({panel.get_ylim() for panel in figures[0].axes}) == 1
-    assert {"1 - PertAlign: median", "1 - PertAlign: middle half"} <= set(legend_of(figures[0]))
+    first, second = figures[0].axes[:4], figures[0].axes[4:]
+    for above, below in zip(first, second, strict=True):
+        assert above.get_ylim() == below.get_ylim()
+        assert set(above.get_legend_handles_labels()[1]) == {
+            text.get_text() for text in below.get_legend().get_texts()
+        }
+        assert above.get_xlabel()
+        assert above.get_ylabel()
 
 
 def test_training_tells_methods_from_attacks_and_counts_whole_epochs(

@@ -1,4 +1,4 @@
-"""The paper's statements about one attack step, each measured beside what the Hessian or two gradients predict.
+"""The paper's statements about one attack step, measured beside what Hessian or gradients predict.
 
 All numbers are per example and in float64: they are differences of nearly equal gradients. A step goes along
 a straight line, without the clamp to the box, because the paper's statements are about straight lines.
@@ -80,7 +80,7 @@ class SecondOrder:
 
 
 def second_order(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int) -> SecondOrder:
-    """Gradient and Hessian-vector products of each example's loss; the seed is that of the power iteration."""
+    """Gradient and Hessian-vector products of each example's loss; power iteration starts from the seed."""
     leaf = x.detach().requires_grad_()
     with torch.enable_grad():
         losses = cross_entropy(model(leaf), y, "none")
@@ -108,7 +108,7 @@ def misalignment(g: Tensor, g_adv: Tensor) -> Tensor:
 
 
 def check_step(local: SecondOrder, peaks: Tensor, length: float) -> dict[str, Any]:
-    """The lemmas after one step of this length, and whether alpha* of its two gradients is each one's peak."""
+    """The lemmas after one step of this length, and how often alpha* of its gradients is the peak."""
     g, p, hp = local.g, local.p, local.hp
     g_adv = local.gradient_after(length * p)
     misaligned = misalignment(g, g_adv)
@@ -131,7 +131,7 @@ def check_step(local: SecondOrder, peaks: Tensor, length: float) -> dict[str, An
 
 
 def _alt_misalignment(g: Tensor, g_adv: Tensor) -> Tensor:
-    """`1 - AltPertAlign` of each example; beta contains the length of p, so pixels without gradient are right."""
+    """`1 - AltPertAlign` of each example; beta has `||p||`, not sqrt(d): some pixels may have no gradient."""
     beta = (flat_norm(g) / flat_norm(g_adv)).flatten() / g.flatten(1).abs().sum(1)
     return 1 - beta * dot(g.sign(), g_adv)
 
@@ -175,13 +175,17 @@ def alpha_star(local: SecondOrder, g_adv: Tensor, length: float) -> Tensor:
     return torch.where(before > 0, steps, torch.nan)
 
 
+def _agrees(steps: Tensor, peaks: Tensor) -> Tensor:
+    factors = steps / peaks  # NaN without a gradient, which agrees with nothing
+    return (factors <= AGREE) & (factors >= 1 / AGREE)
+
+
 def _agreement(steps: Tensor, peaks: Tensor) -> float:
-    factors = (steps / peaks)[peaks.isfinite() & steps.isfinite()]
-    return share((factors <= AGREE) & (factors >= 1 / AGREE))
+    return share(_agrees(steps, peaks)[steps.isfinite()])
 
 
 def loss_curve(local: SecondOrder) -> tuple[Tensor, Tensor]:
-    """Step lengths from eps/64 to `REACH * eps`, eight per doubling, and each example's loss (lengths, B)."""
+    """Step lengths from eps/64 to `REACH * eps`, eight per doubling, and the losses (lengths, B)."""
     exponents = torch.arange(-48, 9, dtype=local.g.dtype, device=local.g.device) / 8
     lengths = local.eps * REACH / 2 * 2**exponents
     with torch.no_grad():
@@ -190,7 +194,7 @@ def loss_curve(local: SecondOrder) -> tuple[Tensor, Tensor]:
 
 
 def first_peaks(lengths: Tensor, curve: Tensor) -> Tensor:
-    """The first of these lengths after which the loss falls, the last one if it never does; one per column."""
+    """The first length after which the loss falls, the last one if it never does; one per column."""
     falls = curve[1:] < curve[:-1]
     return lengths[torch.where(falls.any(0), falls.double().argmax(0), len(lengths) - 1)]
 
@@ -215,9 +219,9 @@ def check_peak(local: SecondOrder, lengths: Tensor, curve: Tensor) -> dict[str, 
             "factor": AGREE,
             "first_peak": _agreement(steps, first),
             "highest_point": _agreement(steps, highest),
-            "first_peak_inside": _agreement(steps[inside], first[inside]),
         },
         "images_with_peak_inside": int(inside.sum()),
+        "images_with_peak_inside_that_agree": int((_agrees(steps, first) & inside).sum()),
         "images_curved_down_at_x": int((dot(local.p, local.hp) < 0).sum()),
         "images": {
             "alpha_star": steps.tolist(),

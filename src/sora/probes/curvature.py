@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 METRICS = ("pertalign", "gradalign", "linearity", "altpertalign")
 HALVINGS = 12  # steps from eps down to eps / 4096
+LENGTHS = ("step", "step", "step", "alpha*")  # on the panels' horizontal axes
+SHORTEST = (0.7 / 2**HALVINGS, 0.7 / 2**HALVINGS, 0.01, 0.01)  # where these axes begin, in multiples of eps
 RATIOS = {"misalignment": "1 - PertAlign", "bend": "1 - linearity", "altpertalign": "1 - AltPertAlign"}
 
 
@@ -74,7 +76,7 @@ class Curvature(Probe[ProbedModel]):
         from sora._drawing import plt, save
 
         figure, rows = plt.subplots(
-            len(results), 4, figsize=(21, 4.9 * len(results) + 0.3), squeeze=False, layout="constrained"
+            len(results), 4, figsize=(21, 4.6 * len(results) + 1.4), squeeze=False, layout="constrained"
         )
         for axes, (name, result) in zip(rows, results.items(), strict=True):
             _draw_ratios(axes[0], result)
@@ -83,13 +85,17 @@ class Curvature(Probe[ProbedModel]):
             _draw_peaks(axes[3], result)
             text = ", ".join(f"{key} {value:.2f}" for key, value in _with_nan(result["numbers"]).items())
             axes[0].set_title(f"{name} ({result['n']} images)\n{text}", fontsize=10)
-            for panel in axes:
-                panel.set(xscale="log")
-                panel.set_xlabel(f"step in multiples of eps = {eps_text(result['threat']['eps'])}", fontsize=10)
+            unit = f"in multiples of eps = {eps_text(result['threat']['eps'])}"
+            for panel, length, shortest in zip(axes, LENGTHS, SHORTEST, strict=True):
+                panel.set(xscale="log", xlabel=f"{length} {unit}", xlim=(shortest, 2 * theory.REACH))
+                panel.xaxis.set_major_formatter("{x:g}")
                 panel.grid(color="#eeeeee", linewidth=0.8)
-                panel.legend(fontsize=8, loc="best")
-        for panel in rows[:, 0]:
-            panel.set_ylim(*_limits(results.values()))
+        for column, limits in ((0, _ratio_limits(results)), (2, _loss_limits(results))):
+            for panel in rows[:, column]:
+                panel.set_ylim(*limits)
+        for panel, columns in zip(rows[-1], (2, 1, 1, 1), strict=True):
+            place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}  # below, where it hides nothing
+            panel.legend(**place, ncols=columns, fontsize=9, frameon=False)
         save(figure, file)
 
     def sentence(self, result: Result) -> str:
@@ -99,12 +105,14 @@ class Curvature(Probe[ProbedModel]):
         ratios = ", ".join(f"{label} {_numbers(shortest[key])[1]:.3f}" for key, label in RATIOS.items())
         holds = [_numbers([row["bound"]["holds"]])[0] for row in (longest, shortest)]
         agree = _with_nan(result["peak"]["agree"])
+        inside = result["peak"]["images_with_peak_inside"]
         return (
-            f"{values}; measured over second order at eps/4096: {ratios} (medians; the sign of AltPertAlign's "
-            f"lemma is its proof's, the printed one is wrong); the misalignment bound holds for {holds[0]:.0%} "
-            f"of images at eps, {holds[1]:.0%} at eps/4096; alpha* is the first peak of the loss, up to a factor "
-            f"{agree['factor']:g}, for {agree['first_peak']:.0%} of images, and its highest point up to "
-            f"{theory.REACH:g} eps for {agree['highest_point']:.0%}"
+            f"{values}; measured over second order at eps/4096: {ratios} (medians; AltPertAlign with the sign "
+            "of its proof, the lemma's printed sign is wrong); the misalignment bound holds for "
+            f"{holds[0]:.0%} of images at eps, {holds[1]:.0%} at eps/4096; alpha* is within a factor "
+            f"{agree['factor']:g} of the first peak of the loss for {agree['first_peak']:.0%} of images, "
+            f"of its highest point for {agree['highest_point']:.0%} "
+            f"({inside} of {result['n']} peak before {theory.REACH:g} eps)"
         )
 
 
@@ -118,9 +126,7 @@ def _draw_ratios(panel: Axes, result: Result) -> None:
     for (key, label), colour in zip(RATIOS.items(), (RED, BLUE, GREEN), strict=True):
         low, middle, high = zip(*(_numbers(row[key]) for row in result["lemma"]), strict=True)
         panel.plot(_steps(result), middle, color=colour, marker="o", markersize=3, label=f"{label}: median")
-        panel.fill_between(
-            _steps(result), low, high, color=colour, alpha=0.15, label=f"{label}: middle half"
-        )
+        panel.fill_between(_steps(result), low, high, color=colour, alpha=0.12, label=f"{label}: middle half")
     panel.axhline(1, color=GREY, linewidth=0.8, label="1: second order explains all")
     panel.set_yscale("symlog", linthresh=2)
     panel.set_ylabel("measured / predicted from the Hessian")
@@ -131,12 +137,12 @@ def _draw_bound(panel: Axes, result: Result) -> None:
     from sora._drawing import BLUE, RED
 
     for key, label, colour in (
-        ("holds", r"$\frac{a^2}{2}(\|H\|^2 - k^2)$", RED),
-        ("holds_loose", r"$\frac{a^2}{2}\|H\|^2$", BLUE),
+        ("holds", r"below $a^2/2\;(\|H\|^2 - k^2)$", RED),
+        ("holds_loose", r"below $a^2/2\;\|H\|^2$", BLUE),
     ):
         shares = [100 * _numbers([row["bound"][key]])[0] for row in result["lemma"]]
         panel.plot(_steps(result), shares, color=colour, marker="o", markersize=3, label=label)
-    panel.set(ylim=(-4, 104), ylabel="images with 1 - PertAlign below the bound (%)")
+    panel.set(ylim=(-4, 104), ylabel="images whose 1 - PertAlign is below the bound (%)")
     panel.set_title("upper bound on the misalignment,\nsteps along the gradient", fontsize=10)
 
 
@@ -157,9 +163,8 @@ def _draw_mean_loss(panel: Axes, result: Result) -> None:
     panel.axhline(mean["at_x"], color=GREY, linewidth=0.8, label="loss at x")
     panel.axvline(mean["alpha_star"] / eps, color=RED, linewidth=0.8, label="alpha*: predicted peak")
     panel.axvline(mean["first_peak"] / eps, color=BLUE, linestyle=":", label="first measured peak")
-    finite = [value for value in (*loss, mean["at_x"]) if math.isfinite(value)] or [0.0, 1.0]
-    margin = 0.06 * (max(finite) - min(finite)) + 1e-12
-    panel.set(ylim=(min(finite) - margin, max(finite) + margin), ylabel="mean loss")
+    panel.set(yscale="log", ylabel="mean loss")
+    panel.yaxis.set_major_formatter("{x:g}")
     panel.set_title("mean loss along the attack", fontsize=10)
 
 
@@ -170,33 +175,40 @@ def _draw_peaks(panel: Axes, result: Result) -> None:
     images = {key: [value / eps for value in _numbers(row)] for key, row in peak["images"].items()}
     series = (("highest_point", "highest point", BLUE, "s"), ("first_peak", "first peak", RED, "o"))
     for key, label, colour, marker in series:
-        share = 100 * _numbers([peak["agree"][key]])[0]
+        fill, size = ("none", 40) if marker == "s" else (colour, 16)
         panel.scatter(
             images["alpha_star"],
             images[key],
-            s=40 if marker == "s" else 16,
+            s=size,
             marker=marker,
-            facecolors="none" if marker == "s" else colour,
+            facecolors=fill,
             edgecolors=colour,
             alpha=0.6,
-            label=f"{label} ({share:.0f} % within a factor {peak['agree']['factor']:g})",
+            label=f"{label} of the measured loss",
         )
-    ends = [1 / 100, 2 * theory.REACH]
+    ends = [SHORTEST[-1], 2 * theory.REACH]
     panel.plot(ends, ends, color=GREY, linewidth=0.8, label="as predicted")
-    panel.set(yscale="log", xlim=ends, ylim=ends, ylabel="measured, in multiples of eps")
-    panel.set_title("each image's alpha* and where its loss peaks", fontsize=10)
+    panel.set(yscale="log", ylim=ends, ylabel="measured, in multiples of eps")
+    panel.yaxis.set_major_formatter("{x:g}")
+    agree = {key: f"{100 * value:.0f} %" for key, value in _with_nan(peak["agree"]).items()}
+    panel.set_title(
+        f"alpha* and the peak of each image's loss; within a factor\n"
+        f"{theory.AGREE:g}: first peak {agree['first_peak']}, highest point {agree['highest_point']}",
+        fontsize=10,
+    )
 
 
-def _limits(results: Any) -> tuple[float, float]:
-    ends = [
-        value
-        for result in results
-        for row in result["lemma"]
-        for key in RATIOS
-        for value in _numbers(row[key])
-        if math.isfinite(value)
-    ]
+def _ratio_limits(results: Mapping[str, Result]) -> tuple[float, float]:
+    rows = [row for result in results.values() for row in result["lemma"]]
+    ends = [value for row in rows for key in RATIOS for value in _numbers(row[key]) if math.isfinite(value)]
     return min([-2.0, *(1.5 * end for end in ends)]), 2 * max([2.0, *ends])
+
+
+def _loss_limits(results: Mapping[str, Result]) -> tuple[float, float]:
+    means = [result["peak"]["mean_loss"] for result in results.values()]
+    losses = [value for mean in means for value in _numbers([mean["at_x"], *mean["loss"]])]
+    positive = [value for value in losses if math.isfinite(value) and value > 0] or [1.0]
+    return min(positive) / 1.2, max(positive) * 1.2
 
 
 def _numbers(values: Sequence[float | None]) -> list[float]:
