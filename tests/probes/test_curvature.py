@@ -93,7 +93,7 @@ def test_the_spectral_norm_is_that_of_the_full_hessian() -> None:
             return cross_entropy(model(z.view(1, 1, 4, 4)), label.view(1))
 
         full = torch.autograd.functional.hessian(loss, image.flatten())
-        assert norm.item() == pytest.approx(torch.linalg.matrix_norm(full, 2).item(), rel=1e-3)
+        assert norm.item() == pytest.approx(torch.linalg.matrix_norm(full, 2).item(), rel=0.01)
 
 
 def test_on_a_quadratic_alpha_star_is_the_peak_whatever_the_step() -> None:
@@ -110,9 +110,9 @@ def test_on_a_quadratic_alpha_star_is_the_peak_whatever_the_step() -> None:
     for predicted, measured in zip(
         peak["images"]["alpha_star"], peak["images"]["highest_point"], strict=True
     ):
-        assert measured == pytest.approx(predicted, rel=0.06)  # eight lengths per doubling
+        assert measured == pytest.approx(predicted, rel=0.1)  # four lengths per doubling
     mean = peak["mean_loss"]
-    assert mean["highest_point"] == pytest.approx(mean["alpha_star"], rel=0.06)
+    assert mean["highest_point"] == pytest.approx(mean["alpha_star"], rel=0.1)
 
 
 def test_on_a_linear_loss_the_peak_is_the_longest_step() -> None:

@@ -107,11 +107,11 @@ class Curvature(Probe[ProbedModel]):
         agree = _with_nan(result["peak"]["agree"])
         inside = result["peak"]["images_with_peak_inside"]
         return (
-            f"{values}; measured over second order at eps/4096: {ratios} (medians; AltPertAlign with the sign "
-            "of its proof, the lemma's printed sign is wrong); the misalignment bound holds for "
+            f"{values}; measured over second order at eps/4096: {ratios} (medians; AltPertAlign with the "
+            "sign of its proof, the lemma's printed sign is wrong); the misalignment bound holds for "
             f"{holds[0]:.0%} of images at eps, {holds[1]:.0%} at eps/4096; alpha* is within a factor "
-            f"{agree['factor']:g} of the first peak of the loss for {agree['first_peak']:.0%} of images, "
-            f"of its highest point for {agree['highest_point']:.0%} "
+            f"{agree['factor']:g} of the first peak of the loss for {agree['first_peak']:.0%} of "
+            f"images, of its highest point for {agree['highest_point']:.0%} "
             f"({inside} of {result['n']} peak before {theory.REACH:g} eps)"
         )
 
