@@ -7,6 +7,7 @@ package that names its module in the entry-point group `sora.methods`, `sora.att
 from __future__ import annotations
 
 import importlib
+import logging
 import pkgutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -48,6 +49,7 @@ class Registry(Generic[E]):
         self.group = group or package
         self._entries: dict[str, E] = {}
         self._discovered = False
+        self._tried: set[str] = set()  # modules of other packages
 
     def add(self, entry: E, *, replace: bool = False) -> None:
         """Enter something under its name, which must be free unless `replace` is set."""
@@ -66,9 +68,10 @@ class Registry(Generic[E]):
             self._entries = before
 
     def names(self) -> list[str]:
-        """All names: this package's in its order, then those that installed packages offer."""
-        own = [entry.name for entry in self]
-        return own + [point.name for point in self._offered() if point.name not in own]
+        """All names: this package's in its order, then those of installed packages."""
+        self.discover()
+        self._load_offers()
+        return list(self._entries)
 
     def info(self, name: str) -> E:
         """The entry of that name; an unknown one is an error that suggests the nearest."""
@@ -76,15 +79,16 @@ class Registry(Generic[E]):
         if not isinstance(name, str):
             raise UserError(f"{self.kind} is {short(name)}; expected a name: {', '.join(self.names())}")
         if name not in self._entries:
-            for point in self._offered():
+            for point in self._offers():
                 if point.name == name:
-                    self._load(point)
-        if name not in self._entries:
+                    self._load(point)  # an error in it is the answer to this call
+        if name not in self._entries and name not in self.names():
             raise unknown(self.kind, name, self.names())
         return self._entries[name]
 
     def __contains__(self, name: str) -> bool:
-        return name in self.names()
+        """Whether there is such an entry, or a module of another package that should register it."""
+        return name in self.names() or any(point.name == name for point in self._offers())
 
     def __iter__(self) -> Iterator[E]:
         """The entries registered so far, without loading those of other packages."""
@@ -106,8 +110,22 @@ class Registry(Generic[E]):
         for name in [*first, *(name for name in modules if name not in first)]:
             importlib.import_module(f"{self.package}.{name}")
 
-    def _offered(self) -> list[EntryPoint]:
+    def _offers(self) -> list[EntryPoint]:
         return list(entry_points(group=self.group))
+
+    def _load_offers(self) -> None:
+        """Import each module of other packages once; one that fails is left out with a warning.
+
+        The name of an entry point need not be that of an entry: a module may register several.
+        """
+        for point in self._offers():
+            if point.value in self._tried:
+                continue
+            self._tried.add(point.value)
+            try:
+                self._load(point)
+            except UserError as error:
+                logging.getLogger(__name__).warning("%s", error)
 
     def _load(self, point: EntryPoint) -> None:
         """Import a module of another package, which registers its entries."""

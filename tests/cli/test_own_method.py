@@ -7,6 +7,7 @@ from torch import nn
 
 from sora import methods
 from sora.methods import Crafted, Inputs, Method
+from sora.methods._registry import METHODS
 
 
 @pytest.fixture
@@ -35,6 +36,27 @@ def test_it_is_listed_shown_and_suggested(half_noise, sora) -> None:
     assert half_noise in [row["method"] for row in json.loads(sora("list", "--json").out)]
     assert "noise of half the radius" in sora("show", half_noise, "--json").out
     assert "did you mean 'half-noise'" in sora("train", "--method", "half-nosie").err
+
+
+def test_an_entry_point_may_have_another_name_than_what_it_registers(sora, tmp_path, monkeypatch) -> None:
+    (tmp_path / "two_methods.py").write_text(
+        "from sora.methods import Crafted, Method, register\n"
+        "for name in ('first', 'second'):\n"
+        "    @register(name, 'ordinary training under another name')\n"
+        "    class Outside(Method):\n"
+        "        def craft(self, model, batch):\n"
+        "            return Crafted(batch.x)\n"
+    )
+    package = tmp_path / "two_methods-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Name: two-methods\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[sora.methods]\nanything = two_methods\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with METHODS.scratch():
+        assert methods.info("second").name == "second"
+        assert {"first", "second"} <= set(methods.names())
+        assert "anything" not in methods.names()
+        assert sora("list", "methods").code == 0
 
 
 def test_entry_points_are_found_by_name(sora, tiny, tmp_path, monkeypatch) -> None:

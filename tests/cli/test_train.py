@@ -1,6 +1,8 @@
 """`sora train`: what it writes, and the one line for every mistake."""
 
 import json
+import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +78,18 @@ def test_used_folder_is_refused_and_left_as_it_was(sora, tiny, tmp_path) -> None
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "already holds a run" in done.err
     assert files(tmp_path / "a") == before
+
+
+def test_resume_of_a_finished_run_removes_what_a_kill_left(sora, tiny, tmp_path) -> None:
+    """A kill after `summary.json` was renamed into place and before its scratch folder was removed."""
+    sora("train", *tiny, "--out", tmp_path / "a", "--quiet")
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    host = re.sub(r"\W", "_", platform.node()) or "unknown"
+    leftover = tmp_path / "a" / f".sora-{host}-{process.pid}-0123456789abcdef.tmp"
+    leftover.mkdir()
+    assert sora("train", *tiny, "--out", tmp_path / "a", "--resume").code == 0
+    assert not leftover.exists()
 
 
 def test_resume_of_a_finished_run_changes_nothing(sora, tiny, tmp_path) -> None:

@@ -141,7 +141,7 @@ def test_outputs_like_probabilities_are_noticed(squash: object) -> None:
     assert warnings_about(evaluate(Linear(), examples(), Linf(0.1), "clean")) == []
 
 
-def test_a_constant_predictor_is_suspect_not_healthy() -> None:
+def test_a_constant_predictor_is_not_robust() -> None:
     class Constant(Linear):
         def forward(self, x: Tensor) -> Tensor:
             return 0 * super().forward(x) + torch.arange(5.0) - 2
@@ -149,5 +149,5 @@ def test_a_constant_predictor_is_suspect_not_healthy() -> None:
     x, y = examples()
     result = evaluate(Constant(), (x, torch.arange(30) % 5), Linf(0.1), "clean,fgsm,pgd10")
     assert result.accuracy["pgd10"] == result.accuracy["fgsm"] > 0
-    assert result.verdict == "suspect"
-    assert replace(result, predictions={**result.predictions, "clean": y}).verdict == "healthy"
+    assert result.verdict == "not robust"
+    assert replace(result, predictions={**result.predictions, "clean": y}).constant_class is None

@@ -42,7 +42,7 @@ def test_card_has_numbers_training_and_loading(tmp_path: Path) -> None:
     text = (tmp_path / "model_card.md").read_text()
     assert "| linf 8/255 | aa | 46.50 % | 39.72 - 53.41 | 200 |" in text
     assert "**worst case** | 46.50 %" in text
-    assert "**healthy**" in text
+    assert "**robust**" in text
     assert "| epochs | `30` |" in text
     assert 'sora.load("a")' in text
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sora.attacks import create
 from sora.errors import UserError
 from sora.evaluation import Evaluation, verdict, warnings_about, wilson
+from sora.evaluation.result import VERDICTS
 from sora.threat import Linf
 
 LABELS = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2, 2])
@@ -46,32 +47,46 @@ def test_wilson_interval_holds_the_share_and_stays_in_range(n: int, data: st.Dat
 
 
 @pytest.mark.parametrize(
-    ("fgsm", "pgd10", "expected"),
+    ("clean", "fgsm", "pgd10", "n", "expected"),
     [
-        (0.6, 0.3, "healthy"),
-        (0.6, 0.29, "suspect"),
-        (0.6, 0.15, "suspect"),
-        (0.6, 0.149, "overfitted"),
-        (0.9, 0.0, "overfitted"),
-        (0.0, 0.0, "suspect"),
-        (0.0, 0.2, "suspect"),
-        (math.nan, 0.2, "suspect"),
+        (0.8, 0.6, 0.3, 1000, "robust"),
+        (0.8, 0.6, 0.29, 1000, "suspect"),
+        (0.8, 0.6, 0.16, 1000, "suspect"),
+        (0.8, 0.6, 0.1, 1000, "overfitted"),
+        (0.958, 0.975, 0.003, 360, "overfitted"),  # FGSM training on digits
+        (0.9, 0.9, 0.0, 10, "suspect"),  # the same on too few images
+        (0.93, 0.05, 0.0, 10_000, "not robust"),  # ordinary training
+        (0.93, 0.2, 0.0, 10_000, "not robust"),  # ordinary training that FGSM misses
+        (0.93, 0.3, 0.12, 10_000, "suspect"),
+        (0.292, 0.083, 0.078, 360, "not robust"),  # hardly trained
+        (0.11, 0.11, 0.11, 360, "not robust"),  # at chance
+        (0.4, 0.14, 0.1, 10_000, "not robust"),
+        (0.0, 0.0, 0.0, 100, "not robust"),
     ],
 )
-def test_verdict(fgsm: float, pgd10: float, expected: str) -> None:
-    assert verdict({"fgsm": fgsm, "pgd10": pgd10, "clean": 1.0}) == expected
+def test_verdict(clean: float, fgsm: float, pgd10: float, n: int, expected: str) -> None:
+    assert verdict({"fgsm": fgsm, "pgd10": pgd10, "clean": clean}, n, chance=0.1) == expected
+
+
+@given(st.integers(1, 500), st.data())
+def test_more_accuracy_under_pgd_is_never_a_worse_verdict(n: int, data: st.DataObject) -> None:
+    clean = data.draw(st.integers(0, n)) / n
+    fgsm = data.draw(st.integers(0, n)) / n
+    verdicts = [verdict({"clean": clean, "fgsm": fgsm, "pgd10": k / n}, n, 0.1) for k in range(n + 1)]
+    severity = [VERDICTS.index(each) for each in verdicts if each != "not robust"]
+    assert severity == sorted(severity)
 
 
 def test_a_verdict_needs_both_attacks() -> None:
     with pytest.raises(UserError, match="fgsm and pgd10"):
-        verdict({"clean": 1.0})
+        verdict({"clean": 1.0}, 10)
     assert result(clean=1, fgsm=3).verdict is None
-    assert result(clean=1, fgsm=3, pgd10=9).verdict == "overfitted"
+    assert result(repeat=50, fgsm=1, pgd10=9).verdict == "overfitted"
 
 
 def test_an_evaluation_prints_as_one_line() -> None:
-    assert repr(result(clean=1, fgsm=3, pgd10=4)) == (
-        "Evaluation(linf 0.1, n=10: clean 90.0 %, fgsm 70.0 %, pgd10 60.0 %; healthy)"
+    assert repr(result(repeat=10, clean=1, fgsm=2, pgd10=3)) == (
+        "Evaluation(linf 0.1, n=100: clean 90.0 %, fgsm 80.0 %, pgd10 70.0 %; robust)"
     )
     assert repr(result(clean=1)) == "Evaluation(linf 0.1, n=10: clean 90.0 %)"
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from sora.errors import UserError
 from sora.models import create, info, names, register
-from sora.models._registry import REGISTRY
+from sora.models._registry import MODELS
 
 ALL = ["preactresnet18", "resnet18", "senet18", "vit-small", "wideresnet28-10"]
 
@@ -86,7 +86,7 @@ def test_numpy_integers_are_whole_numbers() -> None:
 
 @pytest.fixture
 def scratch() -> Iterator[None]:
-    with REGISTRY.scratch():
+    with MODELS.scratch():
         yield
 
 
@@ -107,7 +107,9 @@ def test_a_registered_builder_is_called_with_what_it_accepts() -> None:
 
 
 @pytest.mark.usefixtures("scratch")
-def test_an_installed_package_adds_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_package_adds_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "plugged_net.py").write_text(
         "from torch import nn\n"
         "from sora.models import register\n"
@@ -122,7 +124,8 @@ def test_an_installed_package_adds_a_network(tmp_path: Path, monkeypatch: pytest
         "[sora.models]\nplugged = plugged_net\nbroken = no_such_module\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    assert names() == sorted([*ALL, "plugged", "broken"])
+    assert names() == sorted([*ALL, "plugged"])
+    assert "model 'broken': cannot import 'no_such_module'" in caplog.text
     assert create("plugged", 4, image_size=8)(torch.rand(2, 3, 8, 8)).shape == (2, 4)
     with pytest.raises(UserError, match="model 'broken': cannot import 'no_such_module': ModuleNotFound"):
         create("broken", 4)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sora.models import create, info, names
-from sora.models._registry import REGISTRY
+from sora.models._registry import MODELS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
 ROWS = [
@@ -24,7 +24,7 @@ def test_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     assert len(blocks) == 6
     namespace: dict[str, object] = {}
-    with REGISTRY.scratch():
+    with MODELS.scratch():
         for block in blocks:
             if name := re.match(r"# (\w+\.py)\n", block):
                 (tmp_path / name[1]).write_text(block)

@@ -31,10 +31,13 @@ def main(argv: list[str] | None = None) -> int:
     cases = None if flags.case is None else _numbers(flags.case)
     jobs = 1 if cases else flags.jobs
     workers = [start_worker(k, jobs, parts, flags.seed, deadline, scratch, cases) for k in range(jobs)]
-    report, seen = Report(), set[str]()
+    report, seen, reported = Report(), set[str](), began
     try:
         for outcome in _outcomes(workers):
             report.add(outcome)
+            if time.monotonic() - reported > PROGRESS:
+                reported = time.monotonic()
+                print(f"{(reported - began) / 60:.0f} min: {report.progress()}", flush=True)
             for failure in outcome.failures:
                 if failure in seen:
                     continue
@@ -55,6 +58,9 @@ def main(argv: list[str] | None = None) -> int:
     if not flags.keep:
         shutil.rmtree(scratch, ignore_errors=True)
     return 0
+
+
+PROGRESS = 120.0  # seconds between lines that say how far it is
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:

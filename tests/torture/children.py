@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CRASHED = 70  # exit code of a child whose function raised
-PATIENCE = 15.0  # seconds that other processes of a child may take to end after it
+PATIENCE = 60.0  # seconds that other processes of a child may take to end after it
 _PARENT_DEATH = 1  # PR_SET_PDEATHSIG
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -78,6 +78,11 @@ class Report:
         """A count over all parts."""
         return sum(outcome.counts.get(what, 0) for outcome in self.outcomes)
 
+    def progress(self) -> str:
+        """The sums in one line."""
+        inputs = sum(outcome.inputs for outcome in self.outcomes)
+        return f"{inputs} inputs, " + ", ".join(f"{self.total(what)} {what}" for what in COUNTS)
+
     def table(self) -> str:
         """The sums as a Markdown table, one row per part and one for all."""
         parts = list(dict.fromkeys(outcome.part for outcome in self.outcomes))

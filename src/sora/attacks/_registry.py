@@ -63,14 +63,17 @@ def names() -> list[str]:
 
 def info(name: str) -> Info:
     """The registry entry of an attack, also of one that an installed package offers as an entry point."""
-    for entry in ATTACKS:
-        if name == entry.name or entry.build(name):
-            return entry
-    for other in ATTACKS.names():  # loads entry points, which may have patterns as well
-        entry = ATTACKS.info(other)
-        if name == entry.name or entry.build(name):
-            return entry
-    raise unknown("attack", name, names())
+    found = _matching(name)
+    if found is None:
+        ATTACKS.names()  # loads those of other packages, whose patterns are not known before
+        found = _matching(name)
+    if found is None:
+        raise unknown("attack", name, names())
+    return found
+
+
+def _matching(name: str) -> Info | None:
+    return next((entry for entry in ATTACKS if name == entry.name or entry.build(name)), None)
 
 
 def create(name: str) -> Attack:

@@ -13,7 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 WIDE = 160
-VERDICT_STYLE = {"healthy": "green", "suspect": "yellow", "overfitted": "red"}
+VERDICT_STYLE = {
+    "robust": "green",
+    "healthy": "green",  # up to version 0.1.0
+    "not robust": "yellow",
+    "suspect": "yellow",
+    "overfitted": "red",
+}
 
 
 def print_summary(summary: Mapping[str, Any], folder: Path) -> None:

@@ -71,7 +71,7 @@ def story(name: str, entry: dict[str, Any], evals: list[dict[str, Any]]) -> str:
             f"{name} overfitted catastrophically: {numbers}. {lost}{when}. PertAlign ended at {align:.2f}:"
             " the two gradients no longer point the same way."
         )
-    words = {"healthy": "stayed healthy", "suspect": "is suspect"}
+    words = {"robust": "stayed robust", "suspect": "is suspect", "not robust": "is not robust"}
     word = words.get(entry["verdict"], "has no verdict")
     alarms = f"; alarm at step {alarm}" if alarm else "; no alarm"
     return f"{name} {word}: {numbers}. PertAlign ended at {align:.2f}{alarms}."

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 
 from sora._parent import end_with_parent
 from sora.cli._settings import Extra, parse_run_flags
 from sora.cli._tables import print_summary
+from sora.errors import UserError
 from sora.runs import RunFolder
 from sora.runs.resume import settings_of_run
 
@@ -27,6 +29,8 @@ def run(argv: list[str]) -> int:
     folder = RunFolder(resolved.settings.folder())
     if folder.is_finished():
         print(f"sora: the run in {folder.path} is finished; nothing to do", file=sys.stderr)
+        with contextlib.suppress(OSError, UserError), folder.lock():  # it may be read-only or in use
+            folder.remove_leftovers()  # of a kill right after the last file
         if flags.verb.json:
             print(json.dumps(folder.read_summary(), indent=2))
         return 0

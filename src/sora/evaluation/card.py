@@ -89,7 +89,7 @@ def markdown(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> str:
     ]
     notes = []
     if evaluations[0].verdict:
-        notes.append(f"- Verdict on catastrophic overfitting: **{evaluations[0].verdict}**.")
+        notes.append(f"- Verdict: **{evaluations[0].verdict}**.")
     for evaluation in evaluations:
         rows += _rows(evaluation)
         notes += [f"- **Warning** ({_threat(evaluation)}): {text}." for text in warnings_about(evaluation)]

@@ -28,27 +28,43 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
     return max(0.0, min(centre - half, share)), min(1.0, max(centre + half, share))
 
 
-def verdict(accuracy: Mapping[str, float], *, constant: bool = False) -> str:
-    """Whether FGSM accuracy can be trusted: `healthy`, `suspect` or `overfitted`.
+VERDICTS = ("overfitted", "suspect", "not robust", "robust")
+"""From the one that must not be missed to the one that is hoped for."""
 
-    Overfitted when PGD-10 accuracy is below a quarter of FGSM accuracy, healthy when it is at least half,
-    otherwise suspect. With an FGSM accuracy of 0 there is nothing to compare and the verdict is suspect: a
-    model without any robustness is not catastrophically overfitted, but it is not healthy either.
+
+def verdict(accuracy: Mapping[str, float], n: int, chance: float = 0.0) -> str:
+    """What the accuracies say about a model, where chance and the number of images leave no doubt.
+
+    - `not robust`: it is no better than chance without an attack, or under PGD-10; ordinary training.
+    - `overfitted`: it keeps at least half of its clean accuracy under FGSM, and under PGD-10 less than a
+      quarter of what it keeps under FGSM: catastrophic overfitting.
+    - `suspect`: PGD-10 accuracy is less than half of FGSM accuracy, which is more than stronger attacks
+      usually take away; or it is overfitted by the numbers, on too few images to be sure.
+    - `robust`: none of these.
 
     Args:
-        accuracy: Accuracy by attack.
-        constant: The model predicts one class for everything. No attack changes that, which is not
-            robustness: the verdict is suspect.
+        accuracy: Accuracy by attack; FGSM and PGD-10 are needed.
+        n: The number of images.
+        chance: The accuracy of the best constant prediction.
     """
     missing = [name for name in ("fgsm", "pgd10") if name not in accuracy]
     if missing:
         raise UserError(f"a verdict needs the accuracy under {' and '.join(missing)} as well")
-    if constant:
-        return "suspect"
     single, multi = accuracy["fgsm"], accuracy["pgd10"]
-    if multi < single / 4:
-        return "overfitted"
-    return "healthy" if single > 0 and multi >= single / 2 else "suspect"
+    clean = accuracy.get("clean", single)
+    if not _above(clean, n, chance):
+        return "not robust"
+    withstands_fgsm = _above(single, n, chance) and single >= clean / 2
+    if withstands_fgsm and multi < single / 4:
+        return "overfitted" if wilson(round(multi * n), n)[1] < single / 4 else "suspect"
+    if multi < single / 2 and (withstands_fgsm or _above(multi, n, chance)):
+        return "suspect"
+    return "robust" if _above(multi, n, chance) else "not robust"
+
+
+def _above(accuracy: float, n: int, chance: float) -> bool:
+    """Whether an accuracy is certainly higher than chance."""
+    return math.isfinite(accuracy) and wilson(round(accuracy * n), n)[0] > chance
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,10 +116,13 @@ class Evaluation:
 
     @property
     def verdict(self) -> str | None:
-        """`verdict(accuracy)`; None if FGSM or PGD-10 was not run."""
+        """See `verdict`; None if FGSM or PGD-10 was not run."""
         if not {"fgsm", "pgd10"} <= self.accuracy.keys():
             return None
-        return verdict(self.accuracy, constant=self.constant_class is not None)
+        if self.constant_class is not None:  # no attack changes its answer, which is not robustness
+            return "not robust"
+        chance = self.labels.bincount().max().item() / self.n
+        return verdict(self.accuracy, self.n, chance)
 
     @property
     def constant_class(self) -> int | None:

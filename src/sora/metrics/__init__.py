@@ -4,7 +4,7 @@
 """
 
 from sora.metrics._batch import AttackedBatch, GradientAndLogits
-from sora.metrics._registry import Info, Scale, check_metrics, create, info, measure, names, register
+from sora.metrics._registry import METRICS, Info, Scale, check_metrics, create, info, measure, names, register
 
 __all__ = [
     "AttackedBatch",
@@ -18,3 +18,5 @@ __all__ = [
     "names",
     "register",
 ]
+
+METRICS.discover()  # so that the order of names does not depend on who imports what

@@ -34,7 +34,7 @@ class Info:
     """Style of its line, as in matplotlib."""
 
 
-_REGISTRY: Registry[Info] = Registry("metric", "sora.metrics", order=("alignment",))
+METRICS: Registry[Info] = Registry("metric", "sora.metrics", order=("alignment",))
 
 
 def register(
@@ -43,7 +43,7 @@ def register(
     """Decorator that registers a function of an `AttackedBatch`; see `Info` for the arguments."""
 
     def add(function: Function) -> Function:
-        _REGISTRY.add(Info(name, summary, function, scale, colour, line))
+        METRICS.add(Info(name, summary, function, scale, colour, line))
         return function
 
     return add
@@ -51,12 +51,12 @@ def register(
 
 def names() -> list[str]:
     """All metrics, in the order in which plots list them."""
-    return _REGISTRY.names()
+    return METRICS.names()
 
 
 def info(name: str) -> Info:
     """The entry of a metric."""
-    return _REGISTRY.info(name)
+    return METRICS.info(name)
 
 
 def create(name: str) -> Function:

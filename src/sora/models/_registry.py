@@ -39,7 +39,7 @@ class Info:
         return {p.name: p.default for p in parameters if p.name not in _SIZES}
 
 
-REGISTRY: Registry[Info] = Registry("model", "sora.models")
+MODELS: Registry[Info] = Registry("model", "sora.models")
 
 
 def register(name: str, *, summary: str, paper: str) -> Callable[[BuilderT], BuilderT]:
@@ -50,7 +50,7 @@ def register(name: str, *, summary: str, paper: str) -> Callable[[BuilderT], Bui
     """
 
     def add(build: BuilderT) -> BuilderT:
-        REGISTRY.add(Info(name, summary, build, paper))
+        MODELS.add(Info(name, summary, build, paper))
         return build
 
     return add
@@ -58,14 +58,14 @@ def register(name: str, *, summary: str, paper: str) -> Callable[[BuilderT], Bui
 
 def names() -> list[str]:
     """All registered names, sorted."""
-    return sorted(REGISTRY.names())
+    return sorted(MODELS.names())
 
 
 def info(name: str) -> Info:
     """What is known about a registered network."""
-    if name not in REGISTRY:
+    if name not in MODELS:
         raise unknown("model", name, [*names(), "package.module:function"])
-    return REGISTRY.info(name)
+    return MODELS.info(name)
 
 
 def create(

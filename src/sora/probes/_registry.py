@@ -28,7 +28,7 @@ class Info:
         return self.images > 0
 
 
-_REGISTRY: Registry[Info] = Registry(
+PROBES: Registry[Info] = Registry(
     "probe", "sora.probes", order=("eps_curve", "landscape", "boundary", "curvature", "fallen", "traces")
 )
 
@@ -37,7 +37,7 @@ def register(name: str, summary: str, *, images: int = 0) -> Callable[[P], P]:
     """Class decorator that registers a probe; `images` is required for one that measures a model."""
 
     def add(cls: P) -> P:
-        _REGISTRY.add(Info(name, summary, cls, images))
+        PROBES.add(Info(name, summary, cls, images))
         return cls
 
     return add
@@ -45,12 +45,12 @@ def register(name: str, summary: str, *, images: int = 0) -> Callable[[P], P]:
 
 def names() -> list[str]:
     """All probes."""
-    return _REGISTRY.names()
+    return PROBES.names()
 
 
 def info(name: str) -> Info:
     """The entry of a probe."""
-    return _REGISTRY.info(name)
+    return PROBES.info(name)
 
 
 def create(name: str, **options: Any) -> Probe[Any]:
