@@ -108,7 +108,7 @@ def test_processes_together_see_what_one_would(n: int, size: int, world: int) ->
 
 @pytest.mark.parametrize(("size", "world"), [(0, 1), (11, 1), (1, 2)])
 def test_impossible_batch_sizes_are_refused(size: int, world: int) -> None:
-    with pytest.raises(UserError, match=f"batch size {size} must lie between {world}"):
+    with pytest.raises(UserError, match=f"batch-size {size} must lie between {world}"):
         Loader(images(10), size, AUGMENT, seed=0, world=world)
 
 

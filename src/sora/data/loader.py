@@ -50,7 +50,7 @@ class Loader:
             raise UserError("Loader takes a sora.data.ImageSet and a sora.data.Augment")
         if not isinstance(batch_size, int) or not world <= batch_size <= len(images):
             raise UserError(
-                f"batch size {batch_size} must lie between {world} (one image per process) "
+                f"--batch-size {batch_size} must lie between {world} (one image per process) "
                 f"and {len(images)} (the training images)"
             )
         self.images, self.augment, self.seed = images, augment, seed

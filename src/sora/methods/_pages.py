@@ -10,7 +10,7 @@ from sora.methods._registry import info
 
 
 def page(name: str) -> str:
-    """The page of a method, or of the method it is a preset of; without a page, the class's docstring."""
+    """The page of a method, or of the method it is a preset of; without a page, the class's own docstring."""
     entry = info(name)
     installed = resources.files("sora") / "method_pages"  # where a wheel holds docs/methods
     source = Path(__file__).parents[3] / "docs" / "methods"
@@ -18,4 +18,5 @@ def page(name: str) -> str:
         file = folder / f"{entry.family}.md"
         if file.is_file():
             return file.read_text(encoding="utf-8")
-    return f"# {name}\n\n{inspect.getdoc(entry.cls) or entry.summary}\n"
+    own = entry.cls.__doc__ is not None and inspect.cleandoc(entry.cls.__doc__)
+    return f"# {name}\n\n{own or entry.summary}\n"
