@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from sora.curvature import precise
 from sora.threat import Threat
 
 Scale = float | Tensor | None
@@ -50,6 +49,11 @@ def frozen(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter, requires_grad in flags:
             parameter.requires_grad_(requires_grad)
+
+
+def precise(z: Tensor) -> Tensor:
+    """Convert to at least float32, where sums and squares are safe."""
+    return z if z.dtype == torch.float64 else z.float()
 
 
 def cross_entropy(logits: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:

@@ -31,14 +31,10 @@ def describe(value: object) -> str:
     return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
-def precise(z: Tensor) -> Tensor:
-    """Convert to at least float32, where sums and squares are safe."""
-    return z if z.dtype == torch.float64 else z.float()
-
-
 def _scaled(z: Tensor) -> tuple[Tensor, Tensor]:
     """Each example as a float row with largest entry 1, and that largest entry (B, 1), a constant."""
-    rows = precise(z.flatten(1))
+    rows = z.flatten(1)
+    rows = rows if rows.dtype == torch.float64 else rows.float()  # sums and squares are safe from here on
     largest = rows.detach().abs().amax(1, keepdim=True)
     return rows / torch.where(largest > 0, largest, 1.0), largest
 

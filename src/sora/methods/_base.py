@@ -36,8 +36,8 @@ def abnormal_share(start: Tensor, adversarial: Tensor, y: Tensor) -> Tensor:
 
     Both logits must come from one mode: BatchNorm's other statistics would change the loss by themselves.
     """
-    before, after = (cross_entropy(logits, y, "none") for logits in (start, adversarial))
-    return (before > after).float().mean()
+    lower = cross_entropy(start, y, "none") > cross_entropy(adversarial, y, "none")
+    return lower.float().mean()
 
 
 class Method(nn.Module, ABC):

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from sora.curvature import precise
+from sora._passes import precise
 from sora.methods import (
     Crafted,
     Hyper,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from sora.curvature import precise
+from sora._passes import precise
 from sora.methods import Crafted, Hyper, Inputs, Method, cross_entropy, gradient_of, option, register
 from sora.threat import Threat
 

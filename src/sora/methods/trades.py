@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sora._passes import Loss, Scale, bare
-from sora.curvature import precise
+from sora._passes import Loss, Scale, bare, precise
 from sora.methods import (
     Crafted,
     Hyper,
