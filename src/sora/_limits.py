@@ -42,5 +42,7 @@ SETTINGS = Limit("SORA_MAX_SETTINGS", 1 << 16, "bytes")
 """Of a file of settings; its parser takes a second for ten times that."""
 TEXT = Limit("SORA_MAX_TEXT", 1 << 20, "bytes")
 """Of class names and the like."""
+PARAMETERS = Limit("SORA_MAX_PARAMETERS", 1 << 29, "parameters")
+"""Of a network of this package, before it is built."""
 CLASSES = Limit("SORA_MAX_CLASSES", 100_000, "classes")
 """Of a data set."""

@@ -129,3 +129,16 @@ def test_an_installed_package_adds_a_network(
     assert create("plugged", 4, image_size=8)(torch.rand(2, 3, 8, 8)).shape == (2, 4)
     with pytest.raises(UserError, match="model 'broken': cannot import 'no_such_module': ModuleNotFound"):
         create("broken", 4)
+
+
+@pytest.mark.parametrize("width", [3000, 10**8])
+def test_a_network_that_does_not_fit_into_memory_is_refused_before_it_is_built(width: int) -> None:
+    with pytest.raises(UserError, match=r"exceeds the limit of 536,870,912 parameters; SORA_MAX_PARAMETERS"):
+        create("preactresnet18", 10, width=width)
+
+
+def test_the_check_of_its_size_leaves_the_random_numbers_alone() -> None:
+    torch.manual_seed(0)
+    weights = create("preactresnet18", 10, width=4).network.stem.weight
+    torch.manual_seed(0)
+    assert torch.equal(weights, info("preactresnet18").build(num_classes=10, width=4).stem.weight)

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
+from sora._limits import PARAMETERS
 from sora._registry import Registry
 from sora.errors import UserError, short, unknown
 from sora.models._checks import check_int
@@ -110,11 +112,26 @@ def create(
             raise UserError(f"model {name!r} must return a torch.nn.Module, not {type(model).__name__}")
         return model
     build = info(name).build
+    _refuse_too_large(name, build, sizes, options)
     normalize = Normalize(
         per_channel("mean", mean, 0.0, in_channels),
         per_channel("std", std, 1.0, in_channels),
     )
     return nn.Sequential(OrderedDict(normalize=normalize, network=_call(name, build, sizes, options)))
+
+
+def _refuse_too_large(name: str, build: Builder, sizes: dict[str, int], options: dict[str, Any]) -> None:
+    """Raise for a network that would not fit into memory, e.g. of a width mistyped by some zeros."""
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):  # computes shapes only
+            network = _call(name, build, sizes, options)
+        count = sum(parameter.numel() for parameter in network.parameters())
+    except Exception as error:
+        if "overflow" not in str(error.__cause__):
+            return  # it cannot be built this way, or not at all, which is reported when it is built
+        count = 2**63
+    if count > PARAMETERS.value:
+        raise PARAMETERS.refusal(f"model {name!r} with {short(options)} ({count:,} parameters or more)")
 
 
 def _call(name: str, build: Builder, sizes: dict[str, int], options: dict[str, Any]) -> nn.Module:
