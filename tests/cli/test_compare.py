@@ -93,6 +93,12 @@ def test_results_added_later_reach_the_comparison(sora, tiny, tmp_path) -> None:
         (["--methods", "fgsm,sroa"], "did you mean 'sora'"),
         (["--methods", "fgsm", "--set", "sora.beta=0.5"], "belongs to none of the methods fgsm"),
         (["--methods", "fgsm", "--epochs", "0"], "epochs is 0"),
+        (["--variant", "sora"], "--variant takes 'NAME: METHOD key=value ...'"),
+        (["--variant", "a: sora beta"], "expected key=value"),
+        (["--variant", "a: sora bath_size=3"], "did you mean 'batch_size'"),
+        (["--variant", "a: sora fgsm.x=3"], "unknown --set key"),
+        (["--variant", "a: sora seed=3"], "sets seed"),
+        (["--grid", "missing.yaml"], "does not exist"),
     ],
 )
 def test_mistakes(flags, words, sora, tmp_path) -> None:
@@ -209,14 +215,93 @@ def test_finished_runs_are_compared_without_training(sora, tiny, tmp_path) -> No
     done = sora("compare", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "both", "--json")
     assert done.code == 0, done.err
     table = json.loads(done.out)
-    assert list(table["methods"]) == ["a (sora)", "b (fgsm + rollback)"]
+    assert list(table["methods"]) == ["sora", "fgsm + rollback"]
     summary = json.loads((tmp_path / "b" / "summary.json").read_text())
-    entry = table["methods"]["b (fgsm + rollback)"]
+    entry = table["methods"]["fgsm + rollback"]
     assert entry["accuracy"]["pgd10"]["mean"] == summary["accuracy"]["pgd10"]
     assert json.loads((tmp_path / "both" / "comparison.json").read_text()) == table
     printed = sora("compare", tmp_path / "a", tmp_path / "b")
     assert "fgsm + rollback" in printed.out
-    other = sora("compare", tmp_path / "a", tmp_path / "c")
-    assert (other.code, "cannot be compared: threat" in other.err) == (2, True)
+    other = sora("compare", tmp_path / "a", tmp_path / "c")  # the same method under another radius
+    assert other.code == 0, other.err
+    assert "a (sora)" in other.out
+    assert "c (sora)" in other.out
+    assert re.search(r"method +eps ", other.out)
+    assert "linf eps" not in other.out
     nothing = sora("compare", tmp_path / "a", tmp_path / "none")
     assert (nothing.code, nothing.err.count("\n")) == (2, 1)
+
+
+VARIANTS = [
+    "--variant",
+    "no sampling: sora sora.sample=false batch-size=16",
+    "--variant",
+    "wide: fgsm eps=0.2",
+]
+
+
+def test_named_variants_are_rows_and_comparisons_can_be_joined(sora, tiny, tmp_path) -> None:
+    short = [*tiny, "--epochs", "1", "--eval-every", "0"]
+    done = sora("compare", *short, *VARIANTS, "--seeds", "2", "--out", tmp_path / "c")
+    assert done.code == 0, done.err
+    assert sorted(path.name for path in (tmp_path / "c").iterdir() if path.is_dir()) == [
+        "no-sampling-s0",
+        "no-sampling-s1",
+        "wide-s0",
+        "wide-s1",
+    ]
+    settings = RunFolder(tmp_path / "c" / "no-sampling-s1").read_settings()
+    assert (settings.variant, settings.batch_size, settings.set["sora.sample"]) == ("no sampling", 16, False)
+    assert "batch_size: variant no sampling" in (tmp_path / "c/no-sampling-s0/config.yaml").read_text()
+    comparison = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    assert (comparison["dataset"], comparison["threat"]) == ("digits", None)
+    entry = comparison["methods"]["no sampling"]
+    runs = [RunFolder(tmp_path / "c" / f"no-sampling-s{seed}").read_summary() for seed in (0, 1)]
+    assert entry["accuracy"]["clean"]["values"] == [run["accuracy"]["clean"] for run in runs]
+    assert entry["peak_memory_mb"]["values"] == [run["peak_memory_mb"] for run in runs]
+    assert re.search(r"variant +eps .*train s +peak MB", done.out)
+    assert "linf eps" not in done.out
+
+    more = sora("compare", *short, *VARIANTS[:2], "--seed", "2", "--out", tmp_path / "d")
+    assert more.code == 0, more.err
+    joined = sora("compare", tmp_path / "c", tmp_path / "d", tmp_path / "c" / "wide-s0", "--json")
+    assert joined.code == 0, joined.err
+    rows = json.loads(joined.out)["methods"]
+    assert {name: row["seeds"] for name, row in rows.items()} == {"no sampling": [0, 1, 2], "wide": [0, 1]}
+    again = sora("compare", *short, *VARIANTS[:2], "--out", tmp_path / "e")
+    assert again.code == 0, again.err
+    twice = sora("compare", tmp_path / "c", tmp_path / "e")
+    assert (twice.code, "are the same run" in twice.err, twice.err.count("\n")) == (2, True, 1)
+
+
+def test_a_grid_file_names_rows(sora, tiny, tmp_path) -> None:
+    file = tmp_path / "grid.yaml"
+    file.write_text(
+        "settings: {epochs: 7}\nrows:\n  a: {method: fgsm, eps: 0.1}\n  b: {set: {sora.beta: 0.5}}\n"
+    )
+    done = sora("compare", "--dry-run", "--grid", file, "--out", tmp_path / "c")
+    assert done.code == 0, done.err
+    assert re.search(r"sora.beta: 0.5 +# variant b", done.out)
+    assert done.out.count("epochs: 7") == 2
+    flags = sora("compare", "--dry-run", "--grid", file, "--epochs", "3", "--out", tmp_path / "c")
+    assert flags.out.count("epochs: 3") == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("a: {model: 'os:getcwd'}", "runs code of yours"),
+        ("a: {out: /etc}", "sets out"),
+        ("a: {data_dir: /etc}", "sets data_dir"),
+        ("a: {mehtod: sora}", "did you mean 'method'"),
+        ("a b: {}\n  a-b: {}", "would share the folder"),
+        ("a: 3", "expected a table"),
+        ("'': {}", "is no name for a variant"),
+    ],
+)
+def test_mistakes_in_a_grid_file(rows, message, sora, tmp_path) -> None:
+    (tmp_path / "grid.yaml").write_text(f"rows:\n  {rows}\n")
+    done = sora("compare", "--grid", tmp_path / "grid.yaml", "--out", tmp_path / "c")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert message in done.err
+    assert not (tmp_path / "c").exists()

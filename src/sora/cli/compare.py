@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from dataclasses import dataclass
@@ -15,13 +16,24 @@ from sora.cli._parse import parse
 from sora.cli._settings import Extra, parse_run_flags
 from sora.cli._tables import plain_table
 from sora.errors import RunError, UserError
-from sora.experiments.compare import Outcome, compare_finished, protocol, table, train_and_compare, write
+from sora.experiments.compare import Outcome, compare_finished, expand, train_and_compare
+from sora.experiments.grid_files import read_grid
 from sora.experiments.plan import method_names, plan
-from sora.runs import RunFolder
+from sora.experiments.tables import protocol, table, write
+from sora.experiments.variants import Variant, of_methods, parse_variant
+
+METHODS = "fgsm,n-fgsm,sora"  # compared if no row is named
 
 EXTRA: Extra = {
-    "methods": (str, "fgsm,n-fgsm,sora", "methods to compare, separated by commas, or all"),
-    "seeds": (int, 1, "seeds per method: seed, seed+1, ..."),
+    "methods": (str | None, None, f"methods to compare, separated by commas, or all (default: {METHODS})"),
+    "variant": (
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        (),
+        "a row of its own, 'NAME: METHOD key=value ...', e.g. 'no-sampling: sora sora.sample=false "
+        "batch_size=64'; keys are settings, METHOD.option or model.option; may be repeated",
+    ),
+    "grid": (str | None, None, "YAML file with rows: {NAME: {method: ..., set: {...}, ...}}"),
+    "seeds": (int, 1, "seeds per row: seed, seed+1, ..."),
     "jobs": (int, 0, "processes at once; 0: one per core"),
 }
 
@@ -30,11 +42,18 @@ def run(argv: list[str]) -> int:
     """Train the grid, or take finished runs; print and write the table."""
     if argv and not argv[0].startswith("-"):
         return compare_runs(argv)
-    about = "Train several methods. `sora compare RUN RUN ...` makes the table of finished runs instead."
-    flags = parse_run_flags(argv, "compare", about, EXTRA, without=("method",))
-    request = flags.request()
+    about = (
+        "Train several methods or named variants. `sora compare RUN RUN ...` makes the table of finished "
+        "runs instead; a comparison's folder stands for its runs."
+    )
+    flags = parse_run_flags(argv, "compare", about, EXTRA, without=("method", "variant"))
+    request, variants = flags.request(), _variants(flags.verb)
+    if flags.verb.grid is not None:
+        grid = read_grid(flags.verb.grid)
+        request = dataclasses.replace(request, given={**grid.settings, **request.given})
+        variants = [*variants, *grid.variants]
     folder = Path(request.wanted().get("out") or "runs/compare")
-    runs = plan(request, method_names(flags.verb.methods), flags.verb.seeds, folder)
+    runs = plan(request, variants, flags.verb.seeds, folder)
     if flags.verb.dry_run:
         for resolved in runs:
             print(f"# {resolved.settings.folder()}\n{resolved.described()}")
@@ -46,12 +65,21 @@ def run(argv: list[str]) -> int:
     return report_failures(outcome, len(runs), folder)
 
 
+def _variants(verb: Any) -> list[Variant]:
+    """The rows that the command line names; the default methods if it names none."""
+    named = bool(verb.variant or verb.grid)
+    methods = verb.methods if verb.methods is not None or named else METHODS
+    rows = of_methods(method_names(methods)) if methods is not None else []
+    return [*rows, *map(parse_variant, verb.variant)]
+
+
 @dataclass(frozen=True)
 class FinishedFlags:
     """One table of finished runs, from their summaries."""
 
     runs: Annotated[
-        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN", help="run folders, one row each")
+        tyro.conf.Positional[tuple[str, ...]],
+        tyro.conf.arg(metavar="RUN", help="run folders, or folders of comparisons"),
     ]
     out: Annotated[
         str | None, tyro.conf.arg(help="folder for comparison.json, .csv, .md; none: print only")
@@ -62,7 +90,7 @@ class FinishedFlags:
 def compare_runs(argv: list[str]) -> int:
     """Print, and write if asked, the table of runs that exist."""
     flags = parse(FinishedFlags, argv, "compare")
-    comparison = compare_finished([RunFolder(run) for run in flags.runs])
+    comparison = compare_finished(expand(flags.runs))
     if flags.out:
         create_folder(Path(flags.out))
         write(comparison, Path(flags.out))

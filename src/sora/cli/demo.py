@@ -13,6 +13,7 @@ from sora.cli._parse import parse
 from sora.cli.compare import report_failures, show
 from sora.experiments.compare import train_and_compare
 from sora.experiments.plan import plan
+from sora.experiments.variants import of_methods
 from sora.runs import RunFolder
 from sora.settings import Request
 
@@ -37,7 +38,7 @@ def run(argv: list[str]) -> int:
     flags = parse(Flags, argv, "demo")
     folder = Path(flags.out)
     given = {"dataset": "digits", "seed": flags.seed} | ({"epochs": flags.epochs} if flags.epochs else {})
-    runs = plan(Request(given), METHODS, seeds=1, folder=folder)
+    runs = plan(Request(given), of_methods(METHODS), seeds=1, folder=folder)
     outcome = train_and_compare(runs, folder, flags.jobs, flags.quiet)
     show(outcome, folder, as_json=flags.json)
     if not flags.json and not outcome.failed:

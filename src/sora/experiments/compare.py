@@ -1,9 +1,8 @@
-"""Several methods on the same data and seeds, and the one table that says how they did."""
+"""Several variants on the same seeds, or finished runs from anywhere: means over seeds, verdicts, cost."""
 
 from __future__ import annotations
 
-import csv
-import io
+import dataclasses
 import math
 import statistics
 from collections import Counter
@@ -13,16 +12,23 @@ from typing import Any, NamedTuple
 
 from sora import methods
 from sora._devices import check_count
-from sora._files import write_json, write_text
 from sora.errors import RunError, UserError
 from sora.evaluation.records import with_later_results
 from sora.experiments.grid import default_jobs, run_grid
+from sora.experiments.tables import SEVERITY, attacks_of, write
+from sora.experiments.variants import LONGEST
 from sora.runs import RunFolder, labels
-from sora.runs.provenance import machine_line
+from sora.runs.provenance import settings_hash
 from sora.settings import Resolved
-from sora.threat import eps_text
 
-SEVERITY = ("overfitted", "suspect", "healthy")
+COMMON = ("dataset", "model", "threat")  # facts that a table states once if all its rows share them
+
+
+class Outcome(NamedTuple):
+    """A comparison, and the runs that failed and are not in it, with their errors."""
+
+    comparison: dict[str, Any]
+    failed: dict[str, str]
 
 
 def train_and_compare(runs: Sequence[Resolved], folder: Path, jobs: int = 0, quiet: bool = False) -> Outcome:
@@ -39,60 +45,115 @@ def train_and_compare(runs: Sequence[Resolved], folder: Path, jobs: int = 0, qui
     return Outcome(comparison, failed)
 
 
-class Outcome(NamedTuple):
-    """A comparison, and the runs that failed and are not in it, with their errors."""
-
-    comparison: dict[str, Any]
-    failed: dict[str, str]
-
-
 def compare_finished(folders: Sequence[RunFolder]) -> dict[str, Any]:
-    """Finished runs side by side, a row each; they must have the same test set and threat."""
-    summaries = {label: folder.read_summary() for label, folder in zip(labels(folders), folders, strict=True)}
-    for label, folder in zip(summaries, folders, strict=True):
-        folder.read_config()  # raises if this is not a run folder
-        if not summaries[label]:
-            raise UserError(f"the run in {folder.path} is not finished; continue it with --resume")
-    (first, reference), *others = summaries.items()
-    for label, summary in others:
-        for key in ("dataset", "threat"):
-            if summary[key] != reference[key]:
-                raise UserError(
-                    f"{first} and {label} cannot be compared: {key} {reference[key]} and {summary[key]}"
-                )
-    return compare(list(summaries.values()), [f"{label} ({row_name(s)})" for label, s in summaries.items()])
+    """Finished runs in one table; those of one variant with other seeds share a row."""
+    by_path = {folder.path.resolve(): folder for folder in folders}
+    folders = list(by_path.values())
+    summaries = [_finished_summary(folder) for folder in folders]
+    return compare(summaries, _row_names(folders, summaries))
+
+
+def expand(paths: Iterable[str]) -> list[RunFolder]:
+    """The run folders behind some paths: a comparison's folder stands for the runs in it."""
+    folders: list[RunFolder] = []
+    for path in map(Path, paths):
+        inside = [] if RunFolder(path).exists() or not path.is_dir() else sorted(path.iterdir())
+        runs = [run for run in map(RunFolder, inside) if run.exists()]
+        if not runs:
+            RunFolder(path).read_config()  # raises if this is no run folder either
+        folders += runs or [RunFolder(path)]
+    return folders
+
+
+def _finished_summary(folder: RunFolder) -> dict[str, Any]:
+    folder.read_config()  # raises if this is not a run folder
+    if not folder.is_finished():
+        raise UserError(
+            f"the run in {folder.path} is not finished; continue it with --resume, or name the finished runs"
+        )
+    return with_later_results(folder)
+
+
+def _row_names(folders: Sequence[RunFolder], summaries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A row per variant; where two variants share a name, the folder's name is put in front."""
+    keys = [_variant_key(*pair) for pair in zip(folders, summaries, strict=True)]
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for position, key in enumerate(keys):
+        groups.setdefault(key, []).append(position)
+    for positions in groups.values():
+        _refuse_equal_seeds([(folders[p], summaries[p]["seed"]) for p in positions])
+    shared, own_labels = Counter(key[0] for key in groups), labels(folders)
+    names: dict[tuple[str, ...], str] = {}
+    for key, positions in groups.items():
+        alone = len(positions) == 1
+        label = own_labels[positions[0]] if alone else folders[positions[0]].path.resolve().parent.name
+        name = key[0] if shared[key[0]] == 1 else f"{label} ({key[0]})"
+        count = sum(other.partition(" #")[0] == name for other in names.values())
+        names[key] = f"{name} #{count + 1}" if count else name
+    return [names[key] for key in keys]
+
+
+def _variant_key(folder: RunFolder, summary: Mapping[str, Any]) -> tuple[str, ...]:
+    """What runs of one row have in common: the name, and every setting but the seed, and the images."""
+    settings = dataclasses.replace(folder.read_settings(), seed=0)
+    images = (summary.get("data") or {}).get("fingerprint", "")
+    return row_name(summary), settings_hash(settings), str(images)
+
+
+def _refuse_equal_seeds(runs: Sequence[tuple[RunFolder, int]]) -> None:
+    seen: dict[int, RunFolder] = {}
+    for folder, seed in runs:
+        if seed in seen:
+            raise UserError(
+                f"{seen[seed].path} and {folder.path} are the same run (settings and seed {seed}); "
+                "leave one out"
+            )
+        seen[seed] = folder
 
 
 def compare(summaries: Sequence[Mapping[str, Any]], names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Group runs by their names in the table, by default the methods: means over seeds, verdicts, cost."""
-    by_method: dict[str, list[Mapping[str, Any]]] = {}
+    """Group runs by their names in the table, by default their variants or methods."""
+    by_name: dict[str, list[Mapping[str, Any]]] = {}
     for name, summary in zip(names or map(row_name, summaries), summaries, strict=True):
-        by_method.setdefault(name, []).append(summary)
+        by_name.setdefault(name, []).append(summary)
     first = summaries[0]
     return {
-        "dataset": first["dataset"],
-        "model": first["model"],
-        "threat": first["threat"],
-        "n_test": max(attack["n"] for attack in first["attacks"].values()),
+        **{key: _common([summary[key] for summary in summaries]) for key in COMMON},
+        "n_test": _common([_n_test(summary) for summary in summaries]),
         "versions": first["versions"],
         "machine": first.get("machine"),
-        "methods": {name: _aggregate(runs) for name, runs in by_method.items()},
+        "methods": {name: _aggregate(runs) for name, runs in by_name.items()},
     }
 
 
+def _common(values: Sequence[Any]) -> Any:
+    """The value that all share; None if they differ."""
+    return values[0] if all(value == values[0] for value in values) else None
+
+
+def _n_test(summary: Mapping[str, Any]) -> int:
+    return max(int(attack["n"]) for attack in summary["attacks"].values())
+
+
 def row_name(summary: Mapping[str, Any]) -> str:
-    """The method, and the guard's action if it may change training: `fgsm + rollback` is not plain `fgsm`."""
+    """The variant if the run has one, else the method, with the guard's action if it may change training."""
+    if summary.get("variant"):
+        return " ".join(str(summary["variant"]).split())[:LONGEST]  # it may come from a hostile file
     guard = summary["co"].get("guard", "warn")  # version 0.1.0 did not store it
     return str(summary["method"]) if guard in ("off", "warn") else f"{summary['method']} + {guard}"
 
 
 def _aggregate(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     verdicts = [run["co"]["verdict"] for run in runs]
-    info = methods.info(runs[0]["method"])
+    first, info = runs[0], methods.info(runs[0]["method"])
     return {
+        "method": first["method"],
+        "variant": first.get("variant"),
+        **{key: first[key] for key in COMMON},
+        "n_test": _n_test(first),
         "seeds": [run["seed"] for run in runs],
-        "epochs": runs[0]["epochs"],
-        "accuracy": {key: mean_std([run["accuracy"].get(key) for run in runs]) for key in _attacks(runs)},
+        "epochs": first["epochs"],
+        "accuracy": {key: mean_std([run["accuracy"].get(key) for run in runs]) for key in attacks_of(runs)},
         "verdict": min(verdicts, key=lambda verdict: SEVERITY.index(verdict) if verdict in SEVERITY else 99),
         "verdicts": verdicts,
         "pert_align": mean_std([run["pert_align"]["last"] for run in runs]),
@@ -101,99 +162,13 @@ def _aggregate(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "backwards": info.backwards,
         "train_seconds": mean_std([run["train_seconds"] for run in runs]),
         "images_per_second": mean_std([run["images_per_second"] for run in runs]),
+        "peak_memory_mb": mean_std([run.get("peak_memory_mb") for run in runs]),
     }
 
 
-def _attacks(entries: Iterable[Mapping[str, Any]]) -> list[str]:
-    """All attacks that at least one of the entries was evaluated under."""
-    return list(dict.fromkeys(name for entry in entries for name in entry["accuracy"]))
-
-
-def mean_std(values: Sequence[float | None]) -> dict[str, float]:
-    """Mean and sample deviation of the values that exist."""
+def mean_std(values: Sequence[float | None]) -> dict[str, Any]:
+    """Mean and sample deviation of the values that exist, and all of them in the order of the seeds."""
     real = [value for value in values if value is not None]
-    if not real:
-        return {"mean": math.nan, "std": math.nan}
-    return {"mean": statistics.fmean(real), "std": statistics.stdev(real) if len(real) > 1 else math.nan}
-
-
-def table(comparison: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Column heads and rows, as text."""
-    entries = comparison["methods"]
-    attacks = _attacks(entries.values())
-    head = ["method", *(f"{name} %" for name in attacks), "verdict", "PertAlign", "alarm at step"]
-    head += ["forwards", "train s"]
-    rows = []
-    for name, entry in entries.items():
-        numbers = [plus_minus(entry["accuracy"].get(attack, mean_std([])), 100, 1) for attack in attacks]
-        alarms = [step for step in entry["alarms"] if step is not None]
-        rows.append(
-            [
-                name,
-                *numbers,
-                _verdicts(entry["verdicts"]),
-                plus_minus(entry["pert_align"], 1, 2),
-                ", ".join(map(str, alarms)) or "-",
-                entry["forwards"],
-                plus_minus(entry["train_seconds"], 1, 0),
-            ]
-        )
-    return head, rows
-
-
-def _verdicts(verdicts: Sequence[str | None]) -> str:
-    """The runs' verdicts in a few words; `-` without FGSM and PGD-10, which a verdict needs."""
-    counts = Counter(verdict for verdict in verdicts if verdict is not None)
-    if len(counts) <= 1:
-        return next(iter(counts), "-")
-    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in SEVERITY if counts[verdict])
-
-
-def plus_minus(value: Mapping[str, float], factor: float, digits: int) -> str:
-    """`mean ± std`, only the mean of a single value, `-` for none."""
-    mean, std = value["mean"], value["std"]
-    if mean is None or math.isnan(mean):
-        return "-"
-    text = f"{factor * mean:.{digits}f}"
-    return text if std is None or math.isnan(std) else f"{text} ± {factor * std:.{digits}f}"
-
-
-def markdown(comparison: Mapping[str, Any]) -> str:
-    """The table as Markdown, with the settings under it."""
-    head, rows = table(comparison)
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([*lines, "", protocol(comparison)]) + "\n"
-
-
-def protocol(comparison: Mapping[str, Any]) -> str:
-    """What the numbers are, in one sentence."""
-    entry = next(iter(comparison["methods"].values()))
-    threat, seeds = comparison["threat"], len(entry["seeds"])
-    # Format 1 had the machine among the versions.
-    facts = comparison.get("machine")
-    machine = machine_line(facts) if facts else comparison["versions"].get("machine", "machine not recorded")
-    return (
-        f"{comparison['dataset']}, {comparison['model']}, {threat['norm']} eps {eps_text(threat['eps'])}, "
-        f"n = {comparison['n_test']} test images, {seeds} seed{'s' if seeds > 1 else ''}"
-        f"{' (mean ± standard deviation)' if seeds > 1 else ''}; "
-        f"torch {comparison['versions']['torch']}, {machine}."
-    )
-
-
-def write(comparison: Mapping[str, Any], folder: Path) -> None:
-    """`comparison.json`, `comparison.csv`, and the table as text in `comparison.md`."""
-    write_json(folder / "comparison.json", comparison)
-    write_text(folder / "comparison.md", markdown(comparison))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    attacks = _attacks(comparison["methods"].values())
-    writer.writerow(
-        ["method", *(f"{a}_{k}" for a in attacks for k in ("mean", "std")), "verdict", "train_seconds"]
-    )
-    for name, entry in comparison["methods"].items():
-        values = [entry["accuracy"].get(attack, mean_std([])) for attack in attacks]
-        numbers = [value[key] for value in values for key in ("mean", "std")]
-        cells = ["" if math.isnan(number) else number for number in numbers]
-        writer.writerow([name, *cells, entry["verdict"], entry["train_seconds"]["mean"]])
-    write_text(folder / "comparison.csv", text.getvalue())
+    mean = statistics.fmean(real) if real else math.nan
+    std = statistics.stdev(real) if len(real) > 1 else math.nan
+    return {"mean": mean, "std": std, "values": list(values)}

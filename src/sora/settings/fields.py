@@ -19,7 +19,7 @@ from sora.metrics import check_metrics
 from sora.settings.names import check_dataset, check_model, is_custom, is_given
 from sora.threat import Threat, parse_eps, threat
 
-MAY_CHANGE = ("out", "device", "threads", "monitor", "monitor_every")  # when a run is resumed
+MAY_CHANGE = ("out", "device", "threads", "monitor", "monitor_every", "variant")  # when a run is resumed
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,7 @@ class WatchingSettings(Options):
     snapshots: bool = option(True, "keep the weights of every epoch and around an alarm, for probes")
     monitor: tuple[str, ...] = option((), "metrics to follow while training, e.g. gradalign,aae,kl,elle,pgd")
     monitor_every: int = option(50, "steps between two measurements of the monitors", low=1)
+    variant: str | None = option(None, "name of the run's row in tables; none: its method")
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ def summarize(run: Run, evaluation: Evaluation) -> dict[str, Any]:
     settings, state, seconds = run.settings, run.state, run.meter.seconds
     return {
         "method": settings.method,
+        "variant": settings.variant,
         "dataset": settings.dataset,
         "model": settings.model,
         "seed": settings.seed,

@@ -1,0 +1,59 @@
+"""A grid of named variants from a YAML file of the user; the paper's grids have the same shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sora._limits import SETTINGS
+from sora._reading import read_text
+from sora.errors import UserError, short, unknown
+from sora.experiments.variants import Variant, from_file, refuse_code_and_places
+from sora.settings.files import flatten, parse_yaml
+
+KEYS = ("title", "dataset", "model", "attacks", "settings", "rows")
+IGNORED = ("labels", "kind", "notes", "radii")  # of the paper's grids
+
+
+@dataclass(frozen=True)
+class GridFile:
+    """What a file says about all rows, and the rows."""
+
+    settings: Mapping[str, Any]
+    variants: list[Variant]
+
+
+def read_grid(path: str) -> GridFile:
+    """The grid in a file; it may name neither code to import nor a place to write to."""
+    try:
+        content = parse_yaml(read_text(Path(path), SETTINGS))
+    except FileNotFoundError:
+        raise UserError(f"grid file {path!r} does not exist") from None
+    except OSError as error:
+        raise UserError(f"grid file {path!r} cannot be read: {error.strerror}") from None
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"grid file {path!r} is not YAML: {error}") from None
+    rows = content.get("rows") if isinstance(content, Mapping) else None
+    if not isinstance(rows, Mapping) or not rows:
+        raise UserError(f"grid file {path!r} has no rows; expected rows: {{NAME: {{method: sora, ...}}}}")
+    for key in content:
+        if key not in (*KEYS, *IGNORED):
+            raise unknown(f"key in {path}", str(key), KEYS)
+    return GridFile(_settings(content, path), [from_file(name, row, path) for name, row in rows.items()])
+
+
+def _settings(content: Mapping[str, Any], path: str) -> dict[str, Any]:
+    common = content.get("settings") or {}
+    if not isinstance(common, Mapping):
+        raise UserError(f"settings in {path} is {short(common)}; expected a table of settings")
+    values = flatten(common, path)
+    for key in ("dataset", "model"):
+        if isinstance(content.get(key), list):
+            raise UserError(f"{key} in {path} is a list; name one, and others in rows of their own")
+    values |= {key: content[key] for key in ("dataset", "model", "attacks") if content.get(key)}
+    refuse_code_and_places(values, path)
+    return values

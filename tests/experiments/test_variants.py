@@ -1,0 +1,94 @@
+"""Rows of grids: from text, from files, and as settings of runs."""
+
+from pathlib import Path
+
+import pytest
+
+from sora.errors import UserError
+from sora.experiments.compare import compare, mean_std
+from sora.experiments.grid_files import read_grid
+from sora.experiments.plan import plan
+from sora.experiments.tables import protocol, table
+from sora.experiments.variants import Variant, of_methods, parse_variant
+from sora.settings import Request
+
+
+def test_a_variant_from_text() -> None:
+    variant = parse_variant(
+        "small: sora sora.beta=0.1 model.stages=1 batch-size=64 eps=4/255 augment=crop:4,flip"
+    )
+    assert (variant.name, variant.method, variant.slug) == ("small", "sora", "small")
+    assert variant.values["set"] == {"sora.beta": 0.1, "model.stages": 1}
+    assert variant.values["batch_size"] == 64
+    assert variant.values["eps"] == "4/255"
+
+
+def test_every_variant_has_every_seed_in_a_folder_of_its_own() -> None:
+    variants = [parse_variant("1.5 x: sora sora.alpha_max=1.5"), *of_methods(["fgsm"])]
+    runs = plan(Request({"dataset": "digits", "batch_size": 32}), variants, 2, Path("out"))
+    names = [resolved.settings.folder().name for resolved in runs]
+    assert names == ["1-5-x-s0", "1-5-x-s1", "fgsm-s0", "fgsm-s1"]
+    assert [resolved.settings.variant for resolved in runs] == ["1.5 x", "1.5 x", None, None]
+    assert runs[0].origins["set.sora.alpha_max"] == "variant 1.5 x"
+    assert runs[0].origins["batch_size"] == "flag"
+
+
+def test_a_variant_wins_over_what_is_common() -> None:
+    variants = [Variant("a", {"method": "sora", "batch_size": 16, "set": {"sora.beta": 0.3}})]
+    request = Request({"batch_size": 64, "set": {"sora.beta": 0.1, "sora.alpha0": 0.05}})
+    (resolved,) = plan(request, variants, 1, Path("out"))
+    assert resolved.settings.batch_size == 16
+    assert resolved.settings.set["sora.beta"] == 0.3
+    assert resolved.settings.set["sora.alpha0"] == 0.05
+
+
+def test_a_grid_file_has_the_shape_of_the_papers_grids(tmp_path) -> None:
+    from importlib import resources
+
+    text = (resources.files("sora.experiments.paper") / "grids" / "components.yaml").read_text()
+    (tmp_path / "g.yaml").write_text(text)
+    grid = read_grid(str(tmp_path / "g.yaml"))
+    assert grid.settings["dataset"] == "pathmnist"
+    assert [variant.name for variant in grid.variants][:2] == ["sora", "no-sampling"]
+
+
+@pytest.mark.parametrize(
+    "text", ["rows: 3", "[1]", "rows: {a: {}}\nother: 1", "rows: {a: {}}\nsettings: {out: x}"]
+)
+def test_mistakes_in_a_file_are_one_line(text, tmp_path) -> None:
+    (tmp_path / "g.yaml").write_text(text)
+    with pytest.raises(UserError) as error:
+        read_grid(str(tmp_path / "g.yaml"))
+    assert "\n" not in str(error.value)
+
+
+def summary(**changes):
+    """A summary as a run writes it."""
+    attack = {"clean": {"n": 10}, "pgd10": {"n": 10}}
+    base = {"method": "sora", "variant": None, "dataset": "digits", "model": "m", "seed": 0, "epochs": 1}
+    base |= {"threat": {"norm": "linf", "eps": 8 / 255}, "attacks": attack, "versions": {"torch": "2"}}
+    base |= {"accuracy": {"clean": 0.5, "pgd10": 0.25}, "train_seconds": 3.0, "images_per_second": 1.0}
+    base |= {"peak_memory_mb": 100.0, "pert_align": {"last": 1.0}, "co": {"verdict": None, "events": []}}
+    return base | {"machine": {"cpu": "x", "gpu": None, "threads": 1}} | changes
+
+
+def test_facts_that_differ_become_columns_and_leave_the_protocol() -> None:
+    other = {"norm": "l2", "eps": 0.5}
+    comparison = compare([summary(), summary(variant="b", threat=other, dataset="cifar10")])
+    head, rows = table(comparison)
+    assert head[:3] == ["variant", "dataset", "eps"]
+    assert [row[:3] for row in rows] == [["sora", "digits", "8/255"], ["b", "cifar10", "l2 0.5"]]
+    assert head[-2:] == ["train s", "peak MB"]
+    line = protocol(comparison)
+    assert "digits" not in line
+    assert "eps" not in line
+    assert "n = 10 test images" in line
+
+
+def test_values_of_every_seed_are_kept() -> None:
+    accuracies = [{"clean": 0.5}, {"clean": 0.7, "aa": 0.1}]
+    runs = [summary(seed=seed, accuracy=accuracy) for seed, accuracy in enumerate(accuracies)]
+    entry = compare(runs)["methods"]["sora"]
+    assert entry["accuracy"]["clean"]["values"] == [0.5, 0.7]
+    assert entry["accuracy"]["aa"]["values"] == [None, 0.1]
+    assert mean_std([1.0, None, 3.0])["mean"] == 2.0
