@@ -20,6 +20,7 @@ from sora._streams import (
 VERBS = {
     "train": "train one robust model",
     "compare": "train several methods on the same data and seeds, or take finished runs; one table",
+    "reproduce": "compute a table of the paper and print it beside the paper's numbers",
     "demo": "watch FGSM collapse and SORA hold, in two minutes",
     "evaluate": "accuracy of a trained model under attacks",
     "predict": "the class of single images, and whether an attack changes it",

@@ -7,12 +7,13 @@ from sora._passes import ascend, cross_entropy, gradient_of, input_gradient
 from sora._typed import option
 from sora.methods._base import Method
 from sora.methods._compile import compiled_step
-from sora.methods._cost import Cost, cost_table, measure
+from sora.methods._cost import Bench, Cost, cost_table, measure
 from sora.methods._pages import page
 from sora.methods._records import Crafted, Hyper, Info, Inputs, Learned, StepOutput
 from sora.methods._registry import METHODS, create, info, names, preset, register
 
 __all__ = [
+    "Bench",
     "Cost",
     "Crafted",
     "Hyper",

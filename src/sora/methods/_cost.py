@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +18,14 @@ REFERENCE = "fgsm"
 SHAPE, CLASSES = (3, 32, 32), 10
 
 
+class Bench(NamedTuple):
+    """What a method is measured on."""
+
+    network: Callable[[], nn.Module]
+    shape: tuple[int, int, int]
+    classes: int
+
+
 class Cost(NamedTuple):
     """The cost of one batch, with all weight updates on it. Passes are in batches."""
 
@@ -27,16 +35,41 @@ class Cost(NamedTuple):
     seconds: float
 
 
-def measure(name: str, *, device: str = "cpu", batch_size: int = 32, rounds: int = 5) -> Cost:
-    """The cost of one method on a small convolutional network."""
-    return _measure([name], device, batch_size, rounds)[name]
+def small_network() -> nn.Module:
+    """A convolutional network that takes milliseconds, for images of `SHAPE`."""
+    layers: list[nn.Module] = []
+    for channels_in, channels in ((SHAPE[0], 16), (16, 32), (32, 32)):
+        convolution = nn.Conv2d(channels_in, channels, 3, padding=1, stride=1 + (channels_in == 16))
+        layers += [convolution, nn.BatchNorm2d(channels), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, CLASSES))
+
+
+SMALL = Bench(small_network, SHAPE, CLASSES)
+
+
+def measure(
+    name: str,
+    *,
+    device: str = "cpu",
+    batch_size: int = 32,
+    rounds: int = 5,
+    bench: Bench = SMALL,
+    hyper: Mapping[str, Any] | None = None,
+) -> Cost:
+    """The cost of one method, by default on a small convolutional network."""
+    return _measure([name], device, batch_size, rounds, bench, hyper)[name]
 
 
 def cost_table(
-    names: Sequence[str], *, device: str = "cpu", batch_size: int = 32, rounds: int = 5
+    names: Sequence[str],
+    *,
+    device: str = "cpu",
+    batch_size: int = 32,
+    rounds: int = 5,
+    bench: Bench = SMALL,
 ) -> list[dict[str, Any]]:
     """One row per method: the passes the paper counts, what is measured, and time in multiples of FGSM's."""
-    costs = _measure([*names, REFERENCE], device, batch_size, rounds)
+    costs = _measure([*names, REFERENCE], device, batch_size, rounds, bench)
     rows = []
     for name in names:
         cost = costs[name]
@@ -45,33 +78,41 @@ def cost_table(
     return rows
 
 
-def _measure(names: Sequence[str], device: str, batch_size: int, rounds: int) -> dict[str, Cost]:
-    benches = {name: _Bench(name, torch.device(device), batch_size) for name in names}
-    passes = {name: bench.passes() for name, bench in benches.items()}  # also warms up
-    peaks = {name: bench.peak_bytes() for name, bench in benches.items()}
+def _measure(
+    names: Sequence[str],
+    device: str,
+    batch_size: int,
+    rounds: int,
+    bench: Bench,
+    hyper: Mapping[str, Any] | None = None,
+) -> dict[str, Cost]:
+    benches = {
+        name: _MethodBench(name, torch.device(device), batch_size, bench, hyper or {}) for name in names
+    }
+    passes = {name: each.passes() for name, each in benches.items()}  # also warms up
+    peaks = {name: each.peak_bytes() for name, each in benches.items()}
     times: dict[str, list[float]] = {name: [] for name in benches}
     for _ in range(rounds):  # interleaved, so that other load on the machine affects all methods alike
-        for name, bench in benches.items():
-            times[name].append(bench.seconds())
+        for name, each in benches.items():
+            times[name].append(each.seconds())
     # The best round: the others include other load on the machine.
     return {name: Cost(*passes[name], peaks[name], min(times[name])) for name in benches}
 
 
-class _Bench:
+class _MethodBench:
     """A method, a network and a batch."""
 
-    def __init__(self, name: str, device: torch.device, batch_size: int) -> None:
-        layers: list[nn.Module] = []
-        for channels_in, channels in ((SHAPE[0], 16), (16, 32), (32, 32)):
-            convolution = nn.Conv2d(channels_in, channels, 3, padding=1, stride=1 + (channels_in == 16))
-            layers += [convolution, nn.BatchNorm2d(channels), nn.ReLU()]
-        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, CLASSES)]
-        self.device, self.model = device, nn.Sequential(*layers).to(device)
-        self.x = torch.rand(batch_size, *SHAPE, device=device)
-        self.y = torch.arange(batch_size, device=device) % CLASSES
+    def __init__(
+        self, name: str, device: torch.device, batch_size: int, bench: Bench, hyper: Mapping[str, Any]
+    ) -> None:
+        self.device, self.model = device, bench.network().to(device)
+        self.x = torch.rand(batch_size, *bench.shape, device=device)
+        self.y = torch.arange(batch_size, device=device) % bench.classes
         self.index = torch.arange(batch_size, device=device)
-        self.method = create(name, Linf(8 / 255)).to(device)
-        self.method.setup(n_train=batch_size, shape=SHAPE, batch_size=batch_size, epochs=1, steps_per_epoch=1)
+        self.method = create(name, Linf(8 / 255), **hyper).to(device)
+        self.method.setup(
+            n_train=batch_size, shape=bench.shape, batch_size=batch_size, epochs=1, steps_per_epoch=1
+        )
         self.method.begin_epoch(1)
 
     def run(self) -> None:

@@ -1,0 +1,220 @@
+"""`sora reproduce TABLE`: a table of the paper, computed here and printed beside the paper's numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import tyro
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from sora._files import plain
+from sora.cli._parse import parse
+from sora.cli._tables import WIDE, plain_table
+from sora.errors import RunError, UserError, unknown
+
+_COLUMN, _SPACING = 16, 3  # most characters of a column of numbers, and those between two columns
+_PROTOCOL_FLAGS = ("epochs", "width", "limit_train", "limit_test")
+_MACHINE_FLAGS = ("device", "threads", "data_dir", "seed")
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Compute a table of the paper and print it beside the paper's numbers.
+
+    It follows the paper's protocol: all training images, last weights, three seeds. The same command again
+    continues and computes no finished run twice. `sora reproduce --list` names the tables.
+    """
+
+    table: Annotated[
+        tyro.conf.Positional[str | None], tyro.conf.arg(metavar="TABLE", help="a name from --list")
+    ] = None
+    list: Annotated[bool, tyro.conf.arg(help="print the tables and stop")] = False
+    dataset: Annotated[str | None, tyro.conf.arg(help="data set; none: the table's first")] = None
+    model: Annotated[str | None, tyro.conf.arg(help="network; none: the table's first")] = None
+    methods: Annotated[str | None, tyro.conf.arg(help="rows to compute, by name, else by method")] = None
+    attacks: Annotated[str | None, tyro.conf.arg(help="attacks in place of the table's")] = None
+    seeds: Annotated[int, tyro.conf.arg(help="runs per row: seed, seed+1, ...")] = 3
+    epochs: Annotated[int | None, tyro.conf.arg(help="fewer than the paper's")] = None
+    width: Annotated[int | None, tyro.conf.arg(help="channels of the first stage")] = None
+    limit_train: Annotated[int | None, tyro.conf.arg(help="training images, class-balanced")] = None
+    limit_test: Annotated[int | None, tyro.conf.arg(help="test images, class-balanced")] = None
+    seed: Annotated[int, tyro.conf.arg(help="the first seed")] = 0
+    out: Annotated[str | None, tyro.conf.arg(help="folder; none: runs/reproduce/TABLE-DATASET-MODEL")] = None
+    data_dir: Annotated[str | None, tyro.conf.arg(help="folder of the data sets")] = None
+    device: Annotated[str, tyro.conf.arg(help="cpu, cuda, cuda:1 ...; auto: a GPU if there is one")] = "auto"
+    threads: Annotated[int, tyro.conf.arg(help="CPU threads per run; 0: the cores divided by the jobs")] = 0
+    jobs: Annotated[int, tyro.conf.arg(help="processes at once; 0: one per core")] = 0
+    dry_run: Annotated[bool, tyro.conf.arg(help="say what would be computed and how long it takes")] = False
+    quiet: Annotated[bool, tyro.conf.arg(help="print nothing while working")] = False
+    json: Annotated[bool, tyro.conf.arg(help="print the result as JSON")] = False
+
+
+def run(argv: list[str]) -> int:
+    """Compute, write the files, print."""
+    flags = parse(Flags, argv, "reproduce")
+    if flags.list:
+        return _list(as_json=flags.json)
+    from sora.experiments import paper
+
+    if flags.table is None:
+        raise UserError(f"name a table; allowed: {', '.join(paper.names())} (`sora reproduce --list`)")
+    if flags.table not in paper.names():
+        raise unknown("table", flags.table, paper.names())
+    target = _target(flags)
+    if flags.dry_run:
+        return _dry_run(target, flags)
+    from sora.experiments.beside_paper_formats import write
+    from sora.experiments.paper_tables import reproduce
+
+    table = reproduce(target, flags.jobs, quiet=flags.quiet)
+    write(table, target.folder)
+    if flags.json:
+        print(json.dumps(plain(table.record()), indent=2))
+    else:
+        _print(table)
+        print(f"{target.folder / table.name}.json, .csv, .md, .tex")
+    for name, error in table.failed.items():
+        print(f"sora: {name} failed: {error}", file=sys.stderr)
+    if table.failed:
+        raise RunError(f"{len(table.failed)} runs failed; the table holds the others; repeat the command")
+    return 0
+
+
+def _target(flags: Flags) -> Any:
+    from sora.experiments import paper
+    from sora.experiments.reproduce import Target
+
+    grid = paper.load(str(flags.table))
+    for name, known in (("dataset", grid.datasets), ("model", grid.models)):
+        if getattr(flags, name) and not known:
+            raise UserError(f"--{name} does not go with {grid.name}")
+    given = {name: getattr(flags, name) for name in _MACHINE_FLAGS}
+    return Target(
+        grid,
+        flags.dataset,
+        flags.model,
+        flags.seeds,
+        _names(flags.methods),
+        _names(flags.attacks),
+        {name: getattr(flags, name) for name in _PROTOCOL_FLAGS if getattr(flags, name) is not None},
+        {name: value for name, value in given.items() if value is not None},
+        flags.out,
+    )
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip()) if text else ()
+
+
+def _list(*, as_json: bool) -> int:
+    from sora.experiments import paper
+
+    grids = [paper.load(name) for name in paper.names()]
+    rows = [
+        {
+            "table": grid.name,
+            "title": grid.title,
+            "rows": len(grid.rows),
+            "datasets": list(grid.datasets),
+            "models": list(grid.models),
+            "attacks": list(grid.attacks),
+            "labels": list(grid.labels),
+        }
+        for grid in grids
+    ]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return 0
+    cells = [
+        [
+            grid.name,
+            grid.title,
+            str(len(grid.rows)),
+            ", ".join(grid.datasets) or "-",
+            ", ".join(grid.models) or "-",
+        ]
+        for grid in grids
+    ]
+    plain_table("", ["table", "title", "rows", "data sets", "networks"], cells)
+    print(
+        "the first data set and network are the default; `sora reproduce TABLE --dry-run` estimates the time"
+    )
+    return 0
+
+
+def _dry_run(target: Any, flags: Flags) -> int:
+    from sora.experiments.estimate import estimate
+
+    if target.grid.kind in ("overview", "cost", "derived"):
+        print(f"{target.grid.name}: no training; it takes minutes at most")
+        return 0
+    runs = target.runs()
+    found = estimate(runs, flags.jobs)
+    train, attack = sum(found.train_hours.values()), sum(found.attack_hours.values())
+    if flags.json:
+        print(json.dumps(plain(vars(found) | {"wall_hours": found.wall_hours, "runs": len(runs)}), indent=2))
+        return 0
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    console.print(f"{target.grid.title}: {len(runs)} runs in {target.folder}, {found.finished} finished")
+    console.print(f"training {_hours(train)}, attacks at most {_hours(attack)} (no image falls early)")
+    if target.grid.kind == "evaluation":
+        console.print(f"and the attacks again at {len(target.grid.radii)} radii")
+    threads = f"{found.threads} thread{'s' if found.threads != 1 else ''}"
+    console.print(
+        f"about {_hours(found.wall_hours)} with {found.jobs} at once, {threads} each; measured here:"
+    )
+    for line in found.measured:
+        console.print(f"  {line}")
+    return 0
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
+
+
+def _print(table: Any) -> None:
+    """The table for the console, in blocks of columns that fit its width."""
+    from sora.experiments.beside_paper_formats import footer, grid_of
+
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(width=WIDE, highlight=False)  # a file or a pipe has no width to keep to
+    console.print(escape(f"{table.title} ({table.name})"), style="bold")
+    for line in table.header:
+        console.print(escape(line), soft_wrap=not console.is_terminal)
+    for metrics in _blocks(table, console.width):
+        head, lines = grid_of(table, metrics)
+        block = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+        for position, title in enumerate(head):
+            justify: Any = "left" if position < 2 else "right"
+            block.add_column(escape(title), justify=justify, no_wrap=position == 0, overflow="fold")
+        for line in lines:
+            block.add_row(*map(escape, line))
+        console.print(block)
+    for line in footer(table):
+        console.print(escape(line), soft_wrap=not console.is_terminal)
+
+
+def _blocks(table: Any, width: int) -> list[list[str]]:
+    """The metrics in groups whose columns fit a width, at least one in each."""
+    from sora.experiments.beside_paper_formats import grid_of
+
+    left = width - max(len(row) for row in table.cells) - len("paper") - 3 * _SPACING
+    blocks: list[list[str]] = [[]]
+    room = left
+    for metric in table.metrics:
+        head, lines = grid_of(table, [metric])
+        needed = min(_COLUMN, max(len(line[2]) for line in (head, *lines))) + _SPACING
+        if blocks[-1] and needed > room:
+            blocks.append([])
+            room = left
+        blocks[-1].append(metric)
+        room -= needed
+    return blocks

@@ -1,0 +1,206 @@
+"""Our results beside the paper's: cells, differences, the order of the rows, and who collapsed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sora.experiments.paper import Value
+
+MISSING = "not in the paper"
+PENDING = "-"
+LOST = 4  # a quarter: robust accuracy below it has collapsed
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One value of ours, the paper's, or both."""
+
+    values: tuple[float, ...] = ()
+    """Ours, one per seed."""
+    paper: Value | None = None
+    text: str | None = None
+    """Ours where it is no number."""
+
+    @property
+    def mean(self) -> float | None:
+        """Mean over the seeds."""
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def population_std(self) -> float | None:
+        """The deviation that the paper reports: of these seeds, divided by their number."""
+        return statistics.pstdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def sample_std(self) -> float | None:
+        """The estimate for all seeds, divided by their number less one."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the paper's."""
+        theirs = self.paper.mean if self.paper else None
+        return None if self.mean is None or theirs is None else self.mean - theirs
+
+    def ours(self) -> str:
+        """Ours as printed."""
+        if self.text is not None or self.mean is None:
+            return self.text or PENDING
+        deviation = self.population_std
+        return f"{self.mean:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
+
+    def theirs(self) -> str:
+        """The paper's as printed there."""
+        if self.paper is None:
+            return MISSING
+        return self.paper.text if self.paper.std is None else f"{self.paper.text} ± {self.paper.std:.2f}"
+
+    def record(self, *, comparable: bool) -> dict[str, Any]:
+        """Everything about the cell, for files; a difference only where it means something."""
+        ours = {
+            "mean": self.mean,
+            "population_std": self.population_std,
+            "sample_std": self.sample_std,
+            "values": list(self.values),
+            "text": self.text,
+        }
+        return {
+            "ours": ours,
+            "paper": None if self.paper is None else self.paper._asdict(),
+            "difference": self.difference if comparable else None,
+        }
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the paper with our results in it."""
+
+    name: str
+    title: str
+    header: tuple[str, ...]
+    """What was computed and what the paper's numbers are of."""
+    metrics: tuple[str, ...]
+    cells: Mapping[str, Mapping[str, Cell]]
+    comparable: bool
+    """Whether ours and the paper's are the same experiment, so that differences mean something."""
+    labels: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """For programs: what the header says."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    def order(self) -> dict[str, dict[str, float | int | None]]:
+        """Rank correlation between our rows and the paper's, by metric, where both have at least two."""
+        pairs = {metric: self._pairs(metric) for metric in self.metrics}
+        return {metric: correlation(found) for metric, found in pairs.items() if len(found) > 1}
+
+    def _pairs(self, metric: str) -> list[tuple[float, float]]:
+        cells = [row[metric] for row in self.cells.values() if metric in row]
+        pairs = [(cell.mean, cell.paper.mean if cell.paper else None) for cell in cells]
+        return [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
+
+    def collapsed(self) -> dict[str, Any]:
+        """The rows that lost their robustness, in ours and in the paper, among those that both have.
+
+        A row of ours is named if any of its seeds did; `ours_seeds` says how many of how many.
+        """
+        theirs = {row: _means_in_paper(cells) for row, cells in self.cells.items()}
+        both = [row for row, cells in self.cells.items() if _seeds(cells) and "pgd10" in theirs[row]]
+        counts = dict.fromkeys(both, 0)
+        for seed in range(max((_seeds(self.cells[row]) for row in both), default=0)):
+            values = {row: _of_seed(self.cells[row], seed) for row in both if seed < _seeds(self.cells[row])}
+            for row in fallen(values):
+                counts[row] += 1
+        return {
+            "ours": [row for row, count in counts.items() if count],
+            "ours_seeds": {row: [count, _seeds(self.cells[row])] for row, count in counts.items() if count},
+            "paper": fallen({row: theirs[row] for row in both}),
+            "rows": both,
+        }
+
+    def record(self) -> dict[str, Any]:
+        """Everything, for `--json`."""
+        return {
+            "table": self.name,
+            "title": self.title,
+            "labels": list(self.labels),
+            "header": list(self.header),
+            **self.facts,
+            "comparable": self.comparable,
+            "rows": {
+                row: {metric: cell.record(comparable=self.comparable) for metric, cell in cells.items()}
+                for row, cells in self.cells.items()
+            },
+            "order": self.order(),
+            "collapsed": self.collapsed(),
+            "notes": list(self.notes),
+            "failed": dict(self.failed),
+        }
+
+
+def _seeds(cells: Mapping[str, Cell]) -> int:
+    """How many seeds of a row have a PGD-10 accuracy."""
+    return len(cells["pgd10"].values) if "pgd10" in cells else 0
+
+
+def _of_seed(cells: Mapping[str, Cell], seed: int) -> dict[str, float]:
+    return {metric: cell.values[seed] for metric, cell in cells.items() if seed < len(cell.values)}
+
+
+def _means_in_paper(cells: Mapping[str, Cell]) -> dict[str, float]:
+    means = {metric: cell.paper.mean for metric, cell in cells.items() if cell.paper}
+    return {metric: mean for metric, mean in means.items() if mean is not None}
+
+
+def fallen(rows: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Rows whose PGD-10 accuracy is below a quarter of their FGSM accuracy; without it, of the best PGD-10.
+
+    The same rule for ours and the paper's, on what the table shows. A network trained without attacks has no
+    robustness to lose.
+    """
+    best = max((values["pgd10"] for values in rows.values()), default=0.0)
+    return [
+        row
+        for row, values in rows.items()
+        if row != "benign" and values["pgd10"] < values.get("fgsm", best) / LOST
+    ]
+
+
+def cells_of(
+    rows: Sequence[str],
+    metrics: Sequence[str],
+    values: Mapping[str, Mapping[str, Sequence[float | None]]],
+    numbers: Mapping[str, Mapping[str, Value]],
+) -> dict[str, dict[str, Cell]]:
+    """A cell for every row and metric."""
+    return {
+        row: {
+            metric: Cell(
+                tuple(value for value in values.get(row, {}).get(metric, ()) if value is not None),
+                numbers.get(row, {}).get(metric),
+            )
+            for metric in metrics
+        }
+        for row in rows
+    }
+
+
+def correlation(pairs: Sequence[tuple[float, float]]) -> dict[str, float | int | None]:
+    """Spearman's and Kendall's (tau-b) rank correlation; None where all values of a side are equal."""
+    from scipy import stats  # comes with scikit-learn; slow to import
+
+    n = len(pairs)
+    ours, theirs = ([pair[side] for pair in pairs] for side in (0, 1))
+    if n < 2 or len(set(ours)) == 1 or len(set(theirs)) == 1:
+        return {"spearman": None, "kendall": None, "n": n}
+    spearman = float(stats.spearmanr(ours, theirs).statistic)
+    kendall = float(stats.kendalltau(ours, theirs).statistic)
+    return {
+        "spearman": None if math.isnan(spearman) else spearman,
+        "kendall": None if math.isnan(kendall) else kendall,
+        "n": n,
+    }

@@ -1,0 +1,254 @@
+"""A table of the paper as runs: which ones they are, computing them, their results by row and metric."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sora import data
+from sora._devices import pick_device
+from sora.attacks import create_all
+from sora.errors import RunError, UserError, unknown
+from sora.evaluation.records import evaluate_into, with_later_results
+from sora.evaluation.subject import subject_of_run
+from sora.experiments import paper
+from sora.experiments.grid import default_jobs, run_grid
+from sora.experiments.paper import Grid, Value
+from sora.experiments.plan import plan
+from sora.experiments.variants import Variant
+from sora.runs import RunFolder
+from sora.settings import Request, Resolved, Settings, is_custom
+
+PAPER_SEEDS = 3
+# The paper trains on all images and reports the last weights. Nothing is evaluated or kept between epochs,
+# which does not change the weights.
+PROTOCOL: Mapping[str, Any] = {"holdout": 0, "eval_every": 0, "snapshots": False}
+SCALED = ("epochs", "width", "limit_train", "limit_test", "batch_size")  # settings that make a run smaller
+MAIN = "main"  # the grid from whose runs derived tables are made
+
+Values = dict[str, dict[str, list[float | None]]]
+"""Per cent by row and metric, one value per seed."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What `sora reproduce` is asked for.
+
+    Args:
+        grid: The table.
+        dataset: Data set; default: the paper's first.
+        model: Network; default: the paper's first.
+        seeds: Runs per row.
+        methods: Rows to keep, by their name or their method; none: all.
+        attacks: In place of the table's.
+        scale: Settings that make the runs smaller (`SCALED`).
+        given: Other settings, such as the device.
+        out: Folder of the runs; none: `runs/reproduce/TABLE-DATASET-MODEL`.
+    """
+
+    grid: Grid
+    dataset: str | None = None
+    model: str | None = None
+    seeds: int = PAPER_SEEDS
+    methods: tuple[str, ...] = ()
+    attacks: tuple[str, ...] = ()
+    scale: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
+    out: str | None = None
+
+    @property
+    def dataset_name(self) -> str:
+        """The data set that is trained on."""
+        return self.dataset or next(iter(self.grid.datasets), "")
+
+    @property
+    def model_name(self) -> str:
+        """The network that is trained."""
+        return self.model or next(iter(self.grid.models), "")
+
+    @property
+    def folder(self) -> Path:
+        """Where runs and tables go; a derived table has those of the grid it is made from."""
+        if self.out:
+            return Path(self.out)
+        name = MAIN if self.grid.kind == "derived" else self.grid.name
+        parts = [name, self.dataset_name, self.model_name]
+        safe = ["".join(c if c.isalnum() else "-" for c in part).strip("-") for part in parts if part]
+        return Path("runs/reproduce") / "-".join(safe)
+
+    @property
+    def attack_names(self) -> list[str]:
+        """The attacks at the end of each run."""
+        return [attack.name for attack in create_all(self.attacks or self.grid.attacks)]
+
+    def variants(self) -> list[Variant]:
+        """The chosen rows."""
+        rows = list(self.grid.rows.values())
+        known = [name for row in rows for name in (row.name, row.method) if name]
+        for name in self.methods:
+            if name not in known:
+                raise unknown(f"row or method of {self.grid.name}", name, dict.fromkeys(known))
+        of_method = {name for name in self.methods if name not in self.grid.rows}  # a row's own name wins
+        chosen = [
+            row for row in rows if not self.methods or row.name in self.methods or row.method in of_method
+        ]
+        return [
+            Variant(row.name, {"method": row.method, **row.settings, **({"set": row.set} if row.set else {})})
+            for row in chosen
+        ]
+
+    def full_runs(self) -> list[Resolved]:
+        """The runs under the paper's protocol, at full size."""
+        return self._plan(self.variants(), {})
+
+    def runs(self) -> list[Resolved]:
+        """The runs to compute: scaled down where asked."""
+        if not self.scale:
+            return self.full_runs()
+        full = {run.settings.variant or run.settings.method: run.settings for run in self.full_runs()}
+        longest = max(settings.epochs for settings in full.values())
+        variants = [_shortened(v, full[v.name].epochs, longest, self.scale) for v in self.variants()]
+        scale, images = dict(self.scale), self.scale.get("limit_train")
+        if images and any(settings.batch_size > images for settings in full.values()):
+            scale["batch_size"] = images  # a row's own batch size wins over it
+        return self._plan(variants, scale)
+
+    def _plan(self, variants: Sequence[Variant], scale: Mapping[str, Any]) -> list[Resolved]:
+        names = {"dataset": self.dataset_name, "model": self.model_name}
+        common = {**names, **self.grid.settings, **PROTOCOL, "attacks": self.attack_names}
+        return plan(Request({**common, **self.given, **scale}), variants, self.seeds, self.folder)
+
+    def numbers(self) -> tuple[dict[str, dict[str, Value]], str, str]:
+        """The paper's values, and the data set and network they are of.
+
+        Where the paper has no such data set or network at all, the values of its first one.
+        """
+        names = []
+        for asked, known in ((self.dataset_name, self.grid.datasets), (self.model_name, self.grid.models)):
+            names.append(asked if asked in known or not known else known[0])
+        return paper.numbers(self.grid, *names), names[0], names[1]
+
+
+def _shortened(variant: Variant, own: int, longest: int, scale: Mapping[str, Any]) -> Variant:
+    """Free AT replays each batch and has fewer epochs in the recipe: it keeps its share of them."""
+    if "epochs" not in scale or own == longest:
+        return variant
+    return Variant(variant.name, {**variant.values, "epochs": max(1, round(scale["epochs"] * own / longest))})
+
+
+class Outcome(NamedTuple):
+    """What the runs of a table came to."""
+
+    values: Values
+    settings: dict[str, Settings]
+    """Of the finished rows."""
+    failed: dict[str, str]
+    """The error of each run that did not finish."""
+
+
+def compute(target: Target, jobs: int, *, quiet: bool) -> Outcome:
+    """Compute the runs that are missing, and read what all of them came to."""
+    runs = target.runs()
+    _check_data(runs)
+    grid = run_grid(runs, jobs or default_jobs(len(runs), runs[0].settings.device), quiet=quiet)
+    failed = {job.name: job.error for job in grid if job.error}
+    if not any(job.folder.is_finished() for job in grid):
+        raise RunError(f"no run finished ({'; '.join(dict.fromkeys(failed.values()))})")
+    return collect(target, runs, failed, quiet=quiet)
+
+
+def _check_data(runs: Sequence[Resolved]) -> None:
+    """Raise before any process is started if the images are not here."""
+    unfinished = [run.settings for run in runs if not RunFolder(run.settings.folder()).is_finished()]
+    for dataset, data_dir in dict.fromkeys((each.dataset, each.data_dir) for each in unfinished):
+        data.load(dataset, data_dir)
+
+
+def collect(
+    target: Target, runs: Sequence[Resolved], failed: Mapping[str, str] | None = None, *, quiet: bool = True
+) -> Outcome:
+    """The results of the finished runs among `runs`, with what was evaluated later."""
+    outcome = Outcome({}, {}, dict(failed or {}))
+    for resolved in runs:
+        folder = RunFolder(resolved.settings.folder())
+        if not folder.is_finished():
+            continue
+        name = resolved.settings.variant or resolved.settings.method
+        outcome.settings[name] = folder.read_settings()
+        accuracy = _accuracy(target, folder, resolved.settings, quiet=quiet)
+        for metric, value in accuracy.items():
+            outcome.values.setdefault(name, {}).setdefault(metric, []).append(100 * value)
+    return outcome
+
+
+def _accuracy(target: Target, folder: RunFolder, settings: Settings, *, quiet: bool) -> dict[str, float]:
+    try:
+        summary = with_later_results(folder)
+        accuracy = {str(name): float(value) for name, value in summary["accuracy"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise RunError(
+            f"the run in {folder.path} is damaged ({type(error).__name__}: {error}); delete the folder and "
+            "repeat the command"
+        ) from None
+    if target.grid.kind == "evaluation":
+        return _at_radii(target, folder, settings, quiet=quiet)
+    return accuracy
+
+
+def _at_radii(target: Target, folder: RunFolder, settings: Settings, *, quiet: bool) -> dict[str, float]:
+    """Accuracy at each radius of the table; what the run's records hold is not computed again."""
+    own = settings.model if is_custom(settings.model) else None
+    subject = subject_of_run(str(folder.path), model=own, data_dir=settings.data_dir)
+    images, chosen = subject.images()
+    threats = subject.threats(",".join(target.grid.radii))
+    evaluations = evaluate_into(
+        folder,
+        subject.model,
+        images,
+        threats,
+        create_all(target.attack_names),
+        about=subject.about | {"images": chosen},
+        num_classes=subject.dataset.num_classes,
+        device=pick_device(settings.device),
+        progress=not quiet,
+        network=subject.network,
+    )
+    return {
+        f"{attack}@{radius}": evaluation.accuracy[attack]
+        for radius, evaluation in zip(target.grid.radii, evaluations, strict=True)
+        for attack in target.attack_names
+        if attack in evaluation.accuracy
+    }
+
+
+def scaled_down(target: Target, settings: Mapping[str, Settings]) -> dict[str, tuple[Any, Any]]:
+    """In which settings the runs are smaller than the paper's: setting to (here, there)."""
+    full = {run.settings.variant or run.settings.method: run.settings for run in target.full_runs()}
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in SCALED:
+        pairs = Counter(
+            (getattr(own, key), getattr(full[name], key))
+            for name, own in settings.items()
+            if name in full and getattr(own, key) != getattr(full[name], key)
+        )
+        if pairs:
+            found[key] = pairs.most_common(1)[0][0]
+    return found
+
+
+def gaps(values: Mapping[str, Mapping[str, Sequence[float | None]]], reference: str = "sora") -> Values:
+    """Each metric of a row, and as METRIC-gap its distance to the reference row, in points."""
+    result: Values = {}
+    for row, metrics in values.items():
+        result[row] = {metric: list(own) for metric, own in metrics.items()}
+        for metric, own in metrics.items():
+            theirs = values.get(reference, {}).get(metric)
+            if theirs and row != reference:
+                pairs = zip(own, theirs, strict=False)
+                result[row][f"{metric}-gap"] = [a - b for a, b in pairs if a is not None and b is not None]
+    return result

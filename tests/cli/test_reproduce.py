@@ -1,0 +1,131 @@
+"""`sora reproduce`, on digits and at toy size."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+SMALL = ["--seeds", "1", "--epochs", "1", "--width", "4", "--limit-train", "32", "--limit-test", "30"]
+SMALL += ["--threads", "1", "--jobs", "2"]
+
+
+def test_a_table_is_computed_once_and_printed_beside_the_papers(sora, tmp_path) -> None:
+    out = tmp_path / "c"
+    flags = ["components", "--dataset", "digits", "--methods", "sora,no-sampling", *SMALL, "--out", str(out)]
+    flags += ["--attacks", "clean,fgsm,pgd10"]
+    command = [sys.executable, "-m", "sora", "reproduce", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (
+        "scaled down: epochs 1 (full: 20), width 4 (full: 16), training images 32 (full: all)" in done.stdout
+    )
+    assert "paper: pathmnist, preactresnet18 (the paper has no digits, preactresnet18)" in done.stdout
+    assert "84.69" in done.stdout
+    assert "order by clean" in done.stdout
+    assert "diff." not in done.stdout
+    table = json.loads((out / "components.json").read_text())
+    assert table["rows"]["sora"]["clean"]["paper"]["mean"] == 84.69
+    assert len(table["rows"]["sora"]["clean"]["ours"]["values"]) == 1
+    for ending in ("csv", "md", "tex"):
+        assert "no-sampling" in (out / f"components.{ending}").read_text()
+
+    weights = out / "no-sampling-s0" / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    added = sora("evaluate", out / "no-sampling-s0", "--attacks", "apgd-ce", "--quiet", "--threads", "1")
+    assert added.code == 0, added.err
+    again = sora("reproduce", *flags, "--json")
+    assert again.code == 0, again.err
+    assert weights.stat().st_mtime_ns == before
+    row = json.loads(again.out)["rows"]["no-sampling"]["apgd-ce"]
+    assert (len(row["ours"]["values"]), row["paper"]) == (1, None)
+
+    other = sora("reproduce", *flags[:-1], "clean")
+    assert (other.code, other.err.count("\n")) == (2, 1)
+    assert "sora evaluate" in other.err
+    (out / "sora-s0" / "config.yaml").write_text("{")
+    broken = sora("reproduce", *flags)
+    assert (broken.code, broken.err.count("\n")) == (1, 1)
+    assert f"delete {out / 'sora-s0'} and repeat the command" in broken.err
+
+
+def test_gaps_come_from_the_runs_of_the_main_table(sora, tmp_path) -> None:
+    common = ["--dataset", "digits", *SMALL, "--out", tmp_path / "m"]
+    empty = sora("reproduce", "gap", *common)
+    assert empty.code == 0, empty.err
+    assert "no finished runs" in empty.out
+    assert "-48.34" in empty.out
+    rows = ["--methods", "fgsm,sora", "--attacks", "clean,fgsm"]
+    done = sora("reproduce", "main", *common, *rows, "--quiet")
+    assert done.code == 0, done.err
+    gap = sora("reproduce", "gap", *common, *rows, "--json")
+    assert gap.code == 0, gap.err
+    table = json.loads(gap.out)["rows"]
+    clean = {row: table[row]["clean"]["ours"]["mean"] for row in ("fgsm", "sora")}
+    assert table["fgsm"]["clean-gap"]["ours"]["mean"] == pytest.approx(clean["fgsm"] - clean["sora"])
+    assert table["fgsm"]["clean-gap"]["paper"]["mean"] == -48.34
+
+
+def test_one_training_is_attacked_at_several_radii(sora, tmp_path) -> None:
+    flags = ["--dataset", "digits", *SMALL, "--methods", "sora", "--attacks", "fgsm", "--out", tmp_path / "e"]
+    done = sora("reproduce", "test-eps", *flags, "--json", "--quiet")
+    assert done.code == 0, done.err
+    row = json.loads(done.out)["rows"]["sora"]
+    assert [metric for metric in row if row[metric]["ours"]["values"]] == [
+        f"fgsm@{level}/255" for level in (3, 5, 9, 13, 17)
+    ]
+
+
+def test_costs_are_measured_and_data_sets_described(sora, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("SORA_DATA", str(tmp_path / "none"))
+    flags = ["--width", "4", "--methods", "fgsm,pgd-2", "--out", tmp_path / "c", "--json"]
+    done = sora("reproduce", "cost", *flags)
+    assert done.code == 0, done.err
+    row = json.loads(done.out)["rows"]["pgd-2"]
+    texts = [row[key]["ours"]["text"] for key in ("type", "forwards", "backwards")]
+    assert texts == ["Multi-Step", "3", "3"]
+    done = sora("reproduce", "datasets", "--out", tmp_path / "d")
+    assert done.code == 0, done.err
+    assert "3x224x224" in done.out
+
+
+def test_a_dry_run_estimates_from_measured_steps(sora, tmp_path) -> None:
+    flags = ["--dataset", "digits", *SMALL, "--out", tmp_path / "c"]
+    done = sora("reproduce", "components", *flags, "--dry-run")
+    assert done.code == 0, done.err
+    assert "4 runs in" in done.out
+    assert "a step of sora on preactresnet18" in done.out
+    assert not (tmp_path / "c").exists()
+
+
+def test_every_table_is_listed(sora) -> None:
+    from sora.experiments import paper
+
+    listed = json.loads(sora("reproduce", "--list", "--json").out)
+    assert [row["table"] for row in listed] == paper.names()
+    assert "brittleness-aaer" in sora("reproduce", "--list").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["componets"], "did you mean 'components'"),
+        ([], "name a table"),
+        (["main", "--methods", "sroa"], "did you mean 'sora'"),
+        (["main", "--dataset", "cifra10"], "did you mean 'cifar10'"),
+        (["main", "--attacks", "pdg10"], "unknown attack"),
+        (["main", "--seeds", "0"], "--seeds is 0"),
+        (["datasets", "--model", "resnet18"], "does not go with datasets"),
+    ],
+)
+def test_mistakes(arguments, message, sora, tmp_path) -> None:
+    done = sora("reproduce", *arguments, "--out", tmp_path / "c")
+    assert (done.code, done.err.count("\n")) == (2, 1), done.err
+    assert message in done.err
+
+
+def test_missing_images_are_reported_before_anything_starts(sora, tmp_path) -> None:
+    done = sora("reproduce", "components", "--data-dir", tmp_path / "none", "--out", tmp_path / "c")
+    assert (done.code, done.err.count("\n")) == (2, 1), done.err
+    assert "sora data get pathmnist" in done.err
+    assert not list((tmp_path / "c").glob("*-s0*"))

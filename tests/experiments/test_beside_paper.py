@@ -1,0 +1,96 @@
+"""Ours beside the paper's, from made-up values."""
+
+import csv
+import io
+import statistics
+
+import pytest
+
+from sora.experiments.beside_paper import MISSING, Cell, Table, cells_of, correlation, fallen
+from sora.experiments.beside_paper_formats import csv_lines, footer, grid_of, latex, markdown, title_of
+from sora.experiments.paper import Value
+
+
+def value(mean: float, std: float | None = None) -> Value:
+    return Value(mean, std, "tab:x", f"{mean:.2f}")
+
+
+def made_up(*, comparable: bool = True) -> Table:
+    values = {
+        "fgsm": {"clean": [90.0], "fgsm": [80.0], "pgd10": [1.0]},
+        "sora": {"clean": [70.0, 80.0], "fgsm": [50.0, 52.0], "pgd10": [44.0, 46.0]},
+    }
+    numbers = {
+        "fgsm": {"clean": value(88.0), "fgsm": value(70.0), "pgd10": value(0.0)},
+        "sora": {"clean": value(74.5, 0.5), "pgd10": value(44.0), "fgsm": value(50.0)},
+    }
+    metrics = ("clean", "fgsm", "pgd10", "aa")
+    cells = cells_of(["fgsm", "sora", "elle"], metrics, values, numbers)
+    return Table("t", "A & B", ("ours: digits",), metrics, cells, comparable, notes=("a note",))
+
+
+def test_a_cell_has_both_deviations_and_the_difference() -> None:
+    cell = Cell((70.0, 80.0), value(74.5, 0.5))
+    assert cell.population_std == pytest.approx(5.0)
+    assert cell.sample_std == pytest.approx(statistics.stdev([70.0, 80.0]))
+    assert (cell.ours(), cell.theirs(), cell.difference) == ("75.00 ± 5.00", "74.50 ± 0.50", 0.5)
+    assert (Cell((70.0,)).ours(), Cell().ours(), Cell().theirs()) == ("70.00", "-", MISSING)
+
+
+def test_differences_are_printed_only_between_equal_experiments() -> None:
+    _, lines = grid_of(made_up())
+    assert ["", "diff.", "+0.50", "+1.00", "+1.00", ""] in lines
+    assert ["", "paper", MISSING, MISSING, MISSING, MISSING] in lines
+    other = made_up(comparable=False)
+    assert all(line[1] != "diff." for line in grid_of(other)[1])
+    assert other.record()["rows"]["sora"]["clean"]["difference"] is None
+    assert made_up().record()["rows"]["sora"]["clean"]["difference"] == 0.5
+
+
+def test_the_order_is_compared_by_rank() -> None:
+    assert correlation([(1, 10), (2, 20), (3, 15)]) == {
+        "spearman": pytest.approx(0.5),
+        "kendall": pytest.approx(1 / 3),
+        "n": 3,
+    }
+    assert correlation([(1, 2), (1, 3)])["spearman"] is None
+    assert correlation([(1, 2)])["n"] == 1
+    assert made_up().order()["clean"]["spearman"] == pytest.approx(1.0)
+
+
+def test_collapsed_rows_are_named_by_the_same_rule_for_both() -> None:
+    collapsed = made_up().collapsed()
+    assert (collapsed["ours"], collapsed["paper"]) == (["fgsm"], ["fgsm"])
+    assert (collapsed["ours_seeds"], collapsed["rows"]) == ({"fgsm": [1, 1]}, ["fgsm", "sora"])
+    assert fallen({"a": {"pgd10": 40.0}, "b": {"pgd10": 5.0}, "benign": {"pgd10": 0.0}}) == ["b"]
+    assert fallen({}) == []
+
+
+def test_a_row_of_which_one_seed_collapsed_is_named_with_the_count() -> None:
+    values = {"fgsm": {"fgsm": [80.0, 50.0], "pgd10": [1.0, 40.0]}}
+    numbers = {"fgsm": {"fgsm": value(70.0), "pgd10": value(30.0)}}
+    cells = cells_of(["fgsm"], ("fgsm", "pgd10"), values, numbers)
+    table = Table("t", "T", (), ("fgsm", "pgd10"), cells, comparable=False)
+    assert "in ours: fgsm (1 of 2 seeds); in the paper: none" in " ".join(footer(table))
+
+
+def test_all_formats_hold_every_cell() -> None:
+    table = made_up()
+    lines = list(csv.DictReader(io.StringIO(csv_lines(table))))
+    assert len(lines) == 12
+    sora = next(line for line in lines if (line["row"], line["metric"]) == ("sora", "clean"))
+    assert (sora["ours"], sora["ours_population_std"], sora["paper"]) == ("75.0", "5.0", "74.50")
+    assert next(line for line in lines if line["row"] == "elle")["paper"] == MISSING
+    assert "| sora | ours | 75.00 ± 5.00 |" in markdown(table)
+    assert r"\caption{A \& B}" in latex(table)
+    assert r"75.00 $\pm$ 5.00" in latex(table)
+    text = " ".join(footer(table))
+    assert "Spearman +1.00, Kendall +1.00 (n = 2)" in text
+    assert "in ours: fgsm; in the paper: fgsm" in text
+    assert "population deviation" in text
+    assert "note: a note" in text
+
+
+def test_heads_of_columns() -> None:
+    heads = [title_of(metric) for metric in ("pgd10", "fgsm@3/255", "aa-gap", "memory")]
+    assert heads == ["PGD-10", "FGSM at 3/255", "AA, gap", "memory"]

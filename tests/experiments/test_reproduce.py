@@ -1,0 +1,63 @@
+"""Tables of the paper as runs: the protocol, scaling down, and the paper's numbers beside ours."""
+
+import pytest
+
+from sora.errors import UserError
+from sora.experiments import paper
+from sora.experiments.reproduce import Target, gaps, scaled_down
+
+WITH_RUNS = [name for name in paper.names() if paper.load(name).kind in ("runs", "evaluation", "derived")]
+
+
+@pytest.mark.parametrize("name", WITH_RUNS)
+def test_every_table_has_runs_under_the_papers_protocol(name) -> None:
+    grid = paper.load(name)
+    runs = Target(grid, seeds=1).runs()
+    assert len(runs) == len(grid.rows)
+    assert len({run.settings.folder() for run in runs}) == len(runs)
+    for resolved in runs:
+        assert (resolved.settings.holdout, resolved.settings.eval_every) == (0, 0)
+        assert list(resolved.settings.attacks) == list(grid.attacks)
+        assert resolved.settings.dataset == grid.datasets[0]
+
+
+def test_three_seeds_by_default() -> None:
+    assert [run.settings.seed for run in Target(paper.load("l2")).runs()] == [0, 1, 2]
+
+
+def test_scaled_down_runs_say_in_what() -> None:
+    scale = {"epochs": 3, "width": 16, "limit_train": 64, "limit_test": 50}
+    target = Target(paper.load("main"), seeds=1, methods=("free", "sora"), scale=scale)
+    settings = {run.settings.method: run.settings for run in target.runs()}
+    assert settings["sora"].epochs == 3
+    assert settings["free"].epochs == 1  # a third, as in the recipe: it replays each batch
+    assert settings["sora"].batch_size == 64  # no more than there are images
+    smaller = scaled_down(target, settings)
+    assert smaller["width"] == (16, None)
+    assert smaller["limit_train"] == (64, None)
+    assert smaller["batch_size"] == (64, 128)
+    assert scaled_down(target, {run.settings.method: run.settings for run in target.full_runs()}) == {}
+
+
+def test_rows_are_chosen_by_name_or_method() -> None:
+    grid = paper.load("batch-size")
+    assert [v.name for v in Target(grid, methods=("sora-b32",)).variants()] == ["sora-b32"]
+    assert len(Target(grid, methods=("n-fgsm",)).variants()) == 5
+    components = paper.load("components")  # the method of all rows is the name of one
+    assert [v.name for v in Target(components, methods=("sora",)).variants()] == ["sora"]
+    with pytest.raises(UserError, match="did you mean 'sora-b32'"):
+        Target(grid, methods=("sora-b3",)).variants()
+
+
+def test_a_data_set_that_the_paper_lacks_stands_beside_its_first() -> None:
+    numbers, dataset, model = Target(paper.load("components"), dataset="digits").numbers()
+    assert (dataset, model) == ("pathmnist", "preactresnet18")
+    assert numbers["sora"]["clean"].mean == 84.69
+    target = Target(paper.load("main"), dataset="imagenet100", model="senet18")  # each alone is in the paper
+    assert target.numbers() == ({}, "imagenet100", "senet18")
+
+
+def test_gaps_are_differences_to_sora() -> None:
+    found = gaps({"fgsm": {"clean": [90.0, 80.0]}, "sora": {"clean": [70.0, 75.0]}})
+    assert found["fgsm"]["clean-gap"] == [20.0, 5.0]
+    assert "clean-gap" not in found["sora"]
