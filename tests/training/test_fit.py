@@ -123,3 +123,22 @@ def test_a_wrong_argument_is_reported_before_a_used_folder(tmp_path: Path) -> No
     sora.fit(network(), pair, out=tmp_path / "a", quiet=True, **FAST)
     with pytest.raises(UserError, match="epochs is 0"):
         sora.fit(network(), pair, out=tmp_path / "a", quiet=True, **FAST | {"epochs": 0})
+
+
+def test_a_collapsed_model_is_warned_about_as_in_evaluate(tmp_path: Path, capsys: Any) -> None:
+    class Constant(nn.Module):
+        """Predicts class 2 for everything."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 0 * self.weight * x.flatten(1)[:, :3] + torch.tensor([-1.0, 0.0, 1.0])
+
+    pair = (tensors(), tensors(30))
+    result = sora.fit(Constant(), pair, out=tmp_path / "a", **FAST)
+    message = "the model predicts class 2 for everything"
+    assert f"warning: {message}" in capsys.readouterr().err
+    assert any(message in text for text in result.summary["warnings"])
+    assert RunFolder(tmp_path / "a").read_summary()["warnings"] == result.summary["warnings"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from sora.evaluation import Evaluation
+from sora.evaluation import Evaluation, warnings_about
 from sora.runs import RunFolder, plain_state
 from sora.runs.provenance import describe_data, machine, versions
 from sora.training.evaluating import evaluate_test_set
@@ -32,6 +32,8 @@ def finish(run: Run) -> TrainResult:
         about = {"weights": run.weights, "data": describe_data(run.dataset), "versions": versions()}
         run.folder.write_model(plain_state(run.state.evaluated), run.network_description | about)
         run.folder.write_summary(summary)
+    for text in summary["warnings"]:
+        run.console.warn(f"warning: {text}")
     run.hooks.notify("end", run, summary)
     shared = {each.name: getattr(evaluation, each.name) for each in fields(Evaluation)}
     return TrainResult(**shared, summary=summary, folder=run.folder)
@@ -57,6 +59,7 @@ def summarize(run: Run, evaluation: Evaluation) -> dict[str, Any]:
         "peak_memory_mb": round(run.meter.peak_mb, 1),
         "weights": run.weights,
         **evaluation.record(),
+        "warnings": warnings_about(evaluation),
         "fingerprint": evaluation.fingerprint,
         "pert_align": {"last": mean(state.recent), "min": state.guard.lowest},
         "co": {
