@@ -151,10 +151,12 @@ def test_a_grid_told_to_stop_takes_its_runs_with_it(tmp_path) -> None:
 
 
 def test_piped_output_has_a_line_per_epoch_and_per_finished_run(compared) -> None:
-    done, _, _ = compared
+    done, folder, _ = compared
     lines = done.err.splitlines()
     for name in ("fgsm-s0", "pgd-2-s1", "sora-s1"):
-        assert any(line.startswith(f"{name}: epoch 2/2  loss") for line in lines), done.err
+        losses = {line["epoch"]: line["loss"] for line in RunFolder(folder / name).read_log("metrics")}
+        for epoch in (1, 2):  # each with the loss of its own last step
+            assert f"{name}: epoch {epoch}/2  loss {losses[epoch]:.3f}" in lines, done.err
         assert any(line.startswith(f"{name}: done (") for line in lines), done.err
     assert any(line.endswith("(6 of 6)") for line in lines)
 

@@ -11,11 +11,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -149,7 +148,7 @@ def _progress(jobs: Sequence[Job], quiet: bool) -> Iterator[Callable[[], None]]:
     """One bar per run, read from its log; elsewhere than on a terminal one line per epoch; one at the end."""
     console = Console(stderr=True, quiet=quiet)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    epochs: dict[str, int] = {}
+    printed = {job.name: _finished_epochs(job) for job in jobs}  # not again what an earlier grid has trained
     ended: set[str] = set()
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bars:
         tasks: dict[str, TaskID] = {job.name: bars.add_task(job.name, total=1.0) for job in jobs}
@@ -161,21 +160,31 @@ def _progress(jobs: Sequence[Job], quiet: bool) -> Iterator[Callable[[], None]]:
             for job in jobs:
                 if job.name in ended:
                     continue
-                done, line = _finished_epochs(job)
-                bars.update(tasks[job.name], completed=done / job.resolved.settings.epochs)
-                if line and done > epochs.get(job.name, 0) and not console.is_terminal:
-                    epochs[job.name] = done
-                    say(f"{job.name}: epoch {done}/{job.resolved.settings.epochs}  loss {line['loss']:.3f}")
-                if job.error or job.folder.is_finished():
+                ended_now, epochs = bool(job.error) or job.folder.is_finished(), job.resolved.settings.epochs
+                done = _finished_epochs(job)
+                bars.update(tasks[job.name], completed=done / epochs)
+                if done > printed[job.name] and not console.is_terminal:
+                    losses = _losses(job)
+                    for epoch in range(printed[job.name] + 1, done + 1):
+                        if epoch in losses:  # a run that its guard ended has no line for the others
+                            say(f"{job.name}: epoch {epoch}/{epochs}  loss {losses[epoch]}")
+                    printed[job.name] = done
+                if ended_now:
                     ended.add(job.name)
                     say(f"{job.name}: {job.error or 'done'} ({len(ended)} of {len(jobs)})")
 
         yield refresh
 
 
-def _finished_epochs(job: Job) -> tuple[int, Mapping[str, Any] | None]:
-    """How many epochs of a run are complete, and the last line of its log."""
-    line = job.folder.last_line("metrics")
+def _finished_epochs(job: Job) -> int:
+    """How many epochs of a run are complete."""
     if job.folder.is_finished():
-        return job.resolved.settings.epochs, line
-    return (line["epoch"] - 1 if line else 0), line
+        return job.resolved.settings.epochs
+    line = job.folder.last_line("metrics")
+    return line["epoch"] - 1 if line else 0
+
+
+def _losses(job: Job) -> dict[int, str]:
+    """The loss of each epoch of a run: that of its last line in the log, as `sora train` prints it."""
+    lines = job.folder.read_log("metrics")
+    return {line["epoch"]: "-" if line["loss"] is None else f"{line['loss']:.3f}" for line in lines}
