@@ -116,8 +116,14 @@ def test_weights_from_elsewhere(run: Path, tmp_path: Path, capsys: pytest.Captur
     assert evaluate(*flags, "--limit", 60, "--json", "--card") == 0
     (record,) = records(capsys)
     assert record["accuracy"] == json.loads((run / "summary.json").read_text())["accuracy"]
-    assert (tmp_path / "w-evaluation" / "evaluation.json").exists()
-    assert "sora.models.create" in (tmp_path / "w-evaluation" / "model_card.md").read_text()
+    card = (tmp_path / "w.safetensors-evaluation" / "model_card.md").read_text()
+    assert (tmp_path / "w.safetensors-evaluation" / "evaluation.json").exists()
+    assert card.startswith("# w.safetensors\n")
+    assert "sora.models.create" in card
+    torch.save(load_file(path), tmp_path / "w.pt")  # another file of that name without its ending
+    assert evaluate("--weights", tmp_path / "w.pt", *flags[2:], "--limit", 40, "--card") == 0
+    assert (tmp_path / "w.pt-evaluation" / "model_card.md").read_text().startswith("# w.pt\n")
+    assert (tmp_path / "w.safetensors-evaluation" / "model_card.md").read_text() == card
 
 
 def test_a_collapsed_model_is_warned_about(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,4 +220,4 @@ def test_models_that_cannot_be_judged(
 ) -> None:
     flags = ("--weights", own, "--model", f"own_answers:{name}", "--dataset", "digits")
     assert message in refused(capsys, *flags)
-    assert not (own.parent / "own-evaluation" / "evaluation.json").exists()
+    assert not (own.parent / "own.safetensors-evaluation" / "evaluation.json").exists()

@@ -162,7 +162,7 @@ def test_ctrl_c_stops_soon_and_says_what_is_kept(tmp_path: Path) -> None:
         "1",
     ]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
-        state = tmp_path / "w-evaluation" / "evaluation-state"
+        state = tmp_path / "w.safetensors-evaluation" / "evaluation-state"
         while not list(state.rglob("*.safetensors")) and process.poll() is None:
             time.sleep(0.05)
         time.sleep(0.5)

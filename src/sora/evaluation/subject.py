@@ -77,7 +77,8 @@ class Subject:
         settings = self.settings
         stated["network"] = self.network
         if not self.summary:
-            return ModelFacts(self.folder.name, settings.model, self.dataset.name, self.load_code, **stated)
+            file = self.about["weights"]
+            return ModelFacts(file, settings.model, self.dataset.name, self.load_code, **stated)
         training = {key: getattr(settings, key) for key in (*_TRAINING, "weight_decay", "seed")}
         training |= settings.set | {
             key: self.summary.get(key) for key in ("n_train", "train_seconds", "weights")
@@ -143,7 +144,8 @@ def subject_of_weights(
         f'load_weights(model, "{path.name}")\nmodel.eval()'
     )
     about = {"model": model, "weights": path.name, "dataset": images.name}
-    folder = RunFolder(out or path.with_name(f"{path.stem}-evaluation"))
+    # The whole name: net.pt and net.safetensors are different models.
+    folder = RunFolder(out or path.with_name(f"{path.name}-evaluation"))
     return Subject(network, images, settings, folder, about, network_facts(description), code)
 
 
