@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from sora import evaluate
 from sora.attacks import create
 from sora.evaluation import Evaluation
 from sora.evaluation.card import ModelFacts, write_card
@@ -60,3 +61,34 @@ def test_card_states_what_is_missing_and_what_is_doubtful(tmp_path: Path) -> Non
     assert "**overfitted**" in text
     assert "exceeds clean accuracy" in text
     assert "Unknown." in text
+
+
+def test_nothing_is_said_about_the_normalisation_of_custom_code(tmp_path: Path) -> None:
+    texts = {}
+    for name in ("preactresnet18", "my_nets:Net"):
+        write_card(RunFolder(tmp_path), ModelFacts("mine", name, "digits", "..."), [evaluation(clean=30)])
+        texts[name] = (tmp_path / "model_card.md").read_text()
+    assert "normalisation is its first layer" in texts["preactresnet18"]
+    assert "normalisation is its first layer" not in texts["my_nets:Net"]
+    assert "module `my_nets` must be importable" in texts["my_nets:Net"]
+
+
+def test_the_network_is_written_for_people(tmp_path: Path) -> None:
+    network = {"name": "preactresnet18", "width": 4, "mean": None, "options": {"stages": 2}}
+    facts = ModelFacts("mine", "preactresnet18", "digits", "...", network=network)
+    write_card(RunFolder(tmp_path), facts, [evaluation(clean=30)])
+    text = (tmp_path / "model_card.md").read_text()
+    assert "- Network: `preactresnet18`, width = 4, stages = 2." in text
+
+
+def test_only_attacks_that_run_a_package_name_its_version(tmp_path: Path) -> None:
+    inputs = torch.rand(8, 3, 5, 5, generator=torch.Generator().manual_seed(0))
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(75, 5))
+    result = evaluate(model, (inputs, torch.arange(8) % 5), Linf(0.05), "fgsm,apgd-ce")
+    write_card(RunFolder(tmp_path), ModelFacts("mine", "own:net", "toy", "..."), [result])
+    lines = (tmp_path / "model_card.md").read_text().splitlines()
+    assert ["pyautoattack" in line for line in lines if line.startswith(("- fgsm:", "- apgd-ce:"))] == [
+        False,
+        True,
+    ]
+    assert "pyautoattack" not in result.versions["fgsm"]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sora.attacks import Attack, create_all
+from sora.attacks import Attack, create, create_all
 from sora.errors import RunError
 from sora.evaluation import evaluate
 from sora.evaluation.accuracy import code_versions
@@ -87,7 +87,7 @@ def test_only_the_missing_attacks_are_run(
         "restarts": 1,
         "seed": 0,
         "batch_size": 250,
-        "versions": code_versions(),
+        "versions": code_versions(create("pgd5")),
         "n": 30,
         "low": 0,
         "high": 0,
@@ -242,9 +242,9 @@ def test_adding_an_attack_does_not_rewrite_the_versions_of_others(
 ) -> None:
     folder = RunFolder(tmp_path)
     evaluate_into(folder, model, pair, [Linf(0.05)], create_all("clean"))
-    monkeypatch.setattr("sora.evaluation.accuracy.code_versions", lambda: {"torch": "99"})
+    monkeypatch.setattr("sora.evaluation.accuracy.code_versions", lambda attack: {"torch": "99"})
     evaluate_into(folder, model, pair, [Linf(0.05)], create_all("clean,fgsm"))
     (record,) = folder.read_evaluations()
     assert record["attacks"]["fgsm"]["versions"] == {"torch": "99"}
-    assert record["attacks"]["clean"]["versions"] == code_versions()
+    assert record["attacks"]["clean"]["versions"] == code_versions(create("clean"))
     assert (record["attacks"]["fgsm"]["seed"], record["attacks"]["fgsm"]["batch_size"]) == (0, 250)

@@ -46,6 +46,11 @@ class Attack(ABC):
         return 1
 
     @property
+    def packages(self) -> tuple[str, ...]:
+        """Installed packages, besides this one and torch, whose code it runs; their versions are recorded."""
+        return ()
+
+    @property
     def slow(self) -> bool:
         """Whether it takes too long to be repeated while a model trains."""
         return False

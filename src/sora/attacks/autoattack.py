@@ -72,6 +72,11 @@ class AutoPart(Attack):
         """Thousands of passes per image."""
         return True
 
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The package that AutoAttack's own code is taken from."""
+        return ("pyautoattack",)
+
     def for_classes(self, num_classes: int) -> AutoPart:
         """With at most as many target classes as there are other classes."""
         least = LEAST_CLASSES.get(self.name, 2)
@@ -117,6 +122,11 @@ class AutoAttack(Attack):
     def slow(self) -> bool:
         """Thousands of passes per image."""
         return True
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The package that AutoAttack's own code is taken from."""
+        return ("pyautoattack",)
 
     def for_classes(self, num_classes: int) -> AutoAttack:
         """Without the parts that are undefined for few classes; its name then says so."""

@@ -111,15 +111,15 @@ def evaluate(
         zero_gradients=inspection.zero_gradients,
         nonnegative=inspection.nonnegative,
         void=runner.void,
-        versions={name: code_versions() for name in outcomes},
+        versions={a.name: code_versions(a) for a in chosen if a.name in outcomes},
         inputs={name: each.inputs for name, each in outcomes.items() if each.inputs is not None},
         fingerprint=of,
     )
 
 
-def code_versions() -> dict[str, str | None]:
-    """The code that runs attacks."""
-    return {**versions(), "pyautoattack": metadata.version("pyautoattack")}
+def code_versions(attack: Attack) -> dict[str, str | None]:
+    """The versions of the code that runs an attack."""
+    return {**versions(), **{package: metadata.version(package) for package in attack.packages}}
 
 
 def device_of(model: nn.Module) -> torch.device:

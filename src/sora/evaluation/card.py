@@ -9,12 +9,15 @@ from typing import Any
 from sora.evaluation.reliability import warnings_about
 from sora.evaluation.result import Evaluation
 from sora.runs import RunFolder
+from sora.settings import is_custom
 
 PROTOCOL = (
     "Model in evaluation mode, pixels in [0, 1], perturbations in pixel units; 95 % intervals over the n"
     " images by Wilson's formula. An image counts as robust if no restart of the attack changes its"
     " prediction, in the worst case if no attack does."
 )
+
+_MINOR = ("commit", "numpy", "safetensors", "python")  # versions that the card leaves to evaluation.json
 
 
 @dataclass(frozen=True)
@@ -108,10 +111,21 @@ def markdown(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> str:
         "\n".join(trained),
         "## How to load it",
         f"```python\n{facts.load}\n```",
-        "The model takes images in [0, 1] of shape (batch, channels, height, width) and returns logits;"
-        " normalisation is its first layer.",
+        _usage(facts.architecture),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _usage(architecture: str) -> str:
+    """What a user of the model must know about its input, and about the code that builds it."""
+    text = "The model takes images in [0, 1] of shape (batch, channels, height, width) and returns logits"
+    if not is_custom(architecture):
+        return f"{text}; normalisation is its first layer."
+    module = architecture.partition(":")[0]
+    return (
+        f"{text}. Its network is custom code, not part of this package, and contains any normalisation"
+        f" itself; the Python module `{module}` must be importable where the model is loaded."
+    )
 
 
 def _autoattack_notes(evaluations: Sequence[Evaluation]) -> list[str]:
@@ -132,14 +146,16 @@ def _reproduction(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> list[
     if facts.images:
         lines.append(f"- Images: {facts.images['chosen']}, n = {evaluations[0].n} of {facts.images['of']}.")
     if facts.network:
-        options = {key: value for key, value in facts.network.items() if value not in (None, {}, [])}
-        lines.append(f"- Network: `{options}`.")
+        network = dict(facts.network)
+        name, options = network.pop("name", facts.architecture), network.pop("options", None)
+        settings = {key: value for key, value in (network | (options or {})).items() if value is not None}
+        lines.append(f"- Network: {', '.join([f'`{name}`', *(f'{k} = {v}' for k, v in settings.items())])}.")
     if facts.fingerprint:
         hashes = ", ".join(f"{key} `{facts.fingerprint[key]}`" for key in ("weights", "network", "data"))
         lines.append(f"- Hashes: {hashes}.")
     for name, attack in evaluations[0].attacks.items():
         code = evaluations[0].versions.get(name) or {}
-        packages = ", ".join(f"{key} {code[key]}" for key in ("sora", "torch", "pyautoattack") if key in code)
+        packages = ", ".join(f"{key} {code[key]}" for key in code if key not in _MINOR)
         seeds = f"seed {attack.get('seed')}, batches of {attack.get('batch_size')}"
         lines.append(f"- {name}: {seeds}{f'; {packages}' if packages else ''}.")
     return lines

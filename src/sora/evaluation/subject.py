@@ -16,7 +16,7 @@ from sora.data.splits import choose
 from sora.errors import UserError
 from sora.evaluation.card import ModelFacts
 from sora.runs import RunFolder, build_network, describe_network, load_data, load_network, load_weights
-from sora.settings import Request, Settings
+from sora.settings import Request, Settings, is_custom
 from sora.threat import Threat, threat
 
 ABOUT = ("method", "model", "seed", "weights")
@@ -107,7 +107,8 @@ def subject_of_run(
     images = load_data(folder, settings, dataset, data_dir)
     about = {key: summary.get(key) for key in ABOUT} | {"dataset": images.name}
     description = network_facts(stored)
-    code = f'import sora\n\nmodel = sora.load("{folder.name}")  # the run folder'
+    repeated = f', model="{settings.model}"' if is_custom(settings.model) else ""
+    code = f'import sora\n\nmodel = sora.load("{folder.name}"{repeated})  # the run folder'
     place = RunFolder(out) if out else folder
     return Subject(network, images, settings, place, about, description, code, summary)
 
