@@ -61,3 +61,49 @@ def test_a_bad_file_is_named_in_one_line(content, message, sora, run, tmp_path) 
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "x.png" in done.err
     assert message in done.err
+
+
+def test_one_bad_file_does_not_hide_the_others(sora, run, tmp_path) -> None:
+    paths, _ = files(tmp_path, 2)
+    given = (paths[0], tmp_path / "nope.png", tmp_path, paths[1])
+    done = sora("predict", run, *given, "--threads", "1")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "0.png" in done.out
+    assert "1.png" in done.out
+    assert "nope.png' does not exist" in done.err
+    assert f"'{tmp_path}' is a folder" in done.err
+    done = sora("predict", run, *given, "--threads", "1", "--json")
+    assert done.code == 2
+    assert [answer["image"] for answer in json.loads(done.out)] == [str(path) for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [((), "missing: IMAGE"), (("0.png", "--attack", "clean"), "clean changes no image")],
+)
+def test_a_request_without_an_answer_is_refused(arguments, message, sora, run, tmp_path, monkeypatch) -> None:
+    files(tmp_path, 1)
+    monkeypatch.chdir(tmp_path)
+    done = sora("predict", run, *arguments)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert message in done.err
+
+
+def test_autoattack_on_few_classes_has_the_name_it_has_in_evaluate(sora, tmp_path) -> None:
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (30, 8, 8, 3), dtype=np.uint8)
+    names = [f"{split}_{kind}" for split in ("train", "test") for kind in ("images", "labels")]
+    np.savez(tmp_path / "three.npz", **dict(zip(names, 2 * (images, np.arange(30) % 3), strict=True)))
+    flags = (
+        "--epochs 1 --batch-size 30 --width 4 --set model.stages=1 --holdout 0 --attacks clean --threads 1"
+    )
+    run = tmp_path / "three"
+    done = sora(
+        "train", "--dataset", f"npz:{tmp_path / 'three.npz'}", *flags.split(), "--out", run, "--quiet"
+    )
+    assert done.code == 0, done.err
+    Image.fromarray(images[0]).save(tmp_path / "x.png")
+    answers = json.loads(
+        sora("predict", run, tmp_path / "x.png", "--attack", "aa", "--eps", "0", "--json").out
+    )
+    assert [answer["attack"] for answer in answers] == ["aa-reduced"]

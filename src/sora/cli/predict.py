@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -13,7 +14,8 @@ from sora._devices import pick_device
 from sora.attacks import create
 from sora.cli._parse import parse
 from sora.cli._tables import plain_table
-from sora.evaluation.prediction import predict
+from sora.errors import UserError
+from sora.evaluation.prediction import Prediction, predict
 from sora.runs import RunFolder, load_network
 from sora.threat import eps_text, threat
 
@@ -45,16 +47,30 @@ def run(argv: list[str]) -> int:
     flags = parse(Flags, argv, "predict")
     if flags.threads:
         torch.set_num_threads(flags.threads)
+    if not flags.images:
+        raise UserError("missing: IMAGE; name one or more image files after the run")
     folder, attack = RunFolder(flags.run), create(flags.attack)
+    if attack.name == "clean":
+        raise UserError(
+            "--attack clean changes no image; choose an attack such as pgd10 (`sora list attacks`)"
+        )
     settings, description = folder.read_settings(), folder.read_model()
+    attack = attack.for_classes(description["num_classes"])
     model = load_network(description, folder.weights, flags.model, str(pick_device(flags.device)))
     ball = threat(settings.norm, flags.eps or settings.eps)
-    answers = predict(model, description, flags.images, ball, attack)
+    answers, problems = predict(model, description, flags.images, ball, attack)
     if flags.json:
         about = {"attack": attack.name, "norm": ball.norm, "eps": ball.eps}
         print(json.dumps([answer.record() | about for answer in answers], indent=2))
-        return 0
-    under = f"under {attack.name}, {ball.norm} {eps_text(ball.eps)}"
+    elif answers:
+        _print(answers, f"under {attack.name}, {ball.norm} {eps_text(ball.eps)}")
+    if problems:
+        raise UserError("; ".join(problems))
+    return 0
+
+
+def _print(answers: Sequence[Prediction], under: str) -> None:
+    """One image per row; `under` describes the attack."""
     rows = [
         [
             answer.image,
@@ -65,4 +81,3 @@ def run(argv: list[str]) -> int:
         for answer in answers
     ]
     plain_table("", ["image", "class", "probability", under], rows)
-    return 0

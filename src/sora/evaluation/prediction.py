@@ -53,7 +53,7 @@ def predict(
     *,
     batch_size: int = 250,
     seed: int = 0,
-) -> list[Prediction]:
+) -> tuple[list[Prediction], list[str]]:
     """Classify image files, and attack each away from the predicted class: true classes are not known.
 
     Args:
@@ -64,11 +64,23 @@ def predict(
         attack: The attack.
         batch_size: Images attacked together.
         seed: Seed of the attack.
+
+    Returns:
+        The answers, and what is wrong with each file that cannot be read; the others are still classified.
     """
-    classes, device, results = description["classes"], device_of(model), []
+    classes, device = description["classes"], device_of(model)
+    results, problems = list[Prediction](), list[str]()
     for start in range(0, len(files), batch_size):
-        names = files[start : start + batch_size]
-        x = torch.stack([_read(name, description) for name in names]).to(device)
+        names, images = list[str](), list[Tensor]()
+        for name in files[start : start + batch_size]:
+            try:
+                images.append(_read(name, description))
+                names.append(name)
+            except UserError as error:
+                problems.append(str(error))
+        if not images:
+            continue
+        x = torch.stack(images).to(device)
         with frozen(model):
             with torch.no_grad():
                 probabilities, predicted = model(x).softmax(1).max(1)
@@ -79,11 +91,13 @@ def predict(
             names, probabilities.tolist(), predicted.tolist(), attacked.tolist(), strict=True
         ):
             results.append(Prediction(name, classes[before], share, classes[after]))
-    return results
+    return results, problems
 
 
 def _read(file: str, description: Mapping[str, Any]) -> Tensor:
     """An image file as the network takes it: float (C, H, W) in [0, 1]."""
+    if Path(file).is_dir():
+        raise UserError(f"{file!r} is a folder; name its image files, e.g. {file.rstrip('/')}/*.png")
     if not Path(file).is_file():
         raise UserError(f"image {file!r} does not exist")
     mode = "grey" if description["in_channels"] == 1 else "rgb"
