@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 import sora
+from sora.attacks import Attack, register
 from sora.cli import main
 
 torch.set_num_threads(1)
@@ -122,6 +123,27 @@ def test_attacked_images_are_kept_and_checked_again(evaluate: Any, tmp_path: Pat
 def test_the_reduced_autoattack_goes_by_its_name(evaluate: Any) -> None:
     (record,) = json.loads(evaluate("--eps", "0", "--attacks", "aa-reduced", "--json"))
     assert record["attacks"]["aa-reduced"]["parts"] == ["apgd-ce", "fab-t", "square"]
+
+
+def test_a_failing_attack_is_reported_below_the_results_of_the_others(
+    evaluate: Any, capsys: pytest.CaptureFixture[str], weights: Path, tmp_path: Path
+) -> None:
+    @register("big", "leaves the ball")
+    class Big(Attack):
+        def __call__(self, model: Any, x: Any, y: Any, threat: Any, seed: int = 0) -> Any:
+            return 1 - x
+
+    network = ("--weights", weights, "--model", "preactresnet18", "--width", "4", "--set", "model.stages=2")
+    flags = (*SMALL, "--out", tmp_path / "out", "--attacks", "clean,big,fgsm")
+    for _ in range(2):  # the second time, the others have a record
+        assert main(["evaluate", *map(str, (*network, *flags))]) == 1
+        printed = capsys.readouterr()
+        assert "clean" in printed.out
+        assert "fgsm" in printed.out
+        assert "worst case" in printed.out
+        assert printed.err.startswith("sora: attack big left the ball")
+        assert printed.err.count("\n") == 1
+    assert "attack big left the ball" in evaluate("--attacks", "big", code=1)
 
 
 SLOW = """

@@ -13,6 +13,7 @@ from sora import evaluate
 from sora.attacks import Attack, create_all
 from sora.errors import RunError, UserError
 from sora.evaluation import warnings_about
+from sora.evaluation.adversaries import AttackFailed
 from sora.evaluation.records import evaluate_into
 from sora.runs import RunFolder
 from sora.threat import L2, Linf, Threat
@@ -151,3 +152,24 @@ def test_a_constant_predictor_is_not_robust() -> None:
     assert result.accuracy["pgd10"] == result.accuracy["fgsm"] > 0
     assert result.verdict == "not robust"
     assert replace(result, predictions={**result.predictions, "clean": y}).constant_class is None
+
+
+def test_an_attack_that_fails_does_not_hide_the_others(tmp_path: Path) -> None:
+    x, y = examples()
+    attacks = [*create_all("clean"), Shift("shift", 0.2), *create_all("fgsm")]
+    with pytest.raises(AttackFailed, match="shift left the ball") as caught:
+        evaluate(Linear(), (0.2 + 0.5 * x, y), Linf(0.1), attacks)
+    (finished,) = caught.value.finished
+    assert list(finished.accuracy) == ["clean", "fgsm"]
+    folder, threats = RunFolder(tmp_path), [Linf(0.1), Linf(0.3)]
+    with pytest.raises(AttackFailed, match="shift left the ball") as caught:
+        evaluate_into(folder, Linear(), (0.2 + 0.5 * x, y), threats, attacks)
+    small, large = folder.read_evaluations()
+    assert list(small["accuracy"]) == ["clean", "fgsm"]
+    assert list(large["accuracy"]) == ["clean", "shift", "fgsm"]
+    assert [list(each.accuracy) for each in caught.value.finished] == [
+        list(small["accuracy"]),
+        list(large["accuracy"]),
+    ]
+    with pytest.raises(AttackFailed):  # again, now that the others have a record
+        evaluate_into(folder, Linear(), (0.2 + 0.5 * x, y), threats, attacks)

@@ -22,6 +22,7 @@ from sora.cli._tables import VERDICT_STYLE
 from sora.errors import UserError
 from sora.evaluation import BATCH, Evaluation, warnings_about
 from sora.evaluation.adversarial_files import check_adversarial, save_adversarial
+from sora.evaluation.adversaries import AttackFailed
 from sora.evaluation.card import PROTOCOL, write_card
 from sora.evaluation.records import evaluate_into, full_record, printable
 from sora.evaluation.subject import Subject, subject_of_run, subject_of_weights
@@ -101,27 +102,35 @@ def run(argv: list[str]) -> int:
     if flags.save_adversarial and len(threats) > 1:
         raise UserError(f"--save-adversarial goes with one radius; these are {len(threats)}")
     about = subject.about | {"images": chosen}
+    failure: AttackFailed | None = None
     with process_group(device), stopping_soon(lambda: _kept(subject.folder)):
         first = rank() == 0
-        evaluations = evaluate_into(
-            subject.folder,
-            subject.model,
-            images,
-            threats,
-            attacks,
-            about=about,
-            batch_size=flags.batch_size,
-            seed=flags.seed,
-            num_classes=subject.dataset.num_classes,
-            device=device,
-            progress=first and not flags.quiet and not flags.json,
-            shard=world() > 1,
-            network=subject.network,
-            keep_inputs=flags.save_adversarial is not None,
-        )
+        try:
+            evaluations = evaluate_into(
+                subject.folder,
+                subject.model,
+                images,
+                threats,
+                attacks,
+                about=about,
+                batch_size=flags.batch_size,
+                seed=flags.seed,
+                num_classes=subject.dataset.num_classes,
+                device=device,
+                progress=first and not flags.quiet and not flags.json,
+                shard=world() > 1,
+                network=subject.network,
+                keep_inputs=flags.save_adversarial is not None,
+            )
+        except AttackFailed as error:
+            failure, evaluations = error, error.finished
     if first:
-        _write(flags, subject, evaluations, about)
-        _print(flags, subject, [evaluation.only(attacks) for evaluation in evaluations], about)
+        if failure is None:
+            _write(flags, subject, evaluations, about)
+        asked = [evaluation.only(attacks) for evaluation in evaluations]
+        _print(flags, subject, [each for each in asked if each.predictions or each.void], about)
+    if failure is not None:
+        raise failure  # its one line follows the results of the other attacks
     return 0
 
 
@@ -208,6 +217,8 @@ def _print(flags: Flags, subject: Subject, evaluations: Sequence[Evaluation], ab
     if flags.json:
         facts = about | {"network": subject.network}
         print(json.dumps(plain([facts | printable(full_record(each)) for each in evaluations]), indent=2))
+        return
+    if not evaluations:
         return
     console = Console(highlight=False)
     console.print(attack_table(evaluations[0]) if len(evaluations) == 1 else threat_table(evaluations))

@@ -16,7 +16,7 @@ from sora._passes import bare, frozen
 from sora.attacks import Attack, create_all
 from sora.errors import UserError, short
 from sora.evaluation._checks import inspect_model
-from sora.evaluation.adversaries import AllVoid
+from sora.evaluation.adversaries import AllVoid, AttackFailed
 from sora.evaluation.examples import Data, as_examples, in_precision_of
 from sora.evaluation.fingerprints import fingerprint_of, state_name
 from sora.evaluation.progress import Meter
@@ -66,6 +66,10 @@ def evaluate(
             each gets the whole result, equal to that of a single process.
         network: What the network is apart from its weights; with `state`, units of another one are not used.
         keep_inputs: Keep the attacked inputs in the result, for one process.
+
+    Raises:
+        AttackFailed: An attack left the ball, the box or the shape of its inputs. It is raised after the
+            other attacks have finished, and holds their result.
     """
     check_model(model)
     check_threat(threat)
@@ -100,9 +104,9 @@ def evaluate(
         )
         outcomes = runner.run(chosen)
     if not outcomes:
-        raise AllVoid(runner.void)
+        raise AttackFailed([*runner.failed.values()]) if runner.failed else AllVoid(runner.void)
     circumstances = {"seed": seed, "batch_size": batch_size}
-    return Evaluation(
+    evaluation = Evaluation(
         threat=threat,
         labels=examples.labels,
         num_classes=inspection.num_classes,
@@ -115,6 +119,9 @@ def evaluate(
         inputs={name: each.inputs for name, each in outcomes.items() if each.inputs is not None},
         fingerprint=of,
     )
+    if runner.failed:
+        raise AttackFailed([*runner.failed.values()], [evaluation])
+    return evaluation
 
 
 def code_versions(attack: Attack) -> dict[str, str | None]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +12,31 @@ from torch import Tensor, nn
 from sora.errors import RunError, UserError
 from sora.threat import Threat
 
+if TYPE_CHECKING:
+    from sora.evaluation.result import Evaluation
+
 TOLERANCE = 1e-4  # how far outside the ball or the box, relative to their size, is still rounding
 
 
 class Void(Exception):
     """An attack met gradients that are not finite: its result says nothing about robustness."""
+
+
+class Invalid(RunError):
+    """An attack returned what no attack may return: its own code is wrong."""
+
+
+class AttackFailed(RunError):
+    """Attacks whose own code is wrong; the others of the evaluation have finished.
+
+    Args:
+        reasons: What each of them did.
+        finished: The evaluations without these attacks; empty if there is no other result.
+    """
+
+    def __init__(self, reasons: Sequence[str], finished: Sequence[Evaluation] = ()) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons, self.finished = list(reasons), list(finished)
 
 
 class AllVoid(UserError):
@@ -68,20 +88,20 @@ class GradientCheck:
 
 
 def check_attacked(attack: str, x: Tensor, x_adv: object, threat: Threat) -> None:
-    """Raise if attacked inputs lie outside the ball around `x` or outside the box."""
+    """Raise `Invalid` if attacked inputs lie outside the ball around `x` or outside the box."""
     if not isinstance(x_adv, Tensor) or x_adv.shape != x.shape:
         shape = tuple(x_adv.shape) if isinstance(x_adv, Tensor) else type(x_adv).__name__
-        raise RunError(f"attack {attack} returned {shape}; expected inputs of shape {tuple(x.shape)}")
+        raise Invalid(f"attack {attack} returned {shape}; expected inputs of shape {tuple(x.shape)}")
     if len(x) == 0:
         return
     if not bool(x_adv.isfinite().all()):
-        raise RunError(f"attack {attack} returned inputs that are NaN or infinite")
+        raise Invalid(f"attack {attack} returned inputs that are NaN or infinite")
     # Rounding: of each pixel of x + delta, and summed up in l2.
     unit = torch.finfo(x.dtype).eps * max(1.0, float(x.abs().max()))
     slack = 4 * unit * (math.sqrt(x[0].numel()) if threat.norm == "l2" else 1.0)
     moved = float(threat.size(x_adv - x).max())
     if moved > threat.eps * (1 + TOLERANCE) + slack:
-        raise RunError(
+        raise Invalid(
             f"attack {attack} left the ball: it moved an input by {moved:.6g} in {threat.norm}, eps is"
             f" {threat.eps:.6g}"
         )
@@ -90,7 +110,7 @@ def check_attacked(attack: str, x: Tensor, x_adv: object, threat: Threat) -> Non
         # The examples themselves may be outside by rounding, and an attack may leave them as they are.
         room = max(TOLERANCE * (high - low), float(low - x.min()), float(x.max() - high))
         if float(x_adv.min()) < low - room or float(x_adv.max()) > high + room:
-            raise RunError(
+            raise Invalid(
                 f"attack {attack} left the box: its inputs lie in [{float(x_adv.min()):.6g},"
                 f" {float(x_adv.max()):.6g}], the box is [{low:g}, {high:g}]"
             )

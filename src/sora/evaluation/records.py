@@ -16,7 +16,7 @@ from sora.attacks import Attack
 from sora.data import ImageSet
 from sora.errors import UserError
 from sora.evaluation.accuracy import BATCH, evaluate
-from sora.evaluation.adversaries import AllVoid
+from sora.evaluation.adversaries import AllVoid, AttackFailed
 from sora.evaluation.examples import as_examples
 from sora.evaluation.fingerprints import (
     Fingerprint,
@@ -71,9 +71,12 @@ def evaluate_into(
         shard: As for `evaluate`.
         network: As for `evaluate`; stored in the records.
         keep_inputs: As for `evaluate`; attacks that have a record are then run again.
+
+    Raises:
+        AttackFailed: As for `evaluate`; the results of the other attacks are recorded.
     """
     examples = as_examples(data)
-    evaluations = []
+    evaluations, failed = list[Evaluation](), list[str]()
     for threat in threats:
         fingerprint = fingerprint_of(
             model, examples, threat, seed=seed, batch_size=batch_size, network=network
@@ -102,6 +105,12 @@ def evaluate_into(
                 if evaluation is None:
                     raise
                 new = replace(evaluation, void=evaluation.void | error.void)
+            except AttackFailed as error:
+                failed += error.reasons
+                if not error.finished:
+                    evaluations += [] if evaluation is None else [evaluation]
+                    continue
+                (new,) = error.finished
             if weights_fingerprint(model) != fingerprint["weights"]:
                 raise UserError("the model changes its own weights or buffers while it is evaluated")
             facts = {**(about or {}), "network": _network_facts(model, network, fingerprint)}
@@ -112,6 +121,8 @@ def evaluate_into(
                 remove_units(folder.evaluation_state / state_name(fingerprint, threat), recorded)
         assert evaluation is not None
         evaluations.append(evaluation)
+    if failed:
+        raise AttackFailed(failed, evaluations)
     return evaluations
 
 

@@ -17,7 +17,7 @@ from sora._seeds import mix
 from sora.attacks import Attack, create
 from sora.errors import RunError
 from sora.evaluation._checks import predicted_classes
-from sora.evaluation.adversaries import GradientCheck, Void, check_attacked, check_unchanged
+from sora.evaluation.adversaries import GradientCheck, Invalid, Void, check_attacked, check_unchanged
 from sora.evaluation.examples import Examples
 from sora.evaluation.progress import Meter
 from sora.runs.tensors import read_verified, write_verified
@@ -136,6 +136,8 @@ class AttackRunner:
         self._finished: dict[str, Attacked] = {}
         self.void: dict[str, str] = {}
         """Attacks without a result, and why."""
+        self.failed: dict[str, str] = {}
+        """Attacks whose own code is wrong, and what it did."""
 
     def run(self, attacks: Sequence[Attack]) -> dict[str, Attacked]:
         """The outcome of each attack that has a valid one, by name."""
@@ -149,6 +151,8 @@ class AttackRunner:
                 outcomes[attack.name] = self._outcome_of(attack)
             except Void as reason:
                 self.void[attack.name] = str(reason)
+            except Invalid as reason:  # reported when the other attacks have finished
+                self.failed[attack.name] = str(reason)
         return outcomes
 
     def _outcome_of(self, attack: Attack) -> Attacked:
@@ -171,30 +175,33 @@ class AttackRunner:
         batches = torch.split(positions, self._batch_size) if len(positions) else ()
         own = range(self._rank, len(batches), self._world)
         self._meter.plan(key, attack.passes * sum(len(batches[number]) for number in own))
-        outcome, void = self._empty(len(positions)), ""
+        outcome, stopped = self._empty(len(positions)), None
         for number in own:
             start = number * self._batch_size
             title = f"{attack.name}, batch {number + 1} of {len(batches)}"
             with self._meter.unit(title, attack.passes * len(batches[number])):
                 try:
                     unit = self._unit(f"{key}.{number}", attack, number, batches[number])
-                except Void as reason:
-                    void = str(reason)
+                except (Void, Invalid) as reason:
+                    stopped = reason
                     break
                 outcome.put(slice(start, start + len(batches[number])), unit)
-        self._agree(outcome.predictions, void, attack)
+        self._agree(outcome.predictions, stopped, attack)
         self._finished[key] = outcome
         return outcome
 
-    def _agree(self, predictions: Tensor, void: str, attack: Attack) -> None:
-        """Bring the units of all ranks together; raise on all of them if one met a void unit."""
+    def _agree(self, predictions: Tensor, stopped: Void | Invalid | None, attack: Attack) -> None:
+        """Bring the units of all ranks together; raise on all of them if one was stopped by a unit."""
         if self._group is not None:  # units of other ranks are -1 here
             distributed.all_reduce(predictions, distributed.ReduceOp.MAX, self._group)
-            flag = torch.tensor(int(bool(void)))
+            kinds = (None, Void, Invalid)
+            flag = torch.tensor(kinds.index(type(stopped) if stopped else None))
             distributed.all_reduce(flag, distributed.ReduceOp.MAX, self._group)
-            void = void or (f"{attack.name} is void on another process" if bool(flag) else "")
-        if void:
-            raise Void(void)
+            kind = kinds[int(flag)]
+            if kind is not None and not isinstance(stopped, kind):
+                stopped = kind(f"{attack.name} has no valid result on another process")
+        if stopped is not None:
+            raise stopped
 
     def _empty(self, count: int) -> Attacked:
         if not self._keep_inputs:
