@@ -32,7 +32,8 @@ def test_settings_match_the_definition() -> None:
 
 
 def test_names_are_listed_in_order_and_all_can_be_created() -> None:
-    listed = ["clean", "fgsm", "pgd10", "pgd50x10", "aa", "apgd-ce", "apgd-t", "fab-t", "square"]
+    parts = ["apgd-ce", "apgd-t", "fab-t", "square"]
+    listed = ["clean", "fgsm", "pgd10", "pgd50x10", "aa", "aa-reduced", *parts]
     assert attacks.names() == listed
     assert [attack.name for attack in create_all(listed)] == listed
 
@@ -44,15 +45,24 @@ def test_text_with_commas_gives_each_attack_once() -> None:
 @pytest.mark.parametrize("name", attacks.names())
 def test_every_attack_has_a_summary(name: str) -> None:
     assert attacks.info(name).summary
+    others = [attacks.info(other).summary for other in attacks.names() if other != name]
+    assert attacks.info(name).summary not in others
 
 
 def test_a_family_of_names_has_one_entry() -> None:
-    assert attacks.info("pgd7x3") is attacks.info("pgd10") is attacks.info("pgd")
+    assert attacks.info("pgd7") is attacks.info("pgd10") is attacks.info("pgd")
+    assert attacks.info("pgd7x3") is attacks.info("pgd50x10")
 
 
-@pytest.mark.parametrize("name", ["pdg10", "pgd", "pgd0", "pgd10x", "pgd10x0", "pgd-10", "autoattack", ""])
+@pytest.mark.parametrize("name", ["pdg10", "pgd", "pgd010", "pgd10x", "pgd-10", "autoattack", ""])
 def test_an_unknown_name_is_refused_with_the_allowed_ones(name: str) -> None:
-    with pytest.raises(UserError, match=r"unknown attack .*allowed: aa, apgd-ce"):
+    with pytest.raises(UserError, match=r"unknown attack .*allowed: aa, aa-reduced, .*pgdK, pgdKxR"):
+        create(name)
+
+
+@pytest.mark.parametrize(("name", "letter"), [("pgd0", "K"), ("pgd0x5", "K"), ("pgd10x0", "R")])
+def test_a_count_of_zero_is_refused_with_what_is_allowed(name: str, letter: str) -> None:
+    with pytest.raises(UserError, match=f"'{name}': {letter} in pgdK and pgdKxR must be 1 or more"):
         create(name)
 
 

@@ -23,6 +23,7 @@ class Info:
         pattern: Regular expression for a family of names, e.g. `pgd10` and `pgd50x10`. Its named groups are
             whole numbers, passed to the class as keyword arguments.
         examples: Names of such a family to show in lists.
+        usage: How a name of the family is written, e.g. `pgdK`.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Info:
     cls: type[Attack]
     pattern: str = ""
     examples: tuple[str, ...] = ()
+    usage: str = ""
 
     def build(self, name: str) -> Attack | None:
         """The attack of that name, if this entry describes it."""
@@ -45,12 +47,12 @@ A = TypeVar("A", bound=type[Attack])
 
 
 def register(
-    name: str, summary: str, *, pattern: str = "", examples: tuple[str, ...] = ()
+    name: str, summary: str, *, pattern: str = "", examples: tuple[str, ...] = (), usage: str = ""
 ) -> Callable[[A], A]:
     """Class decorator that registers an attack; the arguments are the fields of `Info`."""
 
     def add(cls: A) -> A:
-        ATTACKS.add(Info(name, summary, cls, pattern, examples))
+        ATTACKS.add(Info(name, summary, cls, pattern, examples, usage))
         return cls
 
     return add
@@ -68,7 +70,7 @@ def info(name: str) -> Info:
         ATTACKS.names()  # loads those of other packages, whose patterns are not known before
         found = _matching(name)
     if found is None:
-        raise unknown("attack", name, names())
+        raise _unknown(name)
     return found
 
 
@@ -83,7 +85,7 @@ def create(name: str) -> Attack:
     name = name.strip().lower()
     attack = info(name).build(name)
     if attack is None:  # the name of a family
-        raise unknown("attack", name, names())
+        raise _unknown(name)
     return attack
 
 
@@ -96,6 +98,10 @@ def create_all(attacks: str | Iterable[str | Attack]) -> list[Attack]:
     if not created:
         raise UserError(f"no attack was given; allowed: {', '.join(names())}")
     return list({attack.name: attack for attack in created}.values())
+
+
+def _unknown(name: str) -> UserError:
+    return unknown("attack", name, [*names(), *(entry.usage for entry in ATTACKS if entry.usage)])
 
 
 def _shown(name: str) -> tuple[str, ...]:

@@ -189,8 +189,10 @@ def build(part: AutoPart, model: nn.Module, device: torch.device, threat: Threat
 register(
     "aa",
     "AutoAttack, standard version: four attacks in turn on the examples still correct",
-    pattern="aa|aa-reduced",
-    examples=("aa",),
+)(AutoAttack)
+register(
+    REDUCED,
+    "AutoAttack without apgd-t, which is undefined for fewer than 4 classes; there `aa` is run as this",
 )(AutoAttack)
 for _name, _summary in PARTS.items():
     register(_name, _summary)(AutoPart)

@@ -84,11 +84,23 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
+# A count of 0 matches as well, so that the error says what is wrong with it.
+_STEPS, _RESTARTS = r"pgd(?P<steps>0|[1-9]\d{0,4})", r"x(?P<restarts>0|[1-9]\d{0,3})"
+
+
+@register(
+    "pgd-restarts",
+    "PGD with restarts: 50 steps from each of 10 random starts, the best counts; pgdKxR: K steps, R starts",
+    pattern=_STEPS + _RESTARTS,
+    examples=("pgd50x10",),
+    usage="pgdKxR",
+)
 @register(
     "pgd",
-    "K projected steps of eps/4 (pgdK), the best of R random starts (pgdKxR)",
-    pattern=r"pgd(?P<steps>[1-9]\d{0,4})(x(?P<restarts>[1-9]\d{0,3}))?",
-    examples=("pgd10", "pgd50x10"),
+    "PGD: 10 projected steps of eps/4 from one random start; pgdK: K steps",
+    pattern=_STEPS,
+    examples=("pgd10",),
+    usage="pgdK",
 )
 @dataclass(frozen=True)
 class PGD(Attack):
@@ -96,6 +108,11 @@ class PGD(Attack):
 
     steps: int = 10
     restarts: int = 1
+
+    def __post_init__(self) -> None:
+        for letter, count in (("K", self.steps), ("R", self.restarts)):
+            if count < 1:
+                raise UserError(f"attack {self.name!r}: {letter} in pgdK and pgdKxR must be 1 or more")
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
         """The last iterate of a successful restart, if there is one."""

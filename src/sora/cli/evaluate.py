@@ -48,7 +48,8 @@ class Flags:
     set: Set = ()
     """with --weights: an option of the network, e.g. model.stages=2; may be repeated"""
     attacks: str = "clean,fgsm,pgd10"
-    """clean, fgsm, pgdK, pgdKxR (K steps, R restarts), aa (AutoAttack), apgd-ce, apgd-t, fab-t, square"""
+    """clean, fgsm, pgdK, pgdKxR (K steps, R restarts), aa (AutoAttack), aa-reduced (the same without
+    apgd-t), its parts apgd-ce, apgd-t, fab-t, square; `sora list attacks` describes each"""
     eps: str | None = None
     """radii, e.g. 4/255,8/255 or l2:0.5; none: what the model was trained for"""
     norms: str | None = None
