@@ -130,8 +130,25 @@ def test_a_collapsed_model_is_warned_about(own: Path, capsys: pytest.CaptureFixt
     flags = ("--weights", own, "--model", "own_answers:constant", "--dataset", "digits", "--limit", 40)
     assert evaluate(*flags) == 0
     text = " ".join(capsys.readouterr().out.split())
+    assert "no --eps was given: linf 0.15 is the default for digits" in text
+    # Warnings come last, where they are seen.
+    assert text.index("n = 40 images") < text.index("warning: ")
+    assert text.endswith("evaluate the logits before them")
     assert "warning: the model predicts class 9 for everything" in text
     assert "input gradient of 100% of the examples" in text
+
+
+def test_a_radius_that_was_given_is_not_called_a_default(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--weights", own, "--model", "own_answers:constant", "--dataset", "digits", "--limit", 40)
+    assert evaluate(*flags, "--attacks", "clean", "--eps", "0.1") == 0
+    assert "default" not in capsys.readouterr().out
+
+
+def test_the_help_names_every_kind_of_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate("--help") == 0
+    assert "a state dict that torch.save wrote" in " ".join(capsys.readouterr().out.replace("│", "").split())
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:

@@ -27,6 +27,9 @@ def test_table_has_accuracy_interval_and_n(sora, tiny, tmp_path) -> None:
     for word in ("clean", "pgd10", "95 % interval", "40", "eps 0.15"):
         assert word in done.out
     assert "epoch 2/2  held out (n=20)" in done.err
+    table = [line for line in done.out.splitlines() if line.startswith("│")]
+    again = sora("evaluate", tmp_path / "a", "--quiet", "--threads", "1").out
+    assert table == [line for line in again.splitlines() if line.startswith("│")]
 
 
 @pytest.mark.parametrize(

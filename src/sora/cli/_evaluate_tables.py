@@ -1,14 +1,19 @@
-"""The tables of `sora evaluate`."""
+"""The tables of `sora evaluate` and `sora train`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from sora.cli._tables import VERDICT_STYLE
 from sora.errors import UserError
 from sora.evaluation import Evaluation
+from sora.training import TrainResult
 
 
 def _table(title: str, columns: Sequence[str]) -> Table:
@@ -18,16 +23,28 @@ def _table(title: str, columns: Sequence[str]) -> Table:
     return table
 
 
-def attack_table(evaluation: Evaluation) -> Table:
-    """One threat: one attack per row."""
+def attack_table(evaluation: Evaluation, title: str | None = None) -> Table:
+    """One threat: one attack per row; without a title, the threat is the title."""
     n = str(evaluation.n)
     columns = ("attack", "accuracy", "95 % interval", "n")
-    table = _table(f"{evaluation.threat.norm} eps {evaluation.threat.given}", columns)
+    table = _table(title or f"{evaluation.threat.norm} eps {evaluation.threat.given}", columns)
     for name, share in evaluation.accuracy.items():
         table.add_row(name, _percent(share), _interval(evaluation.attacks[name]), n)
     worst = evaluation.worst_case
     table.add_row("worst case", _percent(worst["accuracy"]), _interval(worst), n, style="bold")
     return table
+
+
+def print_result(result: TrainResult, folder: Path) -> None:
+    """What came out of one run: the table of `sora evaluate`, then the verdict."""
+    summary, console = result.summary, Console(highlight=False)
+    title = f"{summary['method']} on {summary['dataset']}, seed {summary['seed']}"
+    console.print(attack_table(result, title))
+    verdict = Text(result.verdict or "no verdict", VERDICT_STYLE.get(result.verdict or "", ""))
+    events = summary["co"]["events"]
+    alarm = f"first alarm at step {events[0]['step']}" if events else "no alarm"
+    radius = f"{result.threat.norm} eps {result.threat.given}"
+    console.print(Text.assemble(f"{radius}; ", verdict, f", {alarm}; {folder}"))
 
 
 def threat_table(evaluations: Sequence[Evaluation]) -> Table:

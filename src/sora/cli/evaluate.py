@@ -38,7 +38,7 @@ class Flags:
 
     run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="RUN", help="a run folder")] = None
     weights: str | None = None
-    """in place of a run: weights of a model, a safetensors file"""
+    """in place of a run: weights of a model, a safetensors file or a state dict that torch.save wrote"""
     model: str | None = None
     """with --weights: its network; with RUN: repeats the run's own package.module:function"""
     dataset: str | None = None
@@ -51,7 +51,8 @@ class Flags:
     """clean, fgsm, pgdK, pgdKxR (K steps, R restarts), aa (AutoAttack), aa-reduced (the same without
     apgd-t), its parts apgd-ce, apgd-t, fab-t, square; `sora list attacks` describes each"""
     eps: str | None = None
-    """radii, e.g. 4/255,8/255 or l2:0.5; none: what the model was trained for"""
+    """radii, e.g. 4/255,8/255 or l2:0.5; none: what the run was trained for; with --weights, the default
+    for the data set (8/255 where it has none of its own), which is then printed"""
     norms: str | None = None
     """linf, l2 or both, for each radius without a norm of its own"""
     limit: int | None = None
@@ -65,7 +66,7 @@ class Flags:
     data_dir: str | None = None
     """where data sets live; else $SORA_DATA, else the user's cache"""
     out: str | None = None
-    """folder of evaluation.json; none: the run, or FILE-evaluation beside the weights"""
+    """folder of evaluation.json; none: the run, or FILE-evaluation beside the weights FILE"""
     device: str = "auto"
     """cpu, cuda, cuda:1 ...; auto: a GPU if there is one"""
     threads: int = 0
@@ -224,11 +225,6 @@ def _print(flags: Flags, subject: Subject, evaluations: Sequence[Evaluation], ab
     console = Console(highlight=False)
     console.print(attack_table(evaluations[0]) if len(evaluations) == 1 else threat_table(evaluations))
     for evaluation in evaluations:
-        where = f"{evaluation.threat.norm} {evaluation.threat.given}"
-        if evaluation.verdict:
-            console.print(f"{where}: [{VERDICT_STYLE[evaluation.verdict]}]{evaluation.verdict}[/]")
-        for text in warnings_about(evaluation):
-            console.print(f"{where}: warning: {text}", style="yellow", markup=False)
         if flags.per_class:
             console.print(class_table(evaluation, subject.dataset.classes))
         if flags.confusion:
@@ -236,3 +232,12 @@ def _print(flags: Flags, subject: Subject, evaluations: Sequence[Evaluation], ab
             console.print(confusion_table(evaluation, name, subject.dataset.classes))
     console.print(PROTOCOL, style="dim", markup=False)
     console.print(f"n = {evaluations[0].n} images of {subject.dataset.name}; {subject.folder.evaluations}")
+    if flags.weights and flags.eps is None:
+        radius = f"{evaluations[0].threat.norm} {evaluations[0].threat.given}"
+        console.print(f"no --eps was given: {radius} is the default for {subject.dataset.name}", markup=False)
+    for evaluation in evaluations:  # last, where they are seen
+        where = f"{evaluation.threat.norm} {evaluation.threat.given}"
+        if evaluation.verdict:
+            console.print(f"{where}: [{VERDICT_STYLE[evaluation.verdict]}]{evaluation.verdict}[/]")
+        for text in warnings_about(evaluation):
+            console.print(f"{where}: warning: {text}", style="yellow", markup=False)

@@ -8,7 +8,6 @@ import sys
 
 from sora._parent import end_with_parent
 from sora.cli._settings import Extra, parse_run_flags
-from sora.cli._tables import print_summary
 from sora.errors import UserError
 from sora.runs import RunFolder
 from sora.runs.resume import settings_of_run
@@ -34,6 +33,7 @@ def run(argv: list[str]) -> int:
         if flags.verb.json:
             print(json.dumps(folder.read_summary(), indent=2))
         return 0
+    from sora.cli._evaluate_tables import print_result
     from sora.training import train
 
     world_change = flags.verb.allow_world_change
@@ -41,5 +41,5 @@ def run(argv: list[str]) -> int:
     if flags.verb.json:
         print(json.dumps(folder.read_summary(), indent=2))
     elif not flags.verb.quiet:
-        print_summary(result.summary, folder.path)
+        print_result(result, folder.path)
     return 0
