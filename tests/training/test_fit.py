@@ -68,7 +68,9 @@ def test_a_folder_of_a_given_module_is_explained_not_broken(tmp_path: Path, caps
     with pytest.raises(UserError, match=r"module given in Python \(Sequential\).*model=your_module"):
         sora.load(tmp_path / "a")
     assert main(["evaluate", str(tmp_path / "a")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert f"sora evaluate --weights {tmp_path / 'a' / 'model.safetensors'} --model package.module" in message
 
 
 def test_a_used_folder_is_refused_unless_resumed(tmp_path: Path) -> None:

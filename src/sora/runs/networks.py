@@ -35,13 +35,15 @@ def describe_network(settings: Settings, dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def build_network(description: Mapping[str, Any]) -> nn.Module:
-    """A network from its description, with fresh weights."""
+def build_network(description: Mapping[str, Any], weights: Path | None = None) -> nn.Module:
+    """A network from its description, with fresh weights; `weights` is a file that an error can point to."""
     name = description["name"]
     if is_given(name):
         raise UserError(
-            f"this run trained a module given in Python ({name.removeprefix(GIVEN)}), which only Python can"
-            " build again: sora.load(run, model=your_module)"
+            f"this run trained a module given in Python ({name.removeprefix(GIVEN)}), which no file can build"
+            " again; in Python: sora.load(run, model=your_module); on the command line, with a function that"
+            f" builds it: sora evaluate --weights {weights or 'RUN/model.safetensors'}"
+            " --model package.module:function --dataset NAME"
         )
     sizes = ("num_classes", "in_channels", "image_size", "width", "mean", "std")
     try:
@@ -107,7 +109,7 @@ def load_network(
         raise UserError(f"model is {short(model)}; expected a module or package.module:function")
     else:
         check_repeated(description["name"], model)
-        network = build_network(description)
+        network = build_network(description, weights)
     load_weights(network, weights)
     return models.fast_layout(network.to(device)).eval()
 
