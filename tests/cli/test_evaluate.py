@@ -190,7 +190,12 @@ def test_mistakes_are_one_line(
 
 def test_no_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "name a run folder" in refused(capsys)
-    assert "there is no run" in refused(capsys, tmp_path)
+    assert refused(capsys, tmp_path).endswith("it has no config.yaml")
+
+
+def test_a_folder_of_runs_names_them(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "there is no run" in (message := refused(capsys, run.parent))
+    assert message.endswith("name one of the runs in it: a")
 
 
 def test_weights_that_do_not_fit_are_explained(

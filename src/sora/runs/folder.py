@@ -28,6 +28,7 @@ from sora.settings.files import parse_config, parse_yaml
 
 FORMAT = 2  # 1: flat config.yaml, no format number in any file
 
+_SHOWN = 8  # runs that an error lists
 LogName = Literal["metrics", "evals", "events", "monitors"]
 LOGS: tuple[LogName, ...] = ("metrics", "evals", "events", "monitors")
 
@@ -64,6 +65,14 @@ class RunFolder:
         """Whether the final weights are here."""
         return self._model.exists()
 
+    def _runs_inside(self) -> str:
+        """A hint at the runs in this folder, which may be that of a comparison; empty without any."""
+        runs = sorted(config.parent.name for config in self.path.glob(f"*/{self._config.name}"))
+        if not runs:
+            return ""
+        others = ", ..." if len(runs) > _SHOWN else ""
+        return f"; name one of the runs in it: {', '.join(runs[:_SHOWN])}{others}"
+
     def refuse_finished(self) -> None:
         """Raise if the run has finished: its result is never overwritten."""
         if self.is_finished():
@@ -92,7 +101,9 @@ class RunFolder:
         try:
             table = parse_yaml(read_text(self._config, SETTINGS))
         except FileNotFoundError:
-            raise UserError(f"there is no run in {self.path}: it has no {self._config.name}") from None
+            raise UserError(
+                f"there is no run in {self.path}: it has no {self._config.name}{self._runs_inside()}"
+            ) from None
         except UserError:
             raise
         except ValueError as error:
@@ -142,7 +153,8 @@ class RunFolder:
     def read_model(self) -> dict[str, Any]:
         """What rebuilds the network, and which weights were handed over."""
         if not self._model.exists():
-            raise UserError(f"there is no finished run in {str(self.path)!r}: it has no {self._model.name}")
+            missing = f"it has no {self._model.name}{'' if self.exists() else self._runs_inside()}"
+            raise UserError(f"there is no finished run in {str(self.path)!r}: {missing}")
         return dict(self._read_json(self._model))
 
     def write_model(self, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
