@@ -123,3 +123,14 @@ class StepOutput(NamedTuple):
     x_adv: Tensor
     logits: Tensor
     extras: dict[str, Tensor]
+
+    def __repr__(self) -> str:
+        """One line: numbers by value, other tensors by shape. It waits for the device, a step does not."""
+        values = {name: getattr(self, name) for name in self._fields if name != "extras"} | self.extras
+        return f"{type(self).__name__}({', '.join(f'{name}={_short(t)}' for name, t in values.items())})"
+
+
+def _short(tensor: Tensor) -> str:
+    if tensor.numel() == 1:
+        return f"{tensor.item():.4g}"
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
