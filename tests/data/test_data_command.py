@@ -33,7 +33,10 @@ def test_get_list_check(server: Server, tmp_path: Path, capsys: pytest.CaptureFi
     assert entries["cifar10"]["where"] == str(tmp_path / "data" / "cifar10")
     assert entries["pathmnist"]["images"] == {}
     assert main(["data", "list"]) == 0
-    assert "not here" in capsys.readouterr().out
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert "< 1 MB" in rows["cifar10"]
+    assert "not here" in rows["pathmnist"]
+    assert "MB" not in rows["pathmnist"] + rows["digits"]  # nothing on disk
 
     # Three test images cannot show ten classes: the check says so, in one line and by its exit code.
     assert main(["data", "check", "cifar10", "--json"]) == 1
@@ -42,7 +45,9 @@ def test_get_list_check(server: Server, tmp_path: Path, capsys: pytest.CaptureFi
     assert output.err.startswith("sora: cifar10 failed the check: test has no image of")
     assert output.err.count("\n") == 1
     assert main(["data", "check", "digits"]) == 0
-    assert "digits: no problems" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "digits: no problems" in printed
+    assert "first" not in printed  # what programs compare is in the JSON
 
 
 def test_get_tells_programs_what_is_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

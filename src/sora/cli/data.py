@@ -29,7 +29,7 @@ _USAGE = """usage: sora data {list,get,check,show} ...
   show NAME --out FILE.png      samples and class distribution
   show --run RUN                test images clean, perturbed, and the perturbation amplified
 
-`sora data VERB --help` explains a verb's options."""
+`sora data VERB --help` explains a verb's options. With --debug, it shows where an error happened."""
 
 _Name = Annotated[
     tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME", help="a name, folder:PATH or npz:PATH")
@@ -68,7 +68,7 @@ def _list(argv: list[str]) -> None:
     if flags.json:
         print(json.dumps([dataclasses.asdict(line) for line in lines], indent=2))
         return
-    rows = [[line.name, _state(line), f"{line.megabytes:,.0f} MB", line.where] for line in lines]
+    rows = [[line.name, _state(line), _size(line.megabytes), line.where] for line in lines]
     plain_table("", ["data set", "images", "size", "where"], rows)
     print("`sora data get NAME` fetches one; folder:PATH and npz:PATH are your own images")
 
@@ -121,10 +121,9 @@ def _check(argv: list[str]) -> None:
         rows = []
         for split, part in report.splits.items():
             balance = f"{min(part.per_class):,} - {max(part.per_class):,}"
-            labels, pixel = (" ".join(map(str, values)) for values in (part.first_labels, part.first_pixel))
             mean, std = (" ".join(f"{value:.4f}" for value in values) for values in (part.mean, part.std))
-            rows.append([split, f"{part.images:,}", balance, mean, std, labels, pixel])
-        columns = ["split", "images", "per class", "mean", "std", "first labels", "first pixel"]
+            rows.append([split, f"{part.images:,}", balance, mean, std])
+        columns = ["split", "images", "per class", "mean", "std"]
         plain_table(f"{report.name}: {len(report.classes)} classes", columns, rows)
     if report.problems:
         raise RunError(f"{report.name} failed the check: {'; '.join(report.problems)}")
@@ -202,6 +201,13 @@ def _state(line: Stored) -> str:
     if line.damaged is not None:
         return f"damaged: {line.damaged}"
     return _sizes(line.images) or "not here"
+
+
+def _size(megabytes: float) -> str:
+    """A size on disk; a data set that is built in or not here has none."""
+    if not megabytes:
+        return "-"
+    return "< 1 MB" if megabytes < 1 else f"{megabytes:,.0f} MB"
 
 
 def _sizes(images: dict[str, int]) -> str:
