@@ -6,22 +6,22 @@ import os
 import pytest
 
 from sora import data, methods, models
+from sora.cli import VERBS
 from sora.settings import recipes
 
 
 def test_help_names_every_verb(sora) -> None:
-    from sora.cli import VERBS
-
     done = sora("--help")
     assert done.code == 0
     assert all(verb in done.out for verb in VERBS)
 
 
-@pytest.mark.parametrize("verb", ["train", "compare", "demo", "list", "show"])
-def test_every_verb_has_help(verb, sora) -> None:
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_that_names_debug(verb, sora) -> None:
     done = sora(verb, "--help")
     assert done.code == 0
     assert f"sora {verb}" in done.out
+    assert "--debug" in done.out
 
 
 def test_version(sora) -> None:

@@ -12,6 +12,7 @@ from sora._typed import Options, allowed_range
 from sora.errors import UserError, not_allowed, short, unknown
 
 T = TypeVar("T")
+DEBUG = " With --debug, it shows where an error happened."  # a flag of every verb, which the dispatcher takes
 
 
 def parse(spec: type[T], argv: list[str], prog: str, default: T | None = None) -> T:
@@ -24,7 +25,9 @@ def parse(spec: type[T], argv: list[str], prog: str, default: T | None = None) -
 
     with tyro_errors.on_parse_error(explain):
         config = (tyro.conf.OmitArgPrefixes,)  # groups structure the help, not the names of flags
-        return cast(T, tyro.cli(spec, args=argv, prog=f"sora {prog}", default=default, config=config))
+        about = (spec.__doc__ or "") + ("" if "--debug" in flags else DEBUG)
+        options: Any = {"prog": f"sora {prog}", "description": about, "default": default, "config": config}
+        return cast(T, tyro.cli(spec, args=argv, **options))
 
 
 def _flag_names(spec: Any) -> list[str]:
