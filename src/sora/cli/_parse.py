@@ -12,7 +12,7 @@ from sora._typed import Options, allowed_range
 from sora.errors import UserError, not_allowed, short, unknown
 
 T = TypeVar("T")
-DEBUG = " With --debug, it shows where an error happened."  # a flag of every verb, which the dispatcher takes
+DEBUG = " --debug shows where an error happened."  # a flag of every verb, which the dispatcher takes
 
 
 def parse(spec: type[T], argv: list[str], prog: str, default: T | None = None) -> T:

@@ -29,7 +29,7 @@ _USAGE = """usage: sora data {list,get,check,show} ...
   show NAME --out FILE.png      samples and class distribution
   show --run RUN                test images clean, perturbed, and the perturbation amplified
 
-`sora data VERB --help` explains a verb's options. With --debug, it shows where an error happened."""
+`sora data VERB --help` explains a verb's options. --debug shows where an error happened."""
 
 _Name = Annotated[
     tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME", help="a name, folder:PATH or npz:PATH")
