@@ -12,11 +12,13 @@ from typing import Annotated, Any
 import tyro
 
 from sora._files import create_folder, plain
+from sora.cli._engines import ENGINE_FLAGS, chosen_engine
 from sora.cli._parse import parse
 from sora.cli._settings import Extra, parse_run_flags
 from sora.cli._tables import plain_table
 from sora.errors import RunError, UserError
 from sora.experiments.compare import Outcome, compare_finished, expand, train_and_compare
+from sora.experiments.grid import described
 from sora.experiments.grid_files import read_grid
 from sora.experiments.plan import method_names, plan
 from sora.experiments.tables import protocol, table, write
@@ -34,7 +36,7 @@ EXTRA: Extra = {
     ),
     "grid": (str | None, None, "YAML file with rows: {NAME: {method: ..., set: {...}, ...}}"),
     "seeds": (int, 1, "seeds per row: seed, seed+1, ..."),
-    "jobs": (int, 0, "processes at once; 0: one per core"),
+    **ENGINE_FLAGS,
 }
 
 
@@ -57,10 +59,14 @@ def run(argv: list[str]) -> int:
     if flags.verb.dry_run:
         for resolved in runs:
             print(f"# {resolved.settings.folder()}\n{resolved.described()}")
+        if flags.verb.engine == "slurm":
+            with chosen_engine(flags.verb) as engine:
+                print("\n".join(described(runs, engine)))
         return 0
     if folder.exists() and any(folder.iterdir()) and not flags.resume:
         raise UserError(f"{folder} already holds runs; continue with --resume or choose another --out")
-    outcome = train_and_compare(runs, folder, flags.verb.jobs, flags.verb.quiet)
+    with chosen_engine(flags.verb) as engine:
+        outcome = train_and_compare(runs, folder, flags.verb.jobs, flags.verb.quiet, engine)
     show(outcome, folder, as_json=flags.verb.json)
     return report_failures(outcome, len(runs), folder)
 

@@ -15,12 +15,14 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from sora._files import plain
+from sora.cli._engines import ENGINE_FLAGS, chosen_engine
 from sora.cli._parse import parse
 from sora.cli._tables import WIDE, plain_table
 from sora.errors import RunError, UserError, unknown
 
 _COLUMN, _SPACING = 16, 3  # most characters of a column of numbers, and those between two columns
 _PROTOCOL_FLAGS = ("epochs", "width", "limit_train", "limit_test")
+_ENGINE = {name: text for name, (_, _, text) in ENGINE_FLAGS.items()}
 _MACHINE_FLAGS = ("device", "threads", "data_dir", "seed")
 
 
@@ -50,7 +52,13 @@ class Flags:
     data_dir: Annotated[str | None, tyro.conf.arg(help="folder of the data sets")] = None
     device: Annotated[str, tyro.conf.arg(help="cpu, cuda, cuda:1 ...; auto: a GPU if there is one")] = "auto"
     threads: Annotated[int, tyro.conf.arg(help="CPU threads per run; 0: the cores divided by the jobs")] = 0
-    jobs: Annotated[int, tyro.conf.arg(help="processes at once; 0: one per core")] = 0
+    jobs: Annotated[int, tyro.conf.arg(help=_ENGINE["jobs"])] = 0
+    engine: Annotated[str, tyro.conf.arg(help=_ENGINE["engine"])] = "local"
+    address: Annotated[str | None, tyro.conf.arg(help=_ENGINE["address"])] = None
+    cpus_per_run: Annotated[int, tyro.conf.arg(help=_ENGINE["cpus_per_run"])] = 1
+    gpus_per_run: Annotated[float, tyro.conf.arg(help=_ENGINE["gpus_per_run"])] = 0.0
+    send_back: Annotated[bool, tyro.conf.arg(help=_ENGINE["send_back"])] = False
+    slurm: Annotated[str, tyro.conf.arg(help=_ENGINE["slurm"])] = ""
     dry_run: Annotated[bool, tyro.conf.arg(help="say what would be computed and how long it takes")] = False
     quiet: Annotated[bool, tyro.conf.arg(help="print nothing while working")] = False
     json: Annotated[bool, tyro.conf.arg(help="print the result as JSON")] = False
@@ -73,7 +81,8 @@ def run(argv: list[str]) -> int:
     from sora.experiments.beside_paper_formats import write
     from sora.experiments.paper_tables import reproduce
 
-    table = reproduce(target, flags.jobs, quiet=flags.quiet)
+    with chosen_engine(flags) as engine:
+        table = reproduce(target, flags.jobs, quiet=flags.quiet, engine=engine)
     write(table, target.folder)
     if flags.json:
         print(json.dumps(plain(table.record()), indent=2))

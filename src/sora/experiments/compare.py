@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sora import methods
-from sora._devices import check_count
 from sora.errors import RunError, UserError
 from sora.evaluation.records import with_later_results
-from sora.experiments.grid import default_jobs, run_grid
+from sora.experiments.engines import Engine
+from sora.experiments.grid import run_grid
 from sora.experiments.tables import SEVERITY, attacks_of, write
 from sora.experiments.variants import LONGEST
 from sora.runs import RunFolder, labels
@@ -31,10 +31,15 @@ class Outcome(NamedTuple):
     failed: dict[str, str]
 
 
-def train_and_compare(runs: Sequence[Resolved], folder: Path, jobs: int = 0, quiet: bool = False) -> Outcome:
+def train_and_compare(
+    runs: Sequence[Resolved],
+    folder: Path,
+    jobs: int = 0,
+    quiet: bool = False,
+    engine: Engine | None = None,
+) -> Outcome:
     """Compute the runs that are missing, then write and return the comparison of those that finished."""
-    check_count("--jobs", jobs, 0)
-    grid = run_grid(runs, jobs or default_jobs(len(runs), runs[0].settings.device), quiet=quiet)
+    grid = run_grid(runs, jobs, quiet=quiet, engine=engine)
     failed = {job.name: job.error for job in grid if job.error}
     summaries = [with_later_results(job.folder) for job in grid if job.folder.is_finished()]
     if not summaries:

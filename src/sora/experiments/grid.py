@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +21,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from sora._devices import check_count
 from sora._files import write_text
-from sora._parent import start_child
 from sora.errors import UserError
+from sora.experiments.engines import Engine, Handle, Work, create
 from sora.runs import RunFolder
 from sora.runs.lock import locked, wait_until_free
-from sora.settings import GRID_CONFIG, Resolved, differences, is_custom
+from sora.settings import Resolved, differences, is_custom
 
 POLL = 0.3  # seconds between checks of the processes
 PATIENCE = 60.0  # seconds for a run to end whose grid was killed
@@ -33,10 +33,10 @@ PATIENCE = 60.0  # seconds for a run to end whose grid was killed
 
 @dataclass
 class Job:
-    """One run of a grid and the process that computes it."""
+    """One run of a grid and what computes it."""
 
     resolved: Resolved
-    process: subprocess.Popen[str] | None = None
+    handle: Handle | None = None
     error: str = ""
 
     @property
@@ -55,11 +55,23 @@ def default_jobs(count: int, device: str) -> int:
     return 1 if device.startswith("cuda") else max(1, min(count, os.cpu_count() or 1))
 
 
-def run_grid(runs: Sequence[Resolved], jobs: int, *, quiet: bool = False) -> list[Job]:
-    """Compute all runs, `jobs` at a time; a failure is recorded in its job and does not stop the others."""
-    check_count("--jobs", jobs, 1)
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+def run_grid(
+    runs: Sequence[Resolved], jobs: int = 0, *, quiet: bool = False, engine: Engine | None = None
+) -> list[Job]:
+    """Compute all runs; a failure is recorded in its job and does not stop the others.
+
+    Args:
+        runs: Their settings.
+        jobs: Runs at a time; 0: one per core, one on a GPU, or all that a cluster takes.
+        quiet: Print no progress.
+        engine: Where they are computed; processes of this machine if not given.
+    """
+    check_count("--jobs", jobs, 0)
+    engine = engine or create("local")
+    jobs = jobs or engine.jobs or default_jobs(len(runs), runs[0].settings.device)
+    threads = engine.threads or max(1, (os.cpu_count() or 1) // jobs)
     grid = [Job(_with_threads(resolved, threads)) for resolved in runs]
+    engine.check()
     for job in grid:
         _refuse_other_settings(job)
     unfinished = [job for job in grid if not job.folder.is_finished()]
@@ -73,13 +85,17 @@ def run_grid(runs: Sequence[Resolved], jobs: int, *, quiet: bool = False) -> lis
         stack.enter_context(_ending(running))
         while waiting or running:
             while waiting and len(running) < jobs:
-                running.append(_start(waiting.pop(0)))
+                running.append(_start(waiting.pop(0), engine))
             time.sleep(POLL)
-            for job in [job for job in running if job.process and job.process.poll() is not None]:
+            for job in [job for job in running if _has_ended(job)]:
                 running.remove(job)
-                _finish(job)
             refresh()
     return grid
+
+
+def described(runs: Sequence[Resolved], engine: Engine) -> list[str]:
+    """What an engine would start for each run."""
+    return [engine.describe(_work(Job(_with_threads(run, engine.threads or 1)))) for run in runs]
 
 
 def _refuse_other_settings(job: Job) -> None:
@@ -97,29 +113,31 @@ def _with_threads(resolved: Resolved, threads: int) -> Resolved:
     return dataclasses.replace(resolved, settings=settings)
 
 
-def _start(job: Job) -> Job:
-    parent = job.folder.path.parent
-    parent.mkdir(parents=True, exist_ok=True)
-    file = _settings_file(job)
-    write_text(file, job.resolved.stored())
-    command = [sys.executable, "-m", "sora", "train", "--config", str(file), "--resume", "auto", "--quiet"]
+def _work(job: Job) -> Work:
+    """What an engine is given of a job."""
     settings = job.resolved.settings
     # A file alone may not name code to import or places to write to.
-    command += ["--out", str(settings.folder())]
-    command += ["--data-dir", settings.data_dir] if settings.data_dir else []
-    command += ["--model", settings.model] if is_custom(settings.model) else []
-    environment = {GRID_CONFIG: str(file)}
-    job.process = start_child(command, environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    arguments = ["--data-dir", str(Path(settings.data_dir).resolve())] if settings.data_dir else []
+    arguments += ["--model", settings.model] if is_custom(settings.model) else []
+    return Work(job.name, arguments, _settings_file(job), job.folder.path)
+
+
+def _start(job: Job, engine: Engine) -> Job:
+    work = _work(job)
+    work.settings.parent.mkdir(parents=True, exist_ok=True)
+    write_text(work.settings, job.resolved.stored())
+    job.handle = engine.start(work)
     return job
 
 
-def _finish(job: Job) -> None:
-    assert job.process is not None
-    _, errors = job.process.communicate()
-    if job.process.returncode:
-        job.error = (errors.strip().splitlines() or [f"exit code {job.process.returncode}"])[-1]
+def _has_ended(job: Job) -> bool:
+    """Whether the run has ended; its error, if any, is noted."""
+    ended = job.handle.ended() if job.handle else None
+    if ended is not None and ended.code:
+        job.error = ended.error
         if not job.folder.exists():  # refused before it began: there is nothing to continue
             _settings_file(job).unlink(missing_ok=True)
+    return ended is not None
 
 
 def _settings_file(job: Job) -> Path:
@@ -135,12 +153,10 @@ def _ending(running: list[Job]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, handler)
-        for job in running:
-            if job.process and job.process.poll() is None:
-                job.process.terminate()
-        for job in running:
-            if job.process:
-                job.process.wait()
+        with ThreadPoolExecutor(max(1, len(running))) as pool:  # all write their checkpoints at the same time
+            for job in running:
+                if job.handle:
+                    pool.submit(job.handle.stop)
 
 
 @contextmanager

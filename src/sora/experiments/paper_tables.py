@@ -8,6 +8,7 @@ from typing import Any
 from sora.errors import RunError, UserError
 from sora.experiments import facts
 from sora.experiments.beside_paper import Cell, Table, cells_of
+from sora.experiments.engines import Engine
 from sora.experiments.paper import Value
 from sora.experiments.reproduce import (
     MAIN,
@@ -25,7 +26,7 @@ from sora.settings import Resolved, differences
 Numbers = Mapping[str, Mapping[str, Value]]
 
 
-def reproduce(target: Target, jobs: int = 0, *, quiet: bool = False) -> Table:
+def reproduce(target: Target, jobs: int = 0, *, quiet: bool = False, engine: Engine | None = None) -> Table:
     """Compute what is missing and make the table."""
     numbers, dataset, model = target.numbers()
     kind = target.grid.kind
@@ -52,7 +53,7 @@ def reproduce(target: Target, jobs: int = 0, *, quiet: bool = False) -> Table:
     if kind == "derived":
         outcome = _derived(target)
     else:
-        outcome = compute(target, jobs, quiet=quiet)
+        outcome = compute(target, jobs, quiet=quiet, engine=engine)
     return _with_runs(target, outcome, numbers, (dataset, model))
 
 

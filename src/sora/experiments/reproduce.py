@@ -15,7 +15,8 @@ from sora.errors import RunError, UserError, unknown
 from sora.evaluation.records import evaluate_into, with_later_results
 from sora.evaluation.subject import subject_of_run
 from sora.experiments import paper
-from sora.experiments.grid import default_jobs, run_grid
+from sora.experiments.engines import Engine
+from sora.experiments.grid import run_grid
 from sora.experiments.paper import Grid, Value
 from sora.experiments.plan import plan
 from sora.experiments.variants import Variant
@@ -149,11 +150,11 @@ class Outcome(NamedTuple):
     """The error of each run that did not finish."""
 
 
-def compute(target: Target, jobs: int, *, quiet: bool) -> Outcome:
+def compute(target: Target, jobs: int, *, quiet: bool, engine: Engine | None = None) -> Outcome:
     """Compute the runs that are missing, and read what all of them came to."""
     runs = target.runs()
     _check_data(runs)
-    grid = run_grid(runs, jobs or default_jobs(len(runs), runs[0].settings.device), quiet=quiet)
+    grid = run_grid(runs, jobs, quiet=quiet, engine=engine)
     failed = {job.name: job.error for job in grid if job.error}
     if not any(job.folder.is_finished() for job in grid):
         raise RunError(f"no run finished ({'; '.join(dict.fromkeys(failed.values()))})")

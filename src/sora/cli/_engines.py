@@ -1,0 +1,46 @@
+"""The flags that choose where the runs of a grid are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from sora.errors import UserError
+
+if TYPE_CHECKING:
+    from sora.experiments.engines import Engine
+
+ENGINE_FLAGS: dict[str, tuple[Any, Any, str]] = {
+    "jobs": (int, 0, "runs at once; 0: one per core, or all that a cluster takes"),
+    "engine": (str, "local", "where runs are computed: local, ray or slurm (docs/cluster.md)"),
+    "address": (str | None, None, "with ray: a running cluster, auto or HOST:PORT; else one is started here"),
+    "cpus_per_run": (int, 1, "with ray or slurm: cores of a run"),
+    "gpus_per_run": (float, 0.0, "with ray or slurm: GPUs of a run"),
+    "send_back": (bool, False, "with ray: the machines share no folder; results are sent back"),
+    "slurm": (str, "", "with slurm: options of sbatch, e.g. partition=gpu,time=60"),
+}
+
+
+@contextmanager
+def chosen_engine(flags: Any) -> Iterator[Engine]:
+    """The engine that the flags name; it is closed at the end of the block."""
+    from sora.experiments.engines import create
+
+    if flags.cpus_per_run < 1 or flags.gpus_per_run < 0:
+        raise UserError("--cpus-per-run must be 1 or more, --gpus-per-run 0 or more")
+    for flag, belongs in (("address", "ray"), ("send_back", "ray"), ("slurm", "slurm")):
+        if getattr(flags, flag) and flags.engine != belongs:
+            raise UserError(f"--{flag.replace('_', '-')} goes with --engine {belongs}")
+    engine = create(
+        flags.engine,
+        address=flags.address,
+        cpus=flags.cpus_per_run,
+        gpus=flags.gpus_per_run,
+        send_back=flags.send_back,
+        slurm=flags.slurm,
+    )
+    try:
+        yield engine
+    finally:
+        engine.close()

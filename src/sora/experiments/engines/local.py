@@ -1,0 +1,74 @@
+"""Runs as processes of this machine, which end with the process that started them."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sora._parent import start_child
+from sora.experiments.engines.base import Ended, Work
+from sora.settings import GRID_CONFIG
+
+
+def build(**_: object) -> Local:
+    """The engine; it has no options."""
+    return Local()
+
+
+class Local:
+    """One process per run."""
+
+    threads: int | None = None
+    jobs: int | None = None
+
+    def check(self) -> None:
+        """There is always a machine to run on."""
+
+    def start(self, work: Work) -> Process:
+        """Start a process."""
+        return Process(work.arguments, work.settings, work.folder)
+
+    def describe(self, work: Work) -> str:
+        """The command line."""
+        return shlex.join(["sora", *train_arguments(work.arguments, work.settings, work.folder)])
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def train_arguments(arguments: Sequence[str], settings: Path, folder: Path) -> list[str]:
+    """`train` for a run of a grid. A file alone may not name places to write to: `--out` does."""
+    files = ["--config", str(settings), "--out", str(folder)]
+    return ["train", *files, "--resume", "auto", "--quiet", *arguments]
+
+
+class Process:
+    """A `sora train` that ends with this process."""
+
+    def __init__(
+        self, arguments: Sequence[str], settings: Path, folder: Path, cwd: str | None = None
+    ) -> None:
+        command = [sys.executable, "-m", "sora", *train_arguments(arguments, settings, folder)]
+        streams: dict[str, Any] = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+        self._process = start_child(command, {GRID_CONFIG: str(settings)}, cwd=cwd, **streams)
+
+    def ended(self) -> Ended | None:
+        """How it ended; None as long as it has not."""
+        return None if self._process.poll() is None else self.wait()
+
+    def wait(self) -> Ended:
+        """Wait for its end."""
+        assert self._process.stderr is not None
+        errors = self._process.stderr.read()  # not communicate(): it would close the pipe that keeps it alive
+        code = self._process.wait()
+        return Ended(code, (errors.strip().splitlines() or [f"exit code {code}"])[-1] if code else "")
+
+    def stop(self) -> None:
+        """Ask it to end, and wait until it has written its checkpoint."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        self._process.wait()

@@ -1,0 +1,160 @@
+"""Runs as tasks of a Ray cluster (the extra `ray`).
+
+A task starts the same process as the local engine does, on whatever machine Ray chooses, and so computes the
+same bits. If the worker dies, Ray starts the task again, which continues the run from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import socket
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from sora._files import write_text
+from sora.errors import UserError
+from sora.experiments.engines.base import Ended, Work
+from sora.experiments.engines.local import Process
+from sora.runs.lock import wait_until_free
+
+RETRIES = 5  # of a task whose worker died
+PATIENCE = 120.0  # seconds for the process of a worker that died to write its checkpoint
+CONNECTING = 5.0  # seconds
+
+
+def build(
+    address: str | None = None, cpus: int = 1, gpus: float = 0, send_back: bool = False, **_: object
+) -> OnRay:
+    """Connect to a cluster, or start one on this machine.
+
+    Args:
+        address: `auto`, `HOST:PORT` or `ray://HOST:PORT` of a running cluster; None starts one.
+        cpus: Cores of a run.
+        gpus: GPUs of a run, also fractions.
+        send_back: The machines share no folder: each computes in its own and sends the result back.
+    """
+    if address is not None:
+        _check_address(address)
+    try:
+        quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+        ray.init(address or "local", **quiet, **({} if address else {"include_dashboard": False}))
+    except (ConnectionError, TimeoutError, RuntimeError, ValueError, OSError) as error:
+        raise _no_answer(address, error) from None
+    return OnRay(cpus, gpus, send_back)
+
+
+def _check_address(address: str) -> None:
+    """Raise at once if nothing answers there; Ray itself would try for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:
+        return  # `auto`
+    try:
+        with socket.create_connection((host, int(port)), timeout=CONNECTING):
+            pass
+    except (OSError, ValueError, OverflowError) as error:
+        raise _no_answer(address, error) from None
+
+
+def _no_answer(address: str | None, error: Exception) -> UserError:
+    return UserError(
+        f"no Ray cluster answers at {address!r} ({' '.join(str(error).split())[:200]}); start one with"
+        " `ray start --head` and pass --address auto, or leave out --address to start one here"
+    )
+
+
+class OnRay:
+    """Tasks with resources of their own; Ray decides when and where each runs."""
+
+    jobs: int | None = 10_000  # everything is queued at once
+
+    def __init__(self, cpus: int, gpus: float, send_back: bool) -> None:
+        self.threads: int | None = cpus
+        self._cpus, self._gpus, self._send_back = cpus, gpus, send_back
+        options: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": RETRIES}
+        self._task = ray.remote(**options)(_compute_elsewhere if send_back else _compute)
+
+    def check(self) -> None:
+        """Raise if no machine of the cluster could ever run a task."""
+        available = ray.cluster_resources()
+        for name, wanted in (("CPU", self._cpus), ("GPU", self._gpus)):
+            if wanted > available.get(name, 0):
+                raise UserError(
+                    f"a run needs {wanted:g} {name}s, the Ray cluster has {available.get(name, 0):g}"
+                )
+
+    def start(self, work: Work) -> Task:
+        """Queue a task."""
+        folder = work.folder.resolve()
+        if self._send_back:
+            reference = self._task.remote(work.name, list(work.arguments), work.settings.read_text())
+        else:
+            paths = str(work.settings.resolve()), str(folder), os.getcwd()
+            reference = self._task.remote(list(work.arguments), *paths)
+        return Task(reference, folder)
+
+    def describe(self, work: Work) -> str:
+        """The task's resources and its command."""
+        return f"Ray task with {self.threads} CPUs: sora train --config {work.settings} --out {work.folder}"
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started here ends."""
+        ray.shutdown()
+
+
+class Task:
+    """A queued or running task."""
+
+    def __init__(self, reference: Any, folder: Path) -> None:
+        self._reference, self._folder = reference, folder
+
+    def ended(self) -> Ended | None:
+        """How it ended; None as long as it has not."""
+        done, _ = ray.wait([self._reference], timeout=0)
+        if not done:
+            return None
+        try:
+            code, error, packed = ray.get(self._reference)
+        except ray.exceptions.RayError as failure:
+            return Ended(1, f"Ray: {' '.join(str(failure).split())[:300]}")
+        if packed is not None:
+            _unpack(packed, self._folder)
+        return Ended(code, error)
+
+    def stop(self) -> None:
+        """Cancel it: the process ends with its worker, after writing its checkpoint."""
+        ray.cancel(self._reference, force=True)
+
+
+def _compute(arguments: list[str], settings: str, folder: str, cwd: str) -> tuple[int, str, None]:
+    """On a worker that shares the grid's folders."""
+    wait_until_free(Path(folder), PATIENCE)  # of a worker that died: its process is writing its checkpoint
+    code, error = Process(arguments, Path(settings), Path(folder), cwd).wait()
+    return code, error, None
+
+
+def _compute_elsewhere(name: str, arguments: list[str], settings: str) -> tuple[int, str, bytes | None]:
+    """On a worker with a disk of its own; the same run finds its checkpoints there if it is started again."""
+    key = hashlib.blake2b(f"{name}\n{settings}".encode(), digest_size=8).hexdigest()
+    place = Path(tempfile.gettempdir()) / f"sora-{key}"
+    place.mkdir(exist_ok=True)
+    write_text(place / "settings.yaml", settings)
+    folder = place / name
+    wait_until_free(folder, PATIENCE)
+    code, error = Process(arguments, place / "settings.yaml", folder).wait()
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        if folder.exists():
+            archive.add(folder, arcname=".")
+    return code, error, packed.getvalue()
+
+
+def _unpack(packed: bytes, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
+        archive.extractall(folder, filter="data")  # refuses paths outside, links and devices
