@@ -19,10 +19,13 @@ class Tolerant:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write, or drop the text."""
+        """Write, or drop the text; characters that cannot be encoded are written as escapes."""
         with contextlib.suppress(OSError, ValueError):  # ValueError: the stream is closed
             if self._stream is not None:
-                self._stream.write(text)
+                try:
+                    self._stream.write(text)
+                except UnicodeEncodeError:
+                    self._stream.write(text.encode("ascii", "backslashreplace").decode())
         return len(text)
 
     def flush(self) -> None:
