@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -12,7 +14,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = ["BLUE", "GREEN", "GREY", "RED", "panels", "plt", "save"]
+__all__ = ["BLUE", "GREEN", "GREY", "RED", "legend_below", "panels", "plt", "save"]
 
 RED, BLUE, GREEN, GREY = "#c1272d", "#0b6e99", "#3c8d40", "#888888"
 
@@ -28,6 +30,25 @@ def panels(
     for unused in axes[count:]:
         unused.axis("off")
     return figure, axes[:count]
+
+
+def legend_below(figure: Figure, entries: Mapping[str, Any], fontsize: float = 10, title: str = "") -> None:
+    """A legend under all panels, with as many columns as fit into the width of the figure.
+
+    Args:
+        figure: The figure, whose layout engine must be able to make room ("constrained").
+        entries: What each label stands for, in the order of the legend.
+        fontsize: Size of the text.
+        title: A line above the entries.
+    """
+    for columns in range(min(len(entries), 8), 0, -1):
+        legend = figure.legend(
+            entries.values(), entries, loc="outside lower center", ncols=columns, frameon=False,
+            fontsize=fontsize, title=title or None,
+        )  # fmt: skip
+        if columns == 1 or legend.get_window_extent().width < 0.98 * figure.bbox.width:
+            return
+        legend.remove()
 
 
 def save(figure: Figure, file: Path, dpi: int = 110) -> None:

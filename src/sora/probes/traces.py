@@ -24,7 +24,7 @@ NOT_SERIES = (
     "lr",
     "split",
 )  # fields of a log line that are not drawn over time
-ZOOM = 60  # steps on either side of the alarm
+ZOOM, ZOOM_SHARE = 60, 1 / 6  # steps on either side of the alarm, and at most this share of the run
 WINDOW = 200
 
 
@@ -93,18 +93,21 @@ class Traces(Probe[RunFolder]):
 
     def picture(self, results: Mapping[str, Result], file: Path) -> None:
         """One panel per run and, for a run that raised an alarm, a second one around the first alarm."""
-        from sora._drawing import panels, save
+        from sora._drawing import legend_below, panels, save
 
-        views: list[tuple[str, Result, int | None]] = []
+        views: list[tuple[str, Result, tuple[float, float] | None]] = []
         for name, result in results.items():
             views.append((name, result, None))
-            alarms = _alarms(result)
-            if alarms and _steps(result) > 4 * ZOOM:  # otherwise the whole run is hardly longer
-                views.append((f"{name}, around the alarm at step {alarms[0]}", result, alarms[0]))
+            for alarm in _alarms(result)[:1]:
+                reach = max(1.0, min(ZOOM, ZOOM_SHARE * _steps(result)))
+                window = (max(0.0, alarm - reach), alarm + reach)
+                views.append((f"{name}, around the alarm at step {alarm}", result, window))
         figure, axes = panels(len(views), width=8.0, height=5.2, columns=2)
         legend: dict[str, Any] = {}
-        for panel, (title, result, centre) in zip(axes, views, strict=True):
-            _draw(panel, result, centre)
+        for panel, (title, result, around) in zip(axes, views, strict=True):
+            _draw(panel, result, marker="." if around else "")
+            if around:
+                panel.set_xlim(*around)
             panel.set_title(title, fontsize=13)
             panel.set_xlabel("step", fontsize=12)
             panel.set_ylabel("value; (scaled): to [0, 1] over the run", fontsize=12)
@@ -112,9 +115,7 @@ class Traces(Probe[RunFolder]):
             panel.set_ylim(-0.15, 1.05)
             legend |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
         figure.set_layout_engine("constrained")
-        figure.legend(
-            legend.values(), legend, loc="outside lower center", ncols=5, frameon=False, fontsize=12
-        )
+        legend_below(figure, legend, fontsize=12)
         save(figure, file)
 
     def sentence(self, result: Result) -> str:
@@ -162,21 +163,18 @@ def _alarms(result: Result) -> list[int]:
     return [event["step"] for event in result["events"] if event["event"] == "alarm"]
 
 
-def _draw(panel: Axes, result: Result, centre: int | None) -> None:
-    low, high = (-math.inf, math.inf) if centre is None else (centre - ZOOM, centre + ZOOM)
+def _draw(panel: Axes, result: Result, marker: str) -> None:
     for name, line in lines().items():
         series = result["series"].get(name, {"steps": [], "scaled": []})
-        pairs = zip(series["steps"], series["scaled"], strict=True)
-        points = [(step, value) for step, value in pairs if low <= step <= high]
         constant = line.scale == "scaled" and len(set(series["scaled"])) == 1  # e.g. a fixed step size
-        if not points or constant:
+        if not series["steps"] or constant:
             continue
         label = name if line.scale == "as is" else f"{name} ({line.scale})"
         panel.plot(
-            *zip(*points, strict=True), label=label, color=line.colour, linestyle=line.style,
-            linewidth=line.width,
+            series["steps"], series["scaled"], label=label, color=line.colour, linestyle=line.style,
+            linewidth=line.width, marker=marker,
         )  # fmt: skip
     for event in result["events"]:
-        if event["event"] in ("alarm", "recovered") and low <= event["step"] <= high:
+        if event["event"] in ("alarm", "recovered"):
             colour = "#c1272d" if event["event"] == "alarm" else "#3c8d40"
             panel.axvline(event["step"], color=colour, linestyle=":", linewidth=1.8, label=event["event"])
