@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sora import _drawing, data, probes
+from sora.attacks import fgsm
 from sora.data import gallery
 from sora.probes import ProbedModel
 from sora.runs import RunFolder
@@ -45,13 +46,34 @@ def test_traces_have_labels_and_one_legend_for_everything(figures: list[Any], tm
     assert {"pert_align", "alarm", "elle (log, scaled)"} <= set(legend_of(figure))
 
 
-def test_a_zoom_is_drawn_only_into_a_run_much_longer_than_it(figures: list[Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("runs", [1, 2])
+def test_the_legend_of_traces_is_inside_the_picture(figures: list[Any], tmp_path: Path, runs: int) -> None:
+    probe = probes.create("traces")
+    result = probe.measure(logged_run(tmp_path / "a"))
+    long = {
+        name: {"steps": [1, 2], "values": [0, 1], "scaled": [0, 1]} for name in ("elle", "kl", "aae_share")
+    }
+    result = {**result, "events": [], "series": result["series"] | long}
+    probe.picture({f"run {number}": result for number in range(runs)}, NOWHERE)
+    (figure,) = figures
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    assert figure.bbox.x0 <= legend.get_window_extent().x0
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
+
+
+def test_an_alarm_has_an_enlarged_view_also_in_a_short_run(figures: list[Any], tmp_path: Path) -> None:
     probe = probes.create("traces")
     short = probe.measure(logged_run(tmp_path / "a"))
     long = {**short, "series": {"pert_align": {k: list(range(1000)) for k in ("steps", "values", "scaled")}}}
-    probe.picture({"short": short, "long": long}, NOWHERE)
-    titles = [panel.get_title() for panel in figures[0].axes if panel.get_title()]
-    assert titles == ["short", "long", "long, around the alarm at step 22"]
+    probe.picture({"short": short, "long": long, "calm": {**short, "events": []}}, NOWHERE)
+    panels = {panel.get_title(): panel for panel in figures[0].axes if panel.get_title()}
+    around = [f"{name}, around the alarm at step 22" for name in ("short", "long")]
+    assert list(panels) == ["short", around[0], "long", around[1], "calm"]
+    for title, steps in zip(around, (40, 1000), strict=True):
+        low, high = panels[title].get_xlim()
+        assert low < 22 < high
+        assert high - low <= steps / 3
 
 
 def test_boundary_shows_the_same_images_of_both_runs_and_a_key(figures: list[Any]) -> None:
@@ -66,7 +88,36 @@ def test_boundary_shows_the_same_images_of_both_runs_and_a_key(figures: list[Any
     titles = [panel.get_title() for panel in figures[0].axes]
     rows = [[title.partition(": ")[2] for title in titles if title.startswith(name)] for name in ("a:", "b:")]
     assert rows[0] == rows[1]
-    assert {"class 0", "class 1", "PGD-10"} <= set(legend_of(figures[0]))
+    assert {"predicted: class 0", "predicted: class 1", "PGD-10"} <= set(legend_of(figures[0]))
+
+
+def test_boundary_has_strong_colours_whole_ticks_and_no_marker_that_hides_another(figures: list[Any]) -> None:
+    probe = probes.create("boundary", panels=1, points=5)
+    result = probe.measure(ProbedModel(smooth(), images(30), THREAT))
+    (image, *_) = result["images"]
+    grid = [list(range(10)) for _ in result["axis"]]  # ten classes, as neighbours
+    probe.picture({"a": {**result, "images": [{**image, "classes": [row[:5] for row in grid]}]}}, NOWHERE)
+    (panel,) = figures[0].axes
+    assert panel.get_xticks().tolist() == panel.get_yticks().tolist() == [-2, -1, 0, 1, 2]
+    pixels = panel.images[0].get_array()[0]
+    differences = [abs(a - b).max() for n, a in enumerate(pixels) for b in pixels[:n]]
+    assert min(differences) > 0.2
+    markers = [line for line in panel.lines if line.get_marker() != "+"]
+    assert {line.get_markerfacecolor() for line in markers} == {"none"}
+    assert len({line.get_marker() for line in markers}) == len(markers) == 4
+
+
+def test_boundary_counts_over_all_correct_images() -> None:
+    model, (x, y) = smooth(), images(30)
+    probe = probes.create("boundary", panels=2, points=3)
+    result = probe.measure(ProbedModel(model, (x, y), THREAT))
+    right = model(x).argmax(1) == y
+    assert (result["n"], result["correct"]) == (30, int(right.sum()))
+    changed = model(fgsm(model, x, y, THREAT)).argmax(1) != y
+    assert result["fooled"]["FGSM"] == int((right & changed).sum())
+    sentence = probe.sentence(result)
+    assert f"of 30 images {result['correct']} are classified correctly" in sentence
+    assert "the picture shows the first 2" in sentence
 
 
 def test_landscapes_have_round_ticks_and_say_that_scales_differ(figures: list[Any]) -> None:
@@ -75,10 +126,32 @@ def test_landscapes_have_round_ticks_and_say_that_scales_differ(figures: list[An
     larger = {**result, "loss": [[7.3 * value for value in row] for row in result["loss"]]}
     probe.picture({"a": result, "b": larger}, NOWHERE)
     bars = [panel for panel in figures[0].axes if "own scale" in panel.get_ylabel()]
+    assert all(bar.get_yticks()[-1] < 5 * max(result["way"]) for bar in bars)  # the bump is visible
     assert len(bars) == 2
     for bar in bars:
         step = bar.get_yticks()[1] - bar.get_yticks()[0]
         assert round(step / 10 ** math.floor(math.log10(step) + 1e-9), 6) in (1, 2, 5)
+
+
+def test_landscapes_show_the_loss_on_the_way_to_the_fgsm_example(figures: list[Any]) -> None:
+    probe = probes.create("landscape", points=5)
+    result = probe.measure(ProbedModel(smooth(), images(), THREAT))
+    probe.picture({"a": {**result, "bump": 0.25}}, NOWHERE)
+    (panel,) = [panel for panel in figures[0].axes if "bump: 0.25" in panel.get_title()]
+    assert panel.lines[0].get_ydata().tolist() == result["way"]
+    assert "0.250 higher" in probe.sentence({**result, "bump": 0.25})
+    assert "highest at the end" in probe.sentence({**result, "bump": 0.0})
+
+
+@pytest.mark.parametrize(("n", "shaded"), [(20, False), (200, True)])
+def test_eps_curve_shades_no_rise_of_a_few_images(figures: list[Any], n: int, shaded: bool) -> None:
+    probe = probes.create("eps-curve")
+    result = probe.measure(ProbedModel(smooth(), images(4), THREAT))
+    probe.picture({"a": {**result, "n": n, "index": 0.05, "rise": {"from": 0.5, "to": 1.0}}}, NOWHERE)
+    (panel,) = figures[0].axes
+    labels = [text.get_text() for text in panel.get_legend().get_texts()]
+    assert ("largest rise" in labels) == bool(panel.patches) == shaded
+    assert f"({n // 20} images)" in panel.get_title()
 
 
 def test_curvature_panels_share_axes_and_explain_their_lines(figures: list[Any]) -> None:

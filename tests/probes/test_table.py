@@ -29,8 +29,18 @@ class Row(NamedTuple):
 
 TABLE = [
     Row("eps-curve", {"batch_size": 5}, {"threat", "n", "fgsm", "pgd10", "index"}, "FGSM accuracy rises by"),
-    Row("landscape", {"points": 5}, {"threat", "n", "axis", "loss", "way", "bump"}, "the loss bumps"),
-    Row("boundary", {"points": 7, "panels": 2}, {"threat", "axis", "images"}, "of 2 correctly classified"),
+    Row(
+        "landscape",
+        {"points": 5},
+        {"threat", "n", "axis", "loss", "way", "bump"},
+        "on the way from the images",
+    ),
+    Row(
+        "boundary",
+        {"points": 7, "panels": 2},
+        {"threat", "n", "correct", "fooled", "axis", "images"},
+        "of 12 images",
+    ),
     Row("curvature", {}, {"threat", "n", "numbers", "lemma", "peak"}, "pertalign "),
     Row("fallen", {"shown": 2}, {"threat", "n", "correct", "fallen"}, "1 of 6 correctly"),
     Row("traces", {}, {"series", "events", "falls"}, "9 series; alarms at step 22"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +27,10 @@ from sora.threat import Threat
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Colour = tuple[float, ...]  # red, green, blue
 CHUNK = 512  # grid points per forward pass
-MARKERS = {"FGSM": "X", "FGSM-RS": "^", "PGD-10": "*", "SORA": "o"}
+# Hollow and of different sizes, so that points at one place can be told apart.
+MARKERS = {"FGSM": ("x", 8), "FGSM-RS": ("^", 11), "PGD-10": ("s", 8), "SORA": ("o", 17)}
 
 
 @register(
@@ -52,7 +56,8 @@ class Boundary(Probe[ProbedModel]):
         """The class at each grid point, and the attacks' points projected onto the plane.
 
         `off_plane` is the share of an attack's perturbation that the picture cannot show (near 1 for random
-        starts in high dimension).
+        starts in high dimension). `fooled` counts, for each attack, the images among the `correct` ones
+        whose prediction it changes.
         """
         model, threat, seed = subject.network, subject.threat, subject.seed
         values = axis(self.span, self.points)
@@ -63,6 +68,8 @@ class Boundary(Probe[ProbedModel]):
             if not len(correct):
                 raise UserError("the model classifies none of these images correctly; use more, with --limit")
             reached = attack_points(model, x, y, threat, seed)
+            with torch.no_grad():
+                missed = {name: model(points).argmax(1) != y for name, points in reached.items()}
             shown, images = correct[: self.panels + self.spare].tolist(), []
             with progress_bar("boundary", len(shown), subject.progress) as advance:
                 for k in shown:
@@ -70,48 +77,52 @@ class Boundary(Probe[ProbedModel]):
                     around = plane(model, x[k : k + 1], y[k : k + 1], threat, seed)
                     images.append({"image": k, "label": int(y[k]), **_image(model, around, points, values)})
                     advance()
-        return {"threat": {"norm": threat.norm, "eps": threat.eps}, "axis": values, "images": images}
+        return {
+            "threat": {"norm": threat.norm, "eps": threat.eps},
+            "n": len(y),
+            "correct": len(correct),
+            "fooled": {name: int(wrong[correct].sum()) for name, wrong in missed.items()},
+            "axis": values,
+            "images": images,
+        }
 
     def picture(self, results: Mapping[str, Result], file: Path) -> None:
         """One row of panels per run, one panel per image."""
+        from matplotlib.lines import Line2D
         from matplotlib.patches import Patch
 
-        from sora._drawing import plt, save
+        from sora._drawing import legend_below, plt, save
 
         chosen = _same_images(results, self.panels)
         rows, columns = len(results), max(map(len, chosen.values()))
         figure, grid = plt.subplots(rows, columns, figsize=(3.6 * columns, 3.7 * rows), squeeze=False)
         figure.set_layout_engine("constrained")
+        seen = sorted(
+            {c for images in chosen.values() for image in images for r in image["classes"] for c in r}
+        )
+        colours = dict(zip(seen, itertools.cycle(_palette()), strict=False))  # the same in every panel
         for row, (name, result) in zip(grid, results.items(), strict=True):
             for panel in row[len(chosen[name]) :]:
                 panel.axis("off")
             for panel, image in zip(row, chosen[name], strict=False):
-                _draw(panel, result["axis"], image)
+                _draw(panel, result["axis"], image, colours)
                 panel.set_title(f"{name}: image {image['image']}, class {image['label']}", fontsize=9)
-        handles, labels = grid[0][0].get_legend_handles_labels()
-        seen = {c for images in chosen.values() for image in images for r in image["classes"] for c in r}
-        handles += [Patch(color=plt.get_cmap("tab20")(c % 20), alpha=0.55) for c in sorted(seen)]
-        labels += [f"class {c}" for c in sorted(seen)]
-        text = "white: the attack changed the prediction, black: it did not"
-        figure.legend(
-            handles,
-            labels,
-            loc="outside lower center",
-            ncols=min(len(labels), 3 * columns),
-            frameon=False,
-            title=text,
-        )
+        markers = {"the image": ("+", 9), **MARKERS}
+        entries: dict[str, Any] = {
+            name: Line2D([], [], **_marker(marker, size, "black")) for name, (marker, size) in markers.items()
+        }
+        entries |= {f"predicted: class {c}": Patch(color=colour) for c, colour in colours.items()}
+        text = "white outline: the attack changes the prediction; black outline: it does not"
+        legend_below(figure, entries, title=text)
         save(figure, file)
 
     def sentence(self, result: Result) -> str:
-        """How many of the shown images each attack fools."""
-        images = result["images"][: self.panels]
-        fooled = {
-            name: sum(image["points"][name]["class"] != image["label"] for image in images)
-            for name in images[0]["points"]
-        }
-        counts = ", ".join(f"{name} {count}" for name, count in fooled.items())
-        return f"of {len(images)} correctly classified images, fooled by {counts}"
+        """How many of the correctly classified images each attack fools."""
+        counts = ", ".join(f"{count} by {name}" for name, count in result["fooled"].items())
+        return (
+            f"of {result['n']} images {result['correct']} are classified correctly; of these are fooled:"
+            f" {counts}; the picture shows the first {min(self.panels, len(result['images']))}"
+        )
 
 
 def _same_images(results: Mapping[str, Result], count: int) -> dict[str, list[Result]]:
@@ -162,19 +173,41 @@ def _image(model: nn.Module, around: Plane, reached: dict[str, Tensor], values: 
     return {"classes": classes.view(len(values), len(values)).tolist(), "points": points}
 
 
-def _draw(panel: Axes, axis: list[float], image: Mapping[str, Any]) -> None:
+def _palette() -> list[Colour]:
+    """Ten strong colours, then their pale variants, all mixed with white so that markers stand out."""
+    from matplotlib import colormaps
+
+    strong, pale = colormaps["tab20"].colors[::2], colormaps["tab20"].colors[1::2]  # type: ignore[attr-defined]
+    return [tuple(0.25 + 0.75 * part for part in colour) for colour in (*strong, *pale)]
+
+
+def _draw(panel: Axes, axis: list[float], image: Mapping[str, Any], colours: Mapping[int, Colour]) -> None:
     import numpy as np
-    from matplotlib.colors import BoundaryNorm
+    from matplotlib.patheffects import withStroke
 
     classes = np.array(image["classes"])
-    norm = BoundaryNorm(np.arange(-0.5, 20.5), 20)  # a class has the same colour in every panel
-    panel.pcolormesh(axis, axis, classes % 20, cmap="tab20", norm=norm, alpha=0.55, shading="nearest")
+    pixels = np.array([[colours[c] for c in row] for row in image["classes"]])
+    half = (axis[1] - axis[0]) / 2
+    low, high = axis[0] - half, axis[-1] + half
+    panel.imshow(pixels, origin="lower", extent=(low, high, low, high), interpolation="nearest")
     panel.contour(axis, axis, classes == image["label"], levels=[0.5], colors="black", linewidths=0.8)
-    panel.plot(0, 0, "k+", markersize=9, label="x")
+    panel.plot(0, 0, **_marker("+", 9, "black"))
     for name, point in image["points"].items():
+        marker, size = MARKERS[name]
         fooled = point["class"] != image["label"]
-        panel.plot(
-            point["a"], point["b"], MARKERS[name], color="black", markersize=8, label=name,
-            markerfacecolor="white" if fooled else "black",
-        )  # fmt: skip
-    panel.set(xlabel="FGSM direction", ylabel="random direction", aspect="equal")
+        (line,) = panel.plot(point["a"], point["b"], **_marker(marker, size, "white" if fooled else "black"))
+        if fooled:
+            line.set_path_effects([withStroke(linewidth=3.2, foreground="black")])
+    ticks: Any = range(math.ceil(axis[0]), math.floor(axis[-1]) + 1)
+    panel.set(xlabel="FGSM direction", ylabel="random direction", xticks=ticks, yticks=ticks)
+
+
+def _marker(marker: str, size: float, colour: str) -> dict[str, Any]:
+    return {
+        "marker": marker,
+        "markersize": size,
+        "markerfacecolor": "none",
+        "markeredgecolor": colour,
+        "markeredgewidth": 1.6,
+        "linestyle": "none",
+    }

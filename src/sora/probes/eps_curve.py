@@ -21,7 +21,8 @@ from sora.probes._registry import register
 LOW, HIGH, PER_EPS = -2, 4, 8  # from -2 eps to 4 eps in steps of eps/8
 MULTIPLES = [k / PER_EPS for k in range(LOW * PER_EPS, HIGH * PER_EPS + 1)]
 ZERO = MULTIPLES.index(0.0)
-MARKED = 0.02  # a larger rise of FGSM accuracy is marked in the picture
+# A larger rise of FGSM accuracy is shaded in the picture; one of a few images may be chance.
+MARKED, MARKED_IMAGES = 0.02, 5
 
 
 class Rise(NamedTuple):
@@ -89,7 +90,7 @@ class EpsCurve(Probe[ProbedModel]):
         }
 
     def picture(self, results: Mapping[str, Result], file: Path) -> None:
-        """One panel per run; the largest rise is shaded."""
+        """One panel per run; the largest rise is shaded unless it is so small that it may be chance."""
         from matplotlib.ticker import PercentFormatter
 
         from sora._drawing import BLUE, GREY, RED, panels, save
@@ -102,16 +103,18 @@ class EpsCurve(Probe[ProbedModel]):
             panel.plot(*zip(*strong, strict=True), color=BLUE, label="PGD-10", linewidth=1.8)
             panel.axvline(0, color=GREY, linewidth=0.8)
             panel.axvline(1, color=GREY, linewidth=0.8, linestyle="--")
-            if curve["index"] > MARKED:
-                panel.axvspan(curve["rise"]["from"], curve["rise"]["to"], color=RED, alpha=0.10)
+            gained = round(curve["index"] * curve["n"])
+            if curve["index"] > MARKED and gained >= MARKED_IMAGES:
+                ends = curve["rise"]["from"], curve["rise"]["to"]
+                panel.axvspan(*ends, color=RED, alpha=0.10, linewidth=0, label="largest rise")
             panel.set(
-                title=f"{name}: largest rise {100 * curve['index']:.1f} points",
+                title=f"{name}: largest rise {100 * curve['index']:.1f} points ({gained} images)",
                 xlabel=f"step in multiples of eps = {eps:.4g} (trained at 1)",
                 ylabel=f"accuracy (n = {curve['n']})",
                 ylim=(0, 1.02),
             )
             panel.yaxis.set_major_formatter(PercentFormatter(1.0))
-            panel.legend(frameon=False)
+            panel.legend(frameon=False, loc="upper right")
         save(figure, file)
 
     def sentence(self, result: Result) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,6 +14,9 @@ from sora.evaluation.progress import progress_bar
 from sora.probes._base import Probe, ProbedModel, Result
 from sora.probes._plane import axis, grid_points, plane
 from sora.probes._registry import register
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @register("landscape", "the loss over the FGSM direction and a random direction", images=64)
@@ -58,35 +61,78 @@ class Landscape(Probe[ProbedModel]):
         }
 
     def picture(self, results: Mapping[str, Result], file: Path) -> None:
-        """Per run a surface with its contours below; each run has its own scale, in round numbers."""
-        import numpy as np
-        from matplotlib.ticker import MaxNLocator
-
+        """Per run the surface, its contours, and the loss from x to the FGSM example, each on its scale."""
         from sora._drawing import plt, save
 
-        figure = plt.figure(figsize=(5.0 * len(results), 8.4))
-        for column, (name, surface) in enumerate(results.items(), start=1):
-            a, b = np.meshgrid(surface["axis"], surface["axis"])
-            loss = np.array(surface["loss"])
-            ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(0, loss.max())
-            highest, levels = ticks[-1], MaxNLocator(20).tick_values(0, ticks[-1])
-            span = round(surface["axis"][-1])
-            top: Any = figure.add_subplot(2, len(results), column, projection="3d")
-            top.plot_surface(a, b, loss, cmap="viridis", vmin=0, vmax=highest, rcount=60, ccount=60)
-            top.set(xlabel="FGSM direction", ylabel="random direction", zlabel="loss", zlim=(0, highest))
-            top.set(xticks=range(-span, span + 1), yticks=range(-span, span + 1), zticks=ticks)
-            values = f"{loss.min():.2g} to {loss.max():.2g}"
-            top.set_title(f"{name}: loss from {values}\n(mean of {surface['n']} images)")
-            flat = figure.add_subplot(2, len(results), len(results) + column)
-            filled = flat.contourf(a, b, loss, levels=levels, cmap="viridis")
-            flat.plot([0, 1], [0, 0], color="white", linewidth=1.2, marker="o", markersize=4)
-            flat.annotate("x", (0, 0.08), color="white", ha="center")
-            flat.annotate("FGSM", (1, 0.08), color="white", ha="center")
-            flat.set(xlabel="FGSM direction", ylabel="random direction", title=f"bump {surface['bump']:.2f}")
-            flat.set(xticks=range(-span, span + 1), yticks=range(-span, span + 1))
-            figure.colorbar(filled, ax=flat, label="loss (own scale)", ticks=ticks)
+        figure = plt.figure(figsize=(5.0 * len(results), 11.6), layout="constrained")
+        count = len(results)
+        for column, (name, result) in enumerate(results.items(), start=1):
+            top = figure.add_subplot(3, count, column, projection="3d")
+            _draw_surface(top, result)
+            low, high = (f"{limit(map(limit, result['loss'])):.2g}" for limit in (min, max))
+            top.set_title(f"{name}: loss from {low} to {high}\n(mean of {result['n']} images)")
+            _draw_contours(figure.add_subplot(3, count, count + column), result)
+            _draw_way(figure.add_subplot(3, count, 2 * count + column), result)
         save(figure, file)
 
     def sentence(self, result: Result) -> str:
         """The height of the bump."""
-        return f"the loss bumps {result['bump']:.3f} above its value at FGSM's point (n = {result['n']})"
+        n, bump = result["n"], result["bump"]
+        highest = f"is up to {bump:.3f} higher than at the end" if bump else "is highest at the end"
+        return f"on the way from the images to their FGSM examples the mean loss {highest} (n = {n})"
+
+
+def _round_ticks(highest: float) -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(0, highest)
+
+
+def _draw_surface(panel: Any, result: Result) -> None:
+    import numpy as np
+
+    a, b = np.meshgrid(result["axis"], result["axis"])
+    loss, ticks = np.array(result["loss"]), _round_ticks(max(map(max, result["loss"])))
+    panel.plot_surface(a, b, loss, cmap="viridis", vmin=0, vmax=ticks[-1], rcount=60, ccount=60)
+    panel.set(xlabel="FGSM direction", ylabel="random direction", zlabel="loss", zlim=(0, ticks[-1]))
+    panel.set(zticks=ticks, **_whole_numbers(result))
+    panel.set_box_aspect(None, zoom=0.85)  # leaves room for the label of the vertical axis
+
+
+def _draw_contours(panel: Axes, result: Result) -> None:
+    """The losses up to about twice the highest one on the way to the FGSM example, where the bump is."""
+    from matplotlib.ticker import MaxNLocator
+
+    ticks = _round_ticks(2 * max(result["way"]))
+    levels = MaxNLocator(20).tick_values(0, ticks[-1])
+    filled = panel.contourf(
+        result["axis"], result["axis"], result["loss"], levels=levels, cmap="viridis", extend="max"
+    )
+    panel.plot([0, 1], [0, 0], color="white", linewidth=1.2, marker="o", markersize=4)
+    for text, place in (("x", 0), ("FGSM", 1)):
+        panel.annotate(text, (place, 0.08), color="white", ha="center", path_effects=_outlined())
+    panel.set(xlabel="FGSM direction", ylabel="random direction", **_whole_numbers(result))
+    panel.figure.colorbar(filled, ax=panel, label="loss (own scale)", ticks=ticks)
+
+
+def _draw_way(panel: Axes, result: Result) -> None:
+    from sora._drawing import BLUE, RED
+
+    way = result["way"]
+    fractions = [k / (len(way) - 1) for k in range(len(way))]
+    panel.plot(fractions, way, color=BLUE, marker="o", markersize=3)
+    panel.axhline(way[-1], color=RED, linestyle=":", label="loss at the FGSM example")
+    panel.set(xlabel="from x (0) to the FGSM example (1)", ylabel="mean loss", ylim=(0, None))
+    panel.set_title(f"bump: {result['bump']:.2f} above the loss at the end")
+    panel.legend(frameon=False)
+
+
+def _whole_numbers(result: Result) -> dict[str, Any]:
+    span = round(result["axis"][-1])
+    return {"xticks": range(-span, span + 1), "yticks": range(-span, span + 1)}
+
+
+def _outlined() -> list[Any]:
+    from matplotlib.patheffects import withStroke
+
+    return [withStroke(linewidth=2, foreground="black")]
