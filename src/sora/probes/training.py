@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS = ("#c1272d", "#0b6e99", "#3c8d40", "#8a5a00", "#6a3d9a", "#444444", "#b15928", "#1b9e77")
-ATTACKS = {"clean": "#888888", "fgsm": "#e08214", "pgd10": "#2d004b"}
-
+# A run has one colour in all panels; attacks differ in the style of their line.
+ATTACKS = {"clean": (":", "o"), "fgsm": ("--", "s"), "pgd10": ("-", "D")}
 WATCHED = {"holdout": "held-out images", "training": "training images"}
 
 
@@ -58,10 +58,11 @@ class Training(Probe[RunFolder]):
         """One panel of PertAlign for all runs and one panel of accuracies per run."""
         from sora._drawing import panels, save
 
-        figure, axes = panels(len(results) + 1, width=4.6, height=3.6, columns=5)
+        figure, axes = panels(len(results) + 1, width=4.6, height=3.8, columns=5)
+        figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.08)  # inches at the edges
         _draw_pert_align(axes[0], results)
-        for panel, (name, result) in zip(axes[1:], results.items(), strict=True):
-            _draw_accuracy(panel, name, result)
+        for number, (name, result) in enumerate(results.items()):
+            _draw_accuracy(axes[1 + number], name, result, COLOURS[number % len(COLOURS)])
         if self.title:
             figure.suptitle(self.title)
         save(figure, file, dpi=130)
@@ -102,13 +103,14 @@ def _draw_pert_align(panel: Axes, results: Mapping[str, Result]) -> None:
         panel.legend(loc="best", frameon=False)
 
 
-def _draw_accuracy(panel: Axes, name: str, result: Result) -> None:
+def _draw_accuracy(panel: Axes, name: str, result: Result, colour: str) -> None:
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     for attack, series in result["accuracy"].items():
+        style, marker = ATTACKS[attack]
         panel.plot(
-            series["epochs"], series["values"], color=ATTACKS[attack], linewidth=1.8, linestyle="--",
-            marker="o", markersize=3, label=f"attacked by {attack}" if attack != "clean" else "clean",
+            series["epochs"], series["values"], color=colour, linewidth=1.6, linestyle=style,
+            marker=marker, markersize=3.5, label=f"attacked by {attack}" if attack != "clean" else "clean",
         )  # fmt: skip
     panel.set(title=f"trained with {name}", xlabel="epoch", ylim=(0, 1.02))
     panel.set_ylabel(f"accuracy on {WATCHED[result['split']]} (n = {result['n']})")
