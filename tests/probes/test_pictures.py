@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from sora import _drawing, data, probes
+from sora import _drawing, probes
 from sora.attacks import fgsm
-from sora.data import gallery
 from sora.probes import ProbedModel
 from sora.runs import RunFolder
 
@@ -184,9 +182,18 @@ def test_training_tells_methods_from_attacks_and_counts_whole_epochs(
     assert all(float(tick).is_integer() for tick in accuracy.get_xticks())
 
 
-def test_samples_are_not_stretched(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Any] = []
-    monkeypatch.setattr(gallery, "_save", lambda figure, out: drawn.append(figure))
-    torch.manual_seed(0)
-    gallery.draw_samples(data.load("digits"), NOWHERE)
-    assert drawn[0].axes[0].get_aspect() == 1
+def test_training_gives_a_run_one_colour_and_an_attack_one_style(figures: list[Any], tmp_path: Path) -> None:
+    probe = probes.create("training")
+    result = probe.measure(logged_run(tmp_path / "a"))
+    probe.picture({"fgsm": result, "sora": result}, NOWHERE)
+    figure = figures[0]
+    aligned, *accuracies = figure.axes
+    colours = {line.get_label(): line.get_color() for line in aligned.lines}
+    for panel in accuracies:
+        assert {line.get_color() for line in panel.lines} == {colours[panel.get_title()]}
+    styles = [[line.get_linestyle() for line in panel.lines] for panel in accuracies]
+    assert styles[0] == styles[1]
+    assert len(set(styles[0])) == 3
+    figure.canvas.draw()
+    left = min(panel.yaxis.label.get_window_extent().x0 for panel in figure.axes if panel.get_ylabel())
+    assert left > 0.01 * figure.bbox.width

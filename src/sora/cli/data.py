@@ -143,7 +143,9 @@ class ShowFlags:
     model: Annotated[
         str | None, tyro.conf.arg(help="the run's custom network, package.module:function, specified again")
     ] = None
-    images: Annotated[int, tyro.conf.arg(help="with --run: number of test images")] = 8
+    images: Annotated[
+        int | None, tyro.conf.arg(help="with --run: number of test images; default: one per class, up to 10")
+    ] = None
     data_dir: _DataDir = None
     json: _Json = False
 
@@ -175,13 +177,14 @@ def _show_attack(flags: ShowFlags, folder: str) -> dict[str, Any]:
     from sora.data import gallery
     from sora.runs import RunFolder, load_data, load_network
 
-    if flags.images < 1:
+    if flags.images is not None and flags.images < 1:
         raise UserError(f"--images is {flags.images}; allowed: 1 or more")
     run_folder = RunFolder(folder)
     settings = run_folder.read_settings()
     model = load_network(run_folder.read_model(), run_folder.weights, flags.model)
     dataset = load_data(run_folder, settings, flags.name, flags.data_dir)
-    chosen = dataset.test.subset(gallery.one_of_each(dataset.test, flags.images))
+    count = flags.images or min(dataset.num_classes, 10)
+    chosen = dataset.test.subset(gallery.one_of_each(dataset.test, count))
     x, y = next(chosen.batches(len(chosen)))
     adversarial = attacks.fgsm(model, x, y, settings.threat())
     with torch.no_grad():
@@ -190,9 +193,11 @@ def _show_attack(flags: ShowFlags, folder: str) -> dict[str, Any]:
         {what: dataset.classes[c] for what, c in zip(("class", "clean", "perturbed"), classes, strict=True)}
         for classes in zip(y.tolist(), *predicted, strict=True)
     ]
-    captions = [f"{image['class']}: {image['clean']} > {image['perturbed']}" for image in images]
+    captions = ["class {class}\nclean: {clean}\nperturbed: {perturbed}".format(**image) for image in images]
     subject = f"{settings.method} on {dataset.name}, FGSM {settings.norm} {settings.eps}"
-    title = f"{subject}\nclass: predicted when clean > when perturbed"
+    shown, classes = len(set(y.tolist())), dataset.num_classes
+    left_out = f" ({shown} of {classes} classes; --images shows more)" if shown < classes else ""
+    title = f"{subject}\neach image's class and the two predictions{left_out}"
     gallery.draw_attack(x, adversarial, captions, title, Path(flags.out))
     return {"dataset": dataset.name, "shows": subject, "run": folder, "images": images}
 

@@ -22,17 +22,21 @@ _BLUE = "#4c72b0"
 def draw_samples(dataset: Dataset, out: Path) -> None:
     """Draw training images of every class, and the number of images per class."""
     figure = Figure(figsize=(12, 6.5), layout="constrained")
-    samples, bars = figure.subplots(1, 2, width_ratios=(1.4, 1))
     counts = dataset.train.labels.bincount(minlength=dataset.num_classes)
     if dataset.num_classes <= _NAMED:
-        # With this many samples the mosaic is about as high as the bars.
+        samples = figure.subplots()
         across = max(3, round(1.2 * dataset.num_classes))
         rows = [dataset.train.gather(_first(dataset.train, c, across)) for c in range(dataset.num_classes)]
         _mosaic(samples, rows, dataset.classes)
-        names = bars.barh(range(len(counts)), counts.tolist(), color=_BLUE)
+        # As high as the mosaic, with the same vertical axis: every bar is beside its class.
+        bars = samples.inset_axes((1.02, 0, 0.6, 1))
+        pitch = samples.get_yticks()[1] - samples.get_yticks()[0]
+        names = bars.barh(samples.get_yticks(), counts.tolist(), height=0.8 * pitch, color=_BLUE)
         bars.bar_label(names, fmt="{:,.0f}", padding=3)
-        bars.set(ylim=(len(counts) - 0.5, -0.5), yticks=[], xlabel="training images", xmargin=0.15)
+        bars.set(ylim=samples.get_ylim(), yticks=[], xlabel="training images", xmargin=0.2)
+        bars.locator_params(axis="x", nbins=4)
     else:
+        samples, bars = figure.subplots(1, 2, width_ratios=(1.4, 1))
         one = torch.cat([_first(dataset.train, c, 1) for c in range(dataset.num_classes)])
         across = math.ceil(math.sqrt(1.4 * len(one)))
         _mosaic(samples, [dataset.train.gather(one[i : i + across]) for i in range(0, len(one), across)])
@@ -56,13 +60,17 @@ def draw_attack(clean: Tensor, perturbed: Tensor, captions: Sequence[str], title
     """Draw images (B, C, H, W) clean, perturbed, and the perturbation alone, amplified around grey."""
     delta = perturbed - clean
     factor = 0.5 / delta.abs().max().clamp(min=1e-6)
-    columns = {"clean": clean, "perturbed": perturbed, f"perturbation x {factor:.0f}": 0.5 + factor * delta}
-    figure = Figure(figsize=(6.5, 1.25 * len(clean) + 0.9), layout="constrained")
-    for place, (name, images) in enumerate(columns.items(), 1):
-        axes = figure.add_subplot(1, 3, place)
-        pixels = (images * 255).round().clamp(0, 255).to(torch.uint8)
-        _mosaic(axes, [image[None] for image in pixels], captions if place == 1 else ())
-        axes.set_title(name)
+    columns = {"clean": clean, "perturbed": perturbed, f"perturbation x {factor:.2g}": 0.5 + factor * delta}
+    stacked = (torch.stack(list(columns.values()), 1) * 255).round().clamp(0, 255).to(torch.uint8)
+    ratio = clean.shape[-1] / clean.shape[-2]
+    figure = Figure(figsize=(3 * 1.25 * ratio + 3.2, 1.25 * len(clean) + 1.6), layout="constrained")
+    axes = figure.subplots()
+    _mosaic(axes, list(stacked), captions)
+    width = axes.get_xlim()[1] - axes.get_xlim()[0]
+    axes.set_xticks([width * (column + 0.5) / 3 for column in range(3)], list(columns))
+    axes.xaxis.tick_top()
+    of_channels = " of the channel" if clean.shape[1] > 1 else ""
+    axes.set_xlabel(f"perturbation: grey no change, lighter an increase{of_channels}, darker a decrease")
     figure.suptitle(title)
     _save(figure, out)
 
@@ -82,7 +90,8 @@ def _mosaic(axes: Axes, rows: Sequence[Tensor], names: Sequence[str] = ()) -> No
             top, left = r * (height + gap), c * (width + gap)
             canvas[top : top + height, left : left + width] = image.permute(1, 2, 0)
     axes.imshow(canvas.expand(-1, -1, 3).numpy(), interpolation="nearest")
-    shortened = [name if len(name) <= 24 else f"{name[:22]}..." for name in names]
+    lines = [name.split("\n") for name in names]
+    shortened = ["\n".join(part if len(part) <= 24 else f"{part[:22]}..." for part in name) for name in lines]
     axes.set_yticks([r * (height + gap) + height / 2 for r in range(len(names))], shortened)
     axes.set_xticks([])
     axes.tick_params(length=0)
