@@ -28,7 +28,7 @@ _COMMON: Extra = {
     "resume": (
         Literal["yes", "auto"] | None,
         None,
-        "alone: continue an unfinished run; --resume auto: continue it or start a new one",
+        "without a value: continue an unfinished run; auto: continue it, or start a new one if there is none",
     ),
     "dry_run": (bool, False, "print every setting with its origin and stop"),
     "quiet": (bool, False, "print nothing while working"),

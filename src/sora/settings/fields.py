@@ -30,7 +30,7 @@ class DataSettings(Options):
     data_dir: str | None = option(None, "folder of the data sets; default: $SORA_DATA or the user's cache")
     augment: tuple[str, ...] = option((), "augmentation in order, e.g. crop:4,flip or flip,rotate:10")
     limit_train: int | None = option(
-        None, "train on this many images, class-balanced; fewer are held out too", low=1
+        None, "train on this many images, class-balanced; the held-out slice shrinks in proportion", low=1
     )
     limit_test: int | None = option(None, "test on this many images, class-balanced", low=1)
     holdout: int | None = option(
@@ -72,8 +72,10 @@ class OptimisationSettings(Options):
     batch_size: int = option(128, "images per step", low=1)
     seed: int = option(0, "seed of initial weights, data order and noise", low=0)
     optimizer: Literal["sgd", "adamw"] = option("sgd", "optimiser")
-    lr: float = option(0.2, "highest learning rate", above=0)
-    lr_min: float = option(0.01, "learning rate at the ends (cyclic) or at the end (cosine)", low=0)
+    lr: float = option(0.2, "learning rate: the highest of the schedule", above=0)
+    lr_min: float = option(
+        0.01, "learning rate of the first and last step (cyclic) or of the last (cosine)", low=0
+    )
     schedule: Literal["cyclic", "cosine", "multistep"] = option("cyclic", "learning rate schedule")
     milestones: tuple[float, ...] = option((0.5, 0.75), "multistep: fractions of the run", low=0, high=1)
     momentum: float = option(0.9, "momentum of SGD", low=0, high=1)
