@@ -99,20 +99,18 @@ class Curvature(Probe[ProbedModel]):
         save(figure, file)
 
     def sentence(self, result: Result) -> str:
-        """The metrics, the ratios' medians at the shortest step, the bound, and the peaks."""
+        """What the numbers mean for a reader who does not know the theory; the file has all of them."""
         longest, shortest = result["lemma"][0], result["lemma"][-1]
-        values = ", ".join(f"{name} {value:.3f}" for name, value in _with_nan(result["numbers"]).items())
-        ratios = ", ".join(f"{label} {_numbers(shortest[key])[1]:.3f}" for key, label in RATIOS.items())
-        holds = [_numbers([row["bound"]["holds"]])[0] for row in (longest, shortest)]
+        values = ", ".join(f"{name} {value:.2f}" for name, value in _with_nan(result["numbers"]).items())
+        ratios = [_numbers(row["misalignment"])[1] for row in (longest, shortest)]
+        holds = _numbers([longest["bound"]["holds"]])[0]
         agree = _with_nan(result["peak"]["agree"])
-        inside = result["peak"]["images_with_peak_inside"]
         return (
-            f"{values}; measured over second order at eps/4096: {ratios} (medians; AltPertAlign with the "
-            "sign of its proof, the lemma's printed sign is wrong); the misalignment bound holds for "
-            f"{holds[0]:.0%} of images at eps, {holds[1]:.0%} at eps/4096; alpha* is within a factor "
-            f"{agree['factor']:g} of the first peak of the loss for {agree['first_peak']:.0%} of "
-            f"images, of its highest point for {agree['highest_point']:.0%} "
-            f"({inside} of {result['n']} peak before {theory.REACH:g} eps)"
+            f"{values} (1: the gradients agree); 1 - PertAlign is {ratios[0]:.2f} times what the Hessian "
+            f"predicts for a step of eps, {ratios[1]:.2f} times for eps/{2**HALVINGS}; the paper's bound on it "
+            f"holds for {holds:.0%} of images at eps; SORA's step alpha* is within a factor "
+            f"{agree['factor']:g} of the first peak of the loss for {agree['first_peak']:.0%} of images "
+            f"(n = {result['n']})"
         )
 
 
