@@ -30,8 +30,10 @@ class Normalize(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise images of shape (N, C, H, W)."""
+        # Broadcasting would silently turn grey images into colour ones. `torch.jit.trace` cannot record the
+        # check and would warn about it.
         channels = self.mean.shape[0]
-        if x.shape[-3] != channels:  # broadcasting would silently turn grey images into colour ones
+        if not torch.jit.is_tracing() and x.shape[-3] != channels:
             raise UserError(f"this model expects images of {channels} channel(s), got {x.shape[-3]}")
         return (x - self.mean) / self.std
 
