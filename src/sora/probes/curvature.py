@@ -107,8 +107,8 @@ class Curvature(Probe[ProbedModel]):
         agree = _with_nan(result["peak"]["agree"])
         return (
             f"{values} (1: the gradients agree); 1 - PertAlign is {ratios[0]:.2f} times what the Hessian "
-            f"predicts for a step of eps, {ratios[1]:.2f} times for eps/{2**HALVINGS}; the paper's bound on it "
-            f"holds for {holds:.0%} of images at eps; SORA's step alpha* is within a factor "
+            f"predicts for a step of eps, {ratios[1]:.2f} times for eps/{2**HALVINGS}; the paper's bound on "
+            f"it holds for {holds:.0%} of images at eps; SORA's step alpha* is within a factor "
             f"{agree['factor']:g} of the first peak of the loss for {agree['first_peak']:.0%} of images "
             f"(n = {result['n']})"
         )
