@@ -37,7 +37,7 @@ def test_unknown_verb_names_the_nearest(sora) -> None:
 
 
 def test_list_methods_is_the_registry(sora) -> None:
-    rows = json.loads(sora("list", "methods", "--json").out)
+    rows = json.loads(sora("list", "methods", "--json").out)  # nothing but JSON: the legend is for readers
     assert [row["method"] for row in rows] == methods.names()
 
 
@@ -131,3 +131,12 @@ def test_waiting_threads_leave_the_processor_to_others_unless_asked(given, used,
         monkeypatch.setenv("OMP_WAIT_POLICY", given)
     sora("--version")
     assert os.environ["OMP_WAIT_POLICY"] == used
+
+
+def test_the_list_of_methods_explains_its_columns_and_order(sora) -> None:
+    table, _, legend = sora("list", "methods").out.partition("\nOrder: ")
+    rows = json.loads(sora("list", "methods", "--json").out)
+    assert list(rows[0])[3:] == ["passes F / B", "norms", "needs"]
+    assert all(f"{column}: " in legend for column in list(rows[0])[3:])
+    assert all(word in legend for row in rows for word in row["needs"].split(", ") if word != "-")
+    assert rows[0]["passes F / B"] in table

@@ -14,6 +14,15 @@ from sora.errors import UserError
 
 Kind = Literal["methods", "models", "data", "attacks", "metrics", "probes", "recipes"]
 Row = dict[str, Any]
+METHODS_LEGEND = """\
+Order: as in the paper's tables; methods that are not in them follow.
+passes F / B: forward and backward passes over the batch per step. "2 / 1 in + 1" is the attack's forward pass
+  and its backward pass to the input only, then one of each for the weights; "joint": one backward for both.
+norms: the norms it is defined for (--norm).
+needs: what `sora train` provides and a loop of your own must: setup (call method.setup once), index and
+  transform (arguments of step). eval-mode craft: the attack runs in evaluation mode; second order: gradients
+  of gradients.
+`sora show NAME` prints a method's page; `sora list methods --cost` measures passes, memory and time here."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,8 @@ def run(argv: list[str]) -> int:
         print(json.dumps(rows, indent=2))
     else:
         plain_table("", list(rows[0]), [[str(value) for value in row.values()] for row in rows])
+        if flags.kind == "methods" and not flags.cost:
+            print(METHODS_LEGEND)
     return 0
 
 
