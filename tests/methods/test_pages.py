@@ -62,4 +62,18 @@ def test_presets_share_the_page_of_their_method() -> None:
 
 
 def test_every_page_belongs_to_a_method() -> None:
-    assert sorted(path.stem for path in (ROOT / "docs" / "methods").glob("*.md")) == FAMILIES
+    pages = sorted(path.stem for path in (ROOT / "docs" / "methods").glob("*.md"))
+    assert [name for name in pages if name != "README"] == FAMILIES
+
+
+@each_page
+def test_the_index_links_every_page_with_its_summary(name: str) -> None:
+    index = (ROOT / "docs" / "methods" / "README.md").read_text(encoding="utf-8")
+    (row,) = re.findall(rf"^\| \[.*\]\({name}\.md\) \| (.*?) \|", index, flags=re.MULTILINE)
+    assert row == methods.info(name).summary
+
+
+def test_the_index_of_results_links_every_page() -> None:
+    folder = ROOT / "docs" / "results"
+    links = re.findall(r"\]\(([\w-]+\.md)\)", (folder / "README.md").read_text(encoding="utf-8"))
+    assert sorted(links) == sorted(page.name for page in folder.glob("*.md") if page.name != "README.md")
