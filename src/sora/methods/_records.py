@@ -72,7 +72,16 @@ class Hyper(Options):
 
 @dataclass(frozen=True)
 class Inputs:
-    """The input of one step: the batch, what is known about it, and the noise to use."""
+    """The input of one step: the batch, what is known about it, and the noise to use.
+
+    Attributes:
+        x: Inputs inside the box, shape (B, ...), as augmented.
+        y: Class labels, shape (B,).
+        noise: What the method's `draw(x)` returned, or the caller's replacement; `()` if it draws nothing.
+        index: Each example's position in the training set, shape (B,); None if the loop does not pass it.
+        transform: The augmentation that produced `x`, an `sora.data.Transform`; None likewise.
+        loss_scale: Factor on the loss in float16; pass it to `input_gradient`. None: no scaling.
+    """
 
     x: Tensor
     y: Tensor
@@ -86,13 +95,14 @@ class Crafted(NamedTuple):
     """The result of `craft`: the adversarial batch and what later parts of the step need.
 
     Attributes:
-        x_adv: The input to train on.
-        gradient: g, the input gradient at the attack's start point, if PertAlign is defined.
+        x_adv: The input to train on, shaped like `x`; detached before use.
+        gradient: g, the input gradient at the attack's start. PertAlign and linearity compare it with g',
+            the input gradient of the training loss at `x_adv`; None if the method has no such pair.
         second: Replaces g' where the paper compares two gradients of the attack.
-        logits: At the start point, detached.
-        penalty: Added to the loss; it may carry a graph.
-        step_size: Of the attack, for the log.
-        extras: For `update_state` and the log.
+        logits: At the start point, detached; with them the share of abnormal examples is logged.
+        penalty: A scalar added to the loss; it may carry a graph.
+        step_size: Length of the attack's step, for the log (`alpha` on the console).
+        extras: Scalars for `update_state` and, under their names, for the log.
     """
 
     x_adv: Tensor
