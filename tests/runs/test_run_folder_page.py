@@ -1,0 +1,102 @@
+"""docs/run-folder.md describes every file of a real run and every key in them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from sora import metrics
+from sora.cli import main
+
+PAGE = (Path(__file__).parents[2] / "docs" / "run-folder.md").read_text(encoding="utf-8")
+TINY = (
+    "--dataset digits --batch-size 32 --width 4 --set model.stages=1 --limit-train 64 --limit-test 40"
+    " --holdout 20 --threads 1 --log-every 5 --quiet"
+)
+# FGSM fails from the start on digits: an alarm at step 41 and a return.
+ALARMED = (
+    "--method fgsm --guard rollback --epochs 22 --eval-every 11 --monitor gradalign,pgd --monitor-every 10"
+)
+LONG_ENOUGH = "--method sora --epochs 3 --eval-every 0 --attacks clean"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A run with alarms, monitors, evaluations and a card, and one of SORA, which logs more numbers."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("runs")
+    for name, flags in (("alarmed", ALARMED), ("sora", LONG_ENOUGH)):
+        assert main(["train", *TINY.split(), *flags.split(), "--out", str(folder / name)]) == 0
+    evaluation = ["--attacks", "clean,pgd2", "--card", "--threads", "1", "--limit", "20"]
+    assert main(["evaluate", str(folder / "alarmed"), *evaluation]) == 0
+    return [folder / "alarmed", folder / "sora"]
+
+
+def described(section: str) -> list[str]:
+    """The keys in the first column of a section's tables."""
+    text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \|", text, flags=re.MULTILINE)
+    return [key for row in rows for key in re.findall(r"`([^`]+)`", row)]
+
+
+def keys(value: Any, prefix: str = "") -> Iterator[str]:
+    """All keys of nested tables, joined by dots."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            # A name may itself have dots, e.g. `set.model.stages`.
+            yield from keys(inner, f"{prefix}.{str(key).replace('.', '-')}" if prefix else str(key))
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        for item in value:
+            yield from keys(item, prefix)
+    elif prefix:
+        yield prefix
+
+
+def is_described(key: str, patterns: list[str]) -> bool:
+    """Whether a pattern fits: capitals stand for any name, and at the end for a table of any depth."""
+    for pattern in patterns:
+        regex = re.sub(r"[A-Z]+", r"[^.]+", re.escape(pattern))
+        deeper = r"(\..*)?" if pattern.endswith("NAME") else ""
+        if re.fullmatch(regex + deeper, key):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("name", ["metrics", "evals", "events", "monitors"])
+def test_every_key_of_a_log_is_described(name: str, runs: list[Path]) -> None:
+    lines = [json.loads(line) for run in runs for line in (run / f"{name}.jsonl").read_text().splitlines()]
+    assert lines
+    metric_names = metrics.names() if name == "monitors" else []
+    patterns = [*described(f"`{name}.jsonl`"), *described("Keys of several files"), *metric_names]
+    patterns = [pattern for pattern in patterns if pattern != "METRIC"]
+    # A table that is null in one line is described by its keys.
+    parents = {pattern.rpartition(".")[0] for pattern in patterns}
+    assert [key for key in keys(lines) if not is_described(key, [*patterns, *parents])] == []
+
+
+@pytest.mark.parametrize("name", ["summary", "model", "evaluation", "model_card"])
+def test_every_key_of_a_result_is_described(name: str, runs: list[Path]) -> None:
+    content = json.loads((runs[0] / f"{name}.json").read_text())
+    patterns = [*described(f"`{name}.json`"), *described("Keys of several files")]
+    parents = {pattern.rpartition(".")[0] for pattern in patterns}
+    assert [key for key in keys(content) if not is_described(key, [*patterns, *parents])] == []
+
+
+def test_every_block_of_the_settings_is_described(runs: list[Path]) -> None:
+    section = PAGE.partition("\n## `config.yaml`\n")[2].partition("\n## ")[0]
+    content = yaml.safe_load((runs[0] / "config.yaml").read_text())
+    assert [block for block in content if f"`{block}" not in section] == []
+    assert [key for key in keys({"absolute": content["absolute"]}) if f"`{key}`" not in section] == []
+
+
+def test_every_file_is_described(runs: list[Path]) -> None:
+    table = PAGE.partition("\n## ")[0]
+    listed = set(re.findall(r"`([\w.-]+?)/?`", table))
+    assert [path.name for run in runs for path in run.iterdir() if path.name not in listed] == []
