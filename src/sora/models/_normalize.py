@@ -33,7 +33,8 @@ class Normalize(nn.Module):
         # Broadcasting would silently turn grey images into colour ones. `torch.jit.trace` cannot record the
         # check and would warn about it.
         channels = self.mean.shape[0]
-        if not torch.jit.is_tracing() and x.shape[-3] != channels:
+        tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        if not tracing and x.shape[-3] != channels:
             raise UserError(f"this model expects images of {channels} channel(s), got {x.shape[-3]}")
         return (x - self.mean) / self.std
 
