@@ -41,8 +41,9 @@ def print_result(result: TrainResult, folder: Path) -> None:
     title = f"{summary['method']} on {summary['dataset']}, seed {summary['seed']}"
     console.print(attack_table(result, title))
     verdict = Text(result.verdict or "no verdict", VERDICT_STYLE.get(result.verdict or "", ""))
-    events = summary["co"]["events"]
-    alarm = f"first alarm at step {events[0]['step']}" if events else "no alarm"
+    events, watched = summary["co"]["events"], summary["co"]["watched_steps"]
+    none = "no alarm" if watched else "no alarm possible (no PertAlign, or too few steps)"
+    alarm = f"first alarm at step {events[0]['step']}" if events else none
     radius = f"{result.threat.norm} eps {result.threat.given}"
     console.print(Text.assemble(f"{radius}; ", verdict, f", {alarm}; {folder}"))
 

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from sora._devices import check_count
 from sora._files import write_text
-from sora.errors import UserError
+from sora.errors import RunError, UserError
 from sora.experiments.engines import Engine, Handle, Work, create
 from sora.runs import RunFolder
 from sora.runs.lock import locked, wait_until_free
@@ -74,6 +74,24 @@ def run_grid(
     engine.check()
     for job in grid:
         _refuse_other_settings(job)
+    try:
+        _compute(grid, jobs, engine, quiet)
+    except KeyboardInterrupt:
+        finished = sum(job.folder.is_finished() for job in grid)
+        raise GridInterrupted(
+            f"interrupted; {finished} of {len(grid)} runs are finished, those that began have a checkpoint;"
+            " the same flags with --resume continue them"
+        ) from None
+    return grid
+
+
+class GridInterrupted(RunError):
+    """The user has stopped a grid."""
+
+    exit_code = 130
+
+
+def _compute(grid: Sequence[Job], jobs: int, engine: Engine, quiet: bool) -> None:
     unfinished = [job for job in grid if not job.folder.is_finished()]
     waiting, running = list(unfinished), list[Job]()
     with ExitStack() as stack:
@@ -90,7 +108,6 @@ def run_grid(
             for job in [job for job in running if _has_ended(job)]:
                 running.remove(job)
             refresh()
-    return grid
 
 
 def described(runs: Sequence[Resolved], engine: Engine) -> list[str]:
@@ -103,7 +120,8 @@ def _refuse_other_settings(job: Job) -> None:
     changed = differences(job.folder.read_config(), job.resolved.settings) if job.folder.exists() else []
     if changed:
         raise UserError(
-            f"the run in {job.folder.path} has other settings: {'; '.join(changed)}; choose another --out"
+            f"the run in {job.folder.path} has other settings: {'; '.join(changed)}; repeat the flags it was"
+            " started with, or choose another --out"
         )
 
 

@@ -129,12 +129,27 @@ def _csv(comparison: Mapping[str, Any]) -> str:
     attacks = attacks_of(entries.values())
     first = _first_column(entries)
     head = [first, *(f"{attack}_{key}" for attack in attacks for key in ("mean", "std"))]
-    head += ["verdict", "train_seconds", "peak_memory_mb", "seeds", "dataset", "model", "norm", "eps", "n"]
+    head += [
+        "verdict",
+        "pert_align",
+        "alarm_steps",
+        "forwards",
+        "train_seconds",
+        "peak_memory_mb",
+        "seeds",
+        "dataset",
+        "model",
+        "norm",
+        "eps",
+        "n",
+    ]
     lines: list[list[Any]] = [head + (["method"] if first == "variant" else [])]
     for name, entry in entries.items():
         values = [entry["accuracy"].get(attack, NONE) for attack in attacks]
         numbers = [value[key] for value in values for key in ("mean", "std")]
+        alarms = " ".join(str(step) for step in entry["alarms"] if step is not None)
         line = [name, *map(_number, numbers), entry["verdict"]]
+        line += [_number(entry["pert_align"]["mean"]), alarms, entry["forwards"]]
         line += [_number(entry[key]["mean"]) for key in ("train_seconds", "peak_memory_mb")]
         line += [" ".join(map(str, entry["seeds"])), entry["dataset"], entry["model"]]
         line += [entry["threat"]["norm"], entry["threat"]["eps"], entry["n_test"]]

@@ -66,6 +66,7 @@ def summarize(run: Run, evaluation: Evaluation) -> dict[str, Any]:
             "detected": bool(state.events),
             "verdict": evaluation.verdict,
             "guard": settings.guard,
+            "watched_steps": max(0, state.guard.seen - state.guard.silent),
             "events": state.events,
         },
         "skipped_updates": state.skipped,

@@ -1,0 +1,158 @@
+"""Engines: where the runs of a grid are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sora.cli import main
+from sora.errors import UserError
+from sora.experiments import engines
+from sora.experiments.engines import Ended, Work
+from sora.experiments.grid import GridInterrupted, run_grid
+from sora.runs import RunFolder
+from sora.settings import Request, Resolved
+
+TINY = {
+    "dataset": "digits",
+    "method": "fgsm",
+    "limit_train": 32,
+    "limit_test": 20,
+    "holdout": 20,
+    "width": 4,
+    "set": {"model.stages": 1},
+    "epochs": 1,
+    "batch_size": 16,
+    "attacks": "clean",
+}
+
+
+class InProcess:
+    """An engine that trains at once, in this process, and can fail before."""
+
+    threads: int | None = 1
+    jobs: int | None = 7
+
+    def __init__(self, fails: Callable[[Work], str] = lambda work: "") -> None:
+        self.fails, self.started = fails, list[str]()
+
+    def check(self) -> None:
+        pass
+
+    def start(self, work: Work) -> Done:
+        self.started.append(work.name)
+        error = self.fails(work)
+        arguments = ["--config", str(work.settings), "--out", str(work.folder), "--resume", "auto", "--quiet"]
+        code = 1 if error else main(["train", *arguments, *work.arguments])
+        return Done(Ended(code, error))
+
+    def describe(self, work: Work) -> str:
+        return work.name
+
+    def close(self) -> None:
+        pass
+
+
+class Done:
+    def __init__(self, how: Ended) -> None:
+        self._how = how
+
+    def ended(self) -> Ended:
+        return self._how
+
+    def stop(self) -> None:
+        pass
+
+
+def runs(folder: Path, count: int) -> list[Resolved]:
+    return [
+        Request({**TINY, "seed": seed, "out": str(folder / f"fgsm-s{seed}")}).resolve()
+        for seed in range(count)
+    ]
+
+
+def test_an_engine_computes_what_is_not_finished(tmp_path: Path) -> None:
+    first, again = InProcess(lambda work: "no room" if work.name == "fgsm-s1" else ""), InProcess()
+    grid = run_grid(runs(tmp_path, 3), quiet=True, engine=first)
+    assert [job.error for job in grid] == ["", "no room", ""]
+    assert [RunFolder(tmp_path / f"fgsm-s{seed}").is_finished() for seed in range(3)] == [True, False, True]
+    assert not (tmp_path / "fgsm-s1.yaml").exists()
+    grid = run_grid(runs(tmp_path, 3), quiet=True, engine=again)
+    assert (first.started, again.started) == (["fgsm-s0", "fgsm-s1", "fgsm-s2"], ["fgsm-s1"])
+    assert [job.error for job in grid] == ["", "", ""]
+    assert RunFolder(tmp_path / "fgsm-s0").read_settings().threads == 1
+
+
+def test_ctrl_c_says_what_is_kept_and_how_to_continue(tmp_path: Path) -> None:
+    stopped = []
+
+    class Interrupted(Done):
+        def ended(self) -> Ended:
+            raise KeyboardInterrupt
+
+        def stop(self) -> None:
+            stopped.append(True)
+
+    class Engine(InProcess):
+        def start(self, work: Work) -> Done:
+            return super().start(work) if work.name == "fgsm-s0" else Interrupted(Ended(0, ""))
+
+    with pytest.raises(GridInterrupted, match=r"1 of 2 runs are finished.*--resume") as caught:
+        run_grid(runs(tmp_path, 2), quiet=True, engine=Engine())
+    assert caught.value.exit_code == 130
+    assert stopped == [True]
+
+
+def test_an_unknown_engine_suggests_the_nearest() -> None:
+    with pytest.raises(
+        UserError, match=r"--engine is 'rya'; did you mean 'ray'\? allowed: local, ray, slurm"
+    ):
+        engines.create("rya")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--address auto", "--address goes with --engine ray"),
+        ("--engine slurm --send-back", "--send-back goes with --engine ray"),
+        ("--slurm time=5", "--slurm goes with --engine slurm"),
+        ("--cpus-per-run 0", "--cpus-per-run must be 1 or more"),
+        ("--engine nothing", "allowed: local, ray, slurm"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["compare --methods fgsm", "reproduce components --dataset digits"])
+def test_mistakes_are_one_line_and_write_nothing(
+    verb: str, flags: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*verb.split(), "--out", str(tmp_path / "g"), *flags.split()]) == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
+    assert not (tmp_path / "g").exists()
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(engines.ENGINES, "ray", "nothing_here")
+    with pytest.raises(
+        UserError, match=r"needs a package that is not installed .*pip install 'sora-at\[ray\]'"
+    ):
+        engines.create("ray")
+
+
+def test_slurm_shows_its_batch_files(tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    engine = engines.create("slurm", cpus=4, gpus=1, slurm="partition=gpu,time=60")
+    work = Work("fgsm-s0", ["--data-dir", "/data"], tmp_path / "fgsm-s0.yaml", tmp_path / "fgsm-s0")
+    text = engine.describe(work)
+    for line in ("--cpus-per-task=4", "--gres=gpu:1", "--partition=gpu", "--time=60", "--job-name=fgsm-s0"):
+        assert f"#SBATCH {line}\n" in text
+    assert (
+        f"sora train --config {work.settings} --out {work.folder} --resume auto --quiet --data-dir /data"
+        in text
+    )
+    with pytest.raises(UserError, match="--slurm takes NAME=VALUE"):
+        engines.create("slurm", slurm="gpu")
+    with pytest.raises(UserError, match=r"--slurm: .*nothing"):
+        engines.create("slurm", slurm="nothing=1").describe(work)
