@@ -28,7 +28,7 @@ lint: setup
 	$(BIN)/mypy
 
 bench: setup
-	for name in step textbook floor memory scaling data guard startup; do \
+	for name in step textbook floor memory scaling data guard startup grid; do \
 	  echo "== $$name"; $(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/python benchmarks/step.py --all --rounds 3
 	$(BIN)/python benchmarks/step.py --width 64 --rounds 5
