@@ -124,6 +124,7 @@ def compare(summaries: Sequence[Mapping[str, Any]], names: Sequence[str] | None 
     first = summaries[0]
     return {
         **{key: _common([summary[key] for summary in summaries]) for key in COMMON},
+        "parameters": _common([summary.get("parameters") for summary in summaries]),
         "n_test": _common([_n_test(summary) for summary in summaries]),
         "versions": first["versions"],
         "machine": first.get("machine"),

@@ -109,12 +109,18 @@ def protocol(comparison: Mapping[str, Any]) -> str:
     machine = machine_line(facts) if facts else comparison["versions"].get("machine", "machine not recorded")
     parts = [
         comparison["dataset"],
-        comparison["model"],
+        _network(comparison),
         threat and f"{threat['norm']} eps {eps_text(threat['eps'])}",
         comparison["n_test"] and f"n = {comparison['n_test']} test images",
         f"{seeds} seed{'s' if several else ''}{' (mean ± standard deviation)' if several else ''}",
     ]
     return f"{', '.join(filter(None, parts))}; torch {comparison['versions']['torch']}, {machine}."
+
+
+def _network(comparison: Mapping[str, Any]) -> str | None:
+    """The network's name with its size, which its width and other options decide."""
+    name, parameters = comparison["model"], comparison.get("parameters")
+    return f"{name} ({parameters:,} parameters)" if name and parameters else name
 
 
 def write(comparison: Mapping[str, Any], folder: Path) -> None:

@@ -49,6 +49,7 @@ def summarize(run: Run, evaluation: Evaluation) -> dict[str, Any]:
         "model": settings.model,
         "seed": settings.seed,
         "epochs": settings.epochs,
+        "parameters": sum(parameter.numel() for parameter in run.state.model.parameters()),
         "n_train": len(run.splits.train),
         "versions": versions(),
         "machine": machine(run.device),
