@@ -14,6 +14,7 @@ from sora import attacks, evaluate
 from sora.attacks import Attack, create, create_all
 from sora.errors import UserError
 from sora.threat import L2, Linf, Threat
+from tests.plugins import install
 
 
 def test_settings_match_the_definition() -> None:
@@ -124,7 +125,7 @@ def test_a_registered_attack_is_listed_and_its_name_is_taken(brightness: str) ->
 def test_an_attack_of_an_installed_package_is_found_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "jitter_attack.py").write_text(
+    code = (
         "from dataclasses import dataclass\n"
         "from sora.attacks import Attack, register\n"
         "@register('jitter', 'K random tries', pattern=r'jitter(?P<tries>[1-9])', examples=('jitter3',))\n"
@@ -134,10 +135,7 @@ def test_an_attack_of_an_installed_package_is_found_by_name(
         "    def __call__(self, model, x, y, threat, seed=0):\n"
         "        return x\n"
     )
-    package = tmp_path / "jitter_attack-1.0.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text("Name: jitter-attack\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text("[sora.attacks]\njitter = jitter_attack\n")
+    install(tmp_path, "jitter_attack", code, "[sora.attacks]\njitter = jitter_attack\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert "jitter3" in attacks.names()
     assert create("jitter4").name == "jitter4"

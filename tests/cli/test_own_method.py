@@ -8,6 +8,7 @@ from torch import nn
 from sora import methods
 from sora.methods import Crafted, Inputs, Method
 from sora.methods._registry import METHODS
+from tests.plugins import install
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_it_is_listed_shown_and_suggested(half_noise, sora) -> None:
 
 
 def test_an_entry_point_may_have_another_name_than_what_it_registers(sora, tmp_path, monkeypatch) -> None:
-    (tmp_path / "two_methods.py").write_text(
+    code = (
         "from sora.methods import Crafted, Method, register\n"
         "for name in ('first', 'second'):\n"
         "    @register(name, 'ordinary training under another name')\n"
@@ -47,10 +48,7 @@ def test_an_entry_point_may_have_another_name_than_what_it_registers(sora, tmp_p
         "        def craft(self, model, batch):\n"
         "            return Crafted(batch.x)\n"
     )
-    package = tmp_path / "two_methods-1.0.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text("Name: two-methods\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text("[sora.methods]\nanything = two_methods\n")
+    install(tmp_path, "two_methods", code, "[sora.methods]\nanything = two_methods\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with METHODS.scratch():
         assert methods.info("second").name == "second"
@@ -60,17 +58,14 @@ def test_an_entry_point_may_have_another_name_than_what_it_registers(sora, tmp_p
 
 
 def test_entry_points_are_found_by_name(sora, tiny, tmp_path, monkeypatch) -> None:
-    (tmp_path / "outside.py").write_text(
+    code = (
         "from sora.methods import Crafted, Method, register\n"
         "@register('outside', 'ordinary training under another name')\n"
         "class Outside(Method):\n"
         "    def craft(self, model, batch):\n"
         "        return Crafted(batch.x)\n"
     )
-    package = tmp_path / "outside-1.0.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text("Name: outside\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text("[sora.methods]\noutside = outside\n")
+    install(tmp_path, "outside", code, "[sora.methods]\noutside = outside\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     done = sora("train", *tiny, "--method", "outside", "--out", tmp_path / "a", "--quiet")
     assert done.code == 0, done.err

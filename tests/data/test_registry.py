@@ -11,6 +11,7 @@ import torch
 from sora import data
 from sora.cli import main
 from sora.errors import UserError
+from tests.plugins import install
 
 # name as written, classes, channels, pixels on a side; None: depends on the user's images
 SOURCES = [
@@ -125,7 +126,7 @@ def test_a_registered_source_may_be_packed(tmp_path: Path) -> None:
 
 
 def test_an_installed_package_adds_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "plugged_data.py").write_text(
+    code = (
         "import torch\n"
         "from sora import data\n"
         "@data.register('plugged', summary='zeros')\n"
@@ -133,10 +134,7 @@ def test_an_installed_package_adds_a_source(tmp_path: Path, monkeypatch: pytest.
         "    part = data.ImageSet(torch.zeros(4, 2, 2, 1, dtype=torch.uint8), torch.arange(4) % 2)\n"
         "    return data.Dataset('plugged', part, part, None, ('a', 'b'))\n"
     )
-    package = tmp_path / "plugged_data-1.0.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged-data\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text("[sora.data]\nplugged = plugged_data\n")
+    install(tmp_path, "plugged_data", code, "[sora.data]\nplugged = plugged_data\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "plugged_data", raising=False)
     assert data.names()[-1] == "plugged"

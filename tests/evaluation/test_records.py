@@ -164,11 +164,9 @@ class Killed(BaseException):
     pass
 
 
-def test_a_short_evaluation_leaves_the_units_of_a_longer_one(
-    tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]
-) -> None:
-    """As when `--attacks clean,fgsm` runs beside, or after, a killed `--attacks clean,pgd2,pgd3`."""
-    folder, passes = RunFolder(tmp_path), [0]
+def killed_evaluation(path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]) -> RunFolder:
+    """A folder with some finished units of `clean,pgd2,pgd3`."""
+    folder, passes = RunFolder(path), [0]
 
     def kill(*_: object) -> None:
         passes[0] += 1
@@ -179,6 +177,14 @@ def test_a_short_evaluation_leaves_the_units_of_a_longer_one(
     with pytest.raises(Killed):
         evaluate_into(folder, model, pair, [Linf(0.05)], create_all("clean,pgd2,pgd3"), batch_size=10)
     handle.remove()
+    return folder
+
+
+def test_a_short_evaluation_leaves_the_units_of_a_longer_one(
+    tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]
+) -> None:
+    """As when `--attacks clean,fgsm` runs beside, or after, a killed `--attacks clean,pgd2,pgd3`."""
+    folder = killed_evaluation(tmp_path, model, pair)
     units = {path: path.read_bytes() for path in folder.evaluation_state.rglob("*.safetensors")}
     assert len(units) > 3
     evaluate_into(folder, model, pair, [Linf(0.05)], create_all("clean,fgsm"), batch_size=10)
@@ -198,17 +204,7 @@ def test_damaged_units_are_computed_again(
     tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]
 ) -> None:
     """Flipped bits of a prediction, and of the header that says how large the tensors are."""
-    folder, passes = RunFolder(tmp_path), [0]
-
-    def kill(*_: object) -> None:
-        passes[0] += 1
-        if passes[0] == 25:
-            raise Killed
-
-    handle = model.register_forward_hook(kill)
-    with pytest.raises(Killed):
-        evaluate_into(folder, model, pair, [Linf(0.05)], create_all("clean,pgd2,pgd3"), batch_size=10)
-    handle.remove()
+    folder = killed_evaluation(tmp_path, model, pair)
     for number, path in enumerate(sorted(folder.evaluation_state.rglob("*.safetensors"))):
         content = bytearray(path.read_bytes())
         position = content.index(b'"shape":[') + 9 if number % 2 else len(content) - 8

@@ -11,6 +11,7 @@ from torch import nn
 from sora.errors import UserError
 from sora.models import create, info, names, register
 from sora.models._registry import MODELS
+from tests.plugins import install
 
 ALL = ["preactresnet18", "resnet18", "senet18", "vit-small", "wideresnet28-10"]
 
@@ -110,19 +111,14 @@ def test_a_registered_builder_is_called_with_what_it_accepts() -> None:
 def test_an_installed_package_adds_a_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "plugged_net.py").write_text(
+    code = (
         "from torch import nn\n"
         "from sora.models import register\n"
         "@register('plugged', summary='one layer', paper='none')\n"
         "def plugged(num_classes, in_channels, image_size):\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(in_channels * image_size**2, num_classes))\n"
     )
-    package = tmp_path / "plugged_net-1.0.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged-net\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text(
-        "[sora.models]\nplugged = plugged_net\nbroken = no_such_module\n"
-    )
+    install(tmp_path, "plugged_net", code, "[sora.models]\nplugged = plugged_net\nbroken = no_such_module\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert names() == sorted([*ALL, "plugged"])
     assert "model 'broken': cannot import 'no_such_module'" in caplog.text

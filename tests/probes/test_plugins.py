@@ -10,6 +10,7 @@ from pathlib import Path
 PLUGIN = """
 from sora import metrics, probes
 from sora.runs import RunFolder
+from tests.plugins import install
 
 @metrics.register("brightness", "mean pixel", scale="scaled", colour="red")
 def brightness(batch):
@@ -42,13 +43,9 @@ print(lines()["brightness"].scale)
 
 
 def test_entry_points(tmp_path: Path) -> None:
-    (tmp_path / "plugin_of_a_user.py").write_text(PLUGIN)
-    info = tmp_path / "plugin_of_a_user-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin-of-a-user\nVersion: 1.0\n")
     groups = {"sora.probes": "length", "sora.metrics": "brightness"}
     text = "\n".join(f"[{group}]\n{name} = plugin_of_a_user" for group, name in groups.items())
-    (info / "entry_points.txt").write_text(text)
+    install(tmp_path, "plugin_of_a_user", PLUGIN, text)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text("method: fgsm\n")
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n')

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from sora._limits import SETTINGS
-from sora._reading import read_text
 from sora.errors import UserError, short, unknown
 from sora.experiments.variants import Variant, from_file, refuse_code_and_places
-from sora.settings.files import flatten, parse_yaml
+from sora.settings.files import flatten, read_yaml_file
 
 KEYS = ("title", "dataset", "model", "attacks", "settings", "rows")
 IGNORED = ("labels", "kind", "notes", "radii")  # of the paper's grids
@@ -27,16 +24,7 @@ class GridFile:
 
 def read_grid(path: str) -> GridFile:
     """The grid in a file; it may name neither code to import nor a place to write to."""
-    try:
-        content = parse_yaml(read_text(Path(path), SETTINGS))
-    except FileNotFoundError:
-        raise UserError(f"grid file {path!r} does not exist") from None
-    except OSError as error:
-        raise UserError(f"grid file {path!r} cannot be read: {error.strerror}") from None
-    except UserError:
-        raise
-    except ValueError as error:
-        raise UserError(f"grid file {path!r} is not YAML: {error}") from None
+    content = read_yaml_file(path, "grid file")
     rows = content.get("rows") if isinstance(content, Mapping) else None
     if not isinstance(rows, Mapping) or not rows:
         raise UserError(f"grid file {path!r} has no rows; expected rows: {{NAME: {{method: sora, ...}}}}")

@@ -34,19 +34,24 @@ class ConfigFile:
 
 def read_config_file(path: str) -> ConfigFile:
     """A user's YAML file; `recipe: NAME` in it replaces the data set's own recipe."""
-    try:
-        content = parse_yaml(read_text(Path(path), SETTINGS))
-    except FileNotFoundError:
-        raise UserError(f"config file {path!r} does not exist") from None
-    except OSError as error:
-        raise UserError(f"config file {path!r} cannot be read: {error.strerror}") from None
-    except UserError:
-        raise
-    except ValueError as error:
-        raise UserError(f"config file {path!r} is not YAML: {error}") from None
+    content = read_yaml_file(path, "config file")
     if not isinstance(content, dict):
         raise UserError(f"config file {path!r} is not a table of settings")
     return parse_config(content, path)
+
+
+def read_yaml_file(path: str, kind: str) -> Any:
+    """The content of a file that a user names; `kind` is what errors call it."""
+    try:
+        return parse_yaml(read_text(Path(path), SETTINGS))
+    except FileNotFoundError:
+        raise UserError(f"{kind} {path!r} does not exist") from None
+    except OSError as error:
+        raise UserError(f"{kind} {path!r} cannot be read: {error.strerror}") from None
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{kind} {path!r} is not YAML: {error}") from None
 
 
 class _Loader(yaml.SafeLoader):
