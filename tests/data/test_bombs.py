@@ -83,7 +83,7 @@ def test_large_images_are_decoded_in_bounded_memory(tmp_path: Path) -> None:
 def test_large_images_must_be_resized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SORA_MAX_STORED_PIXELS", "100")
     folder = folder_of(tmp_path, grey_png(12, 12))
-    with pytest.raises(UserError, match=r"12x12 pixels .*\?size=N.* SORA_MAX_STORED_PIXELS"):
+    with pytest.raises(UserError, match=r"12x12 pixels .* SORA_MAX_STORED_PIXELS.*\?size=N"):
         data.load(f"folder:{folder}")
     assert data.load(f"folder:{folder}?size=8").image_size == (8, 8)
     monkeypatch.setenv("SORA_MAX_STORED_PIXELS", "1000")

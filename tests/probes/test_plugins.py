@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.plugins import install
+
 PLUGIN = """
 from sora import metrics, probes
 from sora.runs import RunFolder
-from tests.plugins import install
 
 @metrics.register("brightness", "mean pixel", scale="scaled", colour="red")
 def brightness(batch):

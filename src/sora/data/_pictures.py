@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from sora._limits import PIXELS
+from sora._limits import PIXELS, Limit
 from sora._reading import open_regular
 from sora.errors import UserError
 
@@ -22,13 +22,16 @@ _GREY = ("1", "L", "LA", "La")
 _DEEP = ("I", "F")
 
 
-def decode(file: Path | bytes, *, size: int | None = None, mode: str | None = None) -> NDArray[np.uint8]:
+def decode(
+    file: Path | bytes, *, size: int | None = None, mode: str | None = None, limit: Limit = PIXELS
+) -> NDArray[np.uint8]:
     """One image as an array (H, W, C).
 
     Args:
         file: Its path or its bytes.
         size: Resize the short side to this (bilinear, antialiased) and take the central square.
         mode: `rgb` or `grey` converts; None keeps 3 channels for colour and 1 for grey.
+        limit: Of its pixels, which its header tells before anything is decoded.
 
     Raises:
         UserError: If it is not an image that can be read completely.
@@ -39,8 +42,8 @@ def decode(file: Path | bytes, *, size: int | None = None, mode: str | None = No
             Image.open(opened, formats=FORMATS) as image,  # reads the header alone
         ):
             pixels = image.width * image.height
-            if pixels > PIXELS.value:
-                raise PIXELS.refusal(f"{image.width}x{image.height} pixels")
+            if pixels > limit.value:
+                raise limit.refusal(f"{image.width}x{image.height} pixels")
             if image.mode.startswith(_DEEP):
                 raise UserError("it has more than 8 bits per channel")
             wanted = "L" if mode == "grey" or (mode is None and image.mode in _GREY) else "RGB"

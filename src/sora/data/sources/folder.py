@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qsl
 
+from sora._limits import PIXELS, STORED_PIXELS
 from sora._reading import absolute
 from sora.data import _store
 from sora.data._class_folders import scan
@@ -67,7 +68,8 @@ def load(root: Path, argument: str) -> Dataset:
     classes, splits = scan(request.path)
 
     def fill(builder: Builder) -> None:
-        read = partial(decode, size=request.size, mode=request.mode)
+        limit = STORED_PIXELS if request.size is None else PIXELS
+        read = partial(decode, size=request.size, mode=request.mode, limit=limit)
         for split, pictures in splits.items():
             builder.stream(split, len(pictures), in_order(pictures), read, request.skip_bad, _HINT)
         builder.finish(classes)
