@@ -1,5 +1,6 @@
 """Calling the command line in this process: the same code as the `sora` command, without its start-up."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -7,6 +8,8 @@ import pytest
 import torch
 
 from sora.cli import main
+from sora.experiments import engines
+from tests.experiments import in_process
 
 
 @dataclass
@@ -30,6 +33,13 @@ def sora(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
         return Result(code, captured.out, captured.err)
 
     return call
+
+
+@pytest.fixture
+def grid_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Grids compute their runs in this process, without the seconds that a new one takes to start."""
+    monkeypatch.setitem(sys.modules, "sora.experiments.engines.in_process", in_process)
+    monkeypatch.setitem(engines.ENGINES, "local", "in_process")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`sora compare` and `sora demo`, as processes of their own."""
+"""`sora compare` and `sora demo`."""
 
 import csv
 import json
@@ -15,7 +15,7 @@ from sora.runs.lock import locked, wait_until_free
 
 
 @pytest.fixture
-def compared(sora, tiny, tmp_path):
+def compared(sora, tiny, tmp_path, grid_in_process):
     flags = [
         *tiny,
         "--methods",
@@ -52,6 +52,7 @@ def test_compare_trains_every_method_on_every_seed(compared, sora) -> None:
     assert done.code == 0, done.err
 
 
+@pytest.mark.usefixtures("grid_in_process")
 def test_without_fgsm_there_is_no_verdict_and_all_files_are_written(sora, tiny, tmp_path) -> None:
     folder = tmp_path / "c"
     flags = [*tiny, "--methods", "fgsm,sora", "--attacks", "clean,pgd10", "--out", folder]
@@ -69,6 +70,7 @@ def test_without_fgsm_there_is_no_verdict_and_all_files_are_written(sora, tiny, 
     assert "None" not in done.out
 
 
+@pytest.mark.usefixtures("grid_in_process")
 def test_results_added_later_reach_the_comparison(sora, tiny, tmp_path) -> None:
     folder = tmp_path / "c"
     flags = [*tiny, "--methods", "fgsm,sora", "--out", folder]
@@ -108,6 +110,7 @@ def test_mistakes(flags, words, sora, tmp_path) -> None:
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.usefixtures("grid_in_process")
 def test_a_run_that_fails_is_named_and_the_others_are_kept(sora, tiny, tmp_path) -> None:
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "fgsm-s0").write_text("a file where the run folder should be")
@@ -118,6 +121,7 @@ def test_a_run_that_fails_is_named_and_the_others_are_kept(sora, tiny, tmp_path)
     assert list(json.loads((tmp_path / "c" / "comparison.json").read_text())["methods"]) == ["sora"]
 
 
+@pytest.mark.usefixtures("grid_in_process")
 def test_runs_that_are_refused_at_the_start_leave_nothing(sora, tiny, tmp_path) -> None:
     (tmp_path / "empty").touch()
     done = sora("compare", *tiny, "--methods", "fgsm", "--init", tmp_path / "empty", "--out", tmp_path / "c")
@@ -126,6 +130,7 @@ def test_runs_that_are_refused_at_the_start_leave_nothing(sora, tiny, tmp_path) 
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.usefixtures("grid_in_process")
 def test_demo_tells_the_story_and_saves_a_picture(sora, tmp_path) -> None:
     done = sora("demo", "--epochs", "1", "--out", tmp_path / "d")
     assert done.code == 0, done.err
@@ -161,6 +166,7 @@ def test_piped_output_has_a_line_per_epoch_and_per_finished_run(compared) -> Non
     assert any(line.endswith("(6 of 6)") for line in lines)
 
 
+@pytest.mark.usefixtures("grid_in_process")
 def test_bars_move_to_the_end_on_a_terminal(sora, tiny, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "100")
@@ -206,6 +212,7 @@ def test_a_second_grid_in_the_same_folder_is_refused(sora, tiny, tmp_path) -> No
     assert [path.name for path in (tmp_path / "c").iterdir()] == [".lock"]
 
 
+@pytest.mark.usefixtures("grid_in_process")
 def test_finished_runs_are_compared_without_training(sora, tiny, tmp_path) -> None:
     for name, more in (
         ("a", []),
@@ -242,6 +249,7 @@ VARIANTS = [
 ]
 
 
+@pytest.mark.usefixtures("grid_in_process")
 def test_named_variants_are_rows_and_comparisons_can_be_joined(sora, tiny, tmp_path) -> None:
     short = [*tiny, "--epochs", "1", "--eval-every", "0"]
     done = sora("compare", *short, *VARIANTS, "--seeds", "2", "--out", tmp_path / "c")
@@ -276,6 +284,7 @@ def test_named_variants_are_rows_and_comparisons_can_be_joined(sora, tiny, tmp_p
     assert (twice.code, "are the same run" in twice.err, twice.err.count("\n")) == (2, True, 1)
 
 
+@pytest.mark.usefixtures("grid_in_process")
 def test_a_grid_file_names_rows(sora, tiny, tmp_path) -> None:
     file = tmp_path / "grid.yaml"
     file.write_text(

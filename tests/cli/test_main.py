@@ -121,6 +121,10 @@ def test_cost_table_counts_the_passes(sora) -> None:
     rows = {row["name"]: row for row in json.loads(sora("list", "methods", "--cost", "--json").out)}
     assert (rows["sora"]["forwards"], rows["pgd-10"]["forwards"], rows["free"]["forwards"]) == (2, 11, 8)
     assert rows["fgsm"]["relative_time"] == 1
+
+
+@pytest.mark.slow
+def test_cost_table_for_people(sora) -> None:
     assert "time / FGSM" in sora("list", "methods", "--cost").out
 
 

@@ -165,7 +165,7 @@ class TestUnfinished:
         assert "specify it again: --model nobody.knows:it" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", [name for name in probes.names() if probes.info(name).needs_model])
+@pytest.mark.parametrize("kind", ["boundary", "fallen"])
 def test_a_progress_bar_only_on_a_terminal(
     kind: str, runs: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

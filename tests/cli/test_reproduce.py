@@ -1,29 +1,26 @@
 """`sora reproduce`, on digits and at toy size."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 SMALL = ["--seeds", "1", "--epochs", "1", "--width", "4", "--limit-train", "32", "--limit-test", "30"]
 SMALL += ["--threads", "1", "--jobs", "2"]
 
+pytestmark = pytest.mark.usefixtures("grid_in_process")
+
 
 def test_a_table_is_computed_once_and_printed_beside_the_papers(sora, tmp_path) -> None:
     out = tmp_path / "c"
     flags = ["components", "--dataset", "digits", "--methods", "sora,no-sampling", *SMALL, "--out", str(out)]
     flags += ["--attacks", "clean,fgsm,pgd10"]
-    command = [sys.executable, "-m", "sora", "reproduce", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (
-        "scaled down: epochs 1 (full: 20), width 4 (full: 16), training images 32 (full: all)" in done.stdout
-    )
-    assert "paper: pathmnist, preactresnet18 (the paper has no digits, preactresnet18)" in done.stdout
-    assert "84.69" in done.stdout
-    assert "order by clean" in done.stdout
-    assert "diff." not in done.stdout
+    done = sora("reproduce", *flags)
+    assert done.code == 0, done.err
+    assert "scaled down: epochs 1 (full: 20), width 4 (full: 16), training images 32 (full: all)" in done.out
+    assert "paper: pathmnist, preactresnet18 (the paper has no digits, preactresnet18)" in done.out
+    assert "84.69" in done.out
+    assert "order by clean" in done.out
+    assert "diff." not in done.out
     table = json.loads((out / "components.json").read_text())
     assert table["rows"]["sora"]["clean"]["paper"]["mean"] == 84.69
     assert len(table["rows"]["sora"]["clean"]["ours"]["values"]) == 1

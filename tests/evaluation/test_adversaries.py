@@ -123,7 +123,7 @@ def test_weights_that_change_during_an_evaluation_are_noticed(tmp_path: Path) ->
     assert RunFolder(tmp_path).read_evaluations() == []
 
 
-@pytest.mark.parametrize("attacks", ["clean,fgsm,pgd3x2", "aa"])
+@pytest.mark.parametrize("attacks", ["clean,fgsm,pgd3x2", pytest.param("aa", marks=pytest.mark.slow)])
 def test_float64_is_supported(attacks: str) -> None:
     x, y = examples(8)
     single = evaluate(Linear(), (x, y), Linf(0.02), attacks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from sora.experiments.engines import Ended, Work
 from sora.experiments.grid import GridInterrupted, run_grid
 from sora.runs import RunFolder
 from sora.settings import Request, Resolved
+from tests.experiments.in_process import Done, InProcess
 
 TINY = {
     "dataset": "digits",
@@ -27,43 +27,6 @@ TINY = {
     "batch_size": 16,
     "attacks": "clean",
 }
-
-
-class InProcess:
-    """An engine that trains at once, in this process, and can fail before."""
-
-    threads: int | None = 1
-    jobs: int | None = 7
-
-    def __init__(self, fails: Callable[[Work], str] = lambda work: "") -> None:
-        self.fails, self.started = fails, list[str]()
-
-    def check(self) -> None:
-        pass
-
-    def start(self, work: Work) -> Done:
-        self.started.append(work.name)
-        error = self.fails(work)
-        arguments = ["--config", str(work.settings), "--out", str(work.folder), "--resume", "auto", "--quiet"]
-        code = 1 if error else main(["train", *arguments, *work.arguments])
-        return Done(Ended(code, error))
-
-    def describe(self, work: Work) -> str:
-        return work.name
-
-    def close(self) -> None:
-        pass
-
-
-class Done:
-    def __init__(self, how: Ended) -> None:
-        self._how = how
-
-    def ended(self) -> Ended:
-        return self._how
-
-    def stop(self) -> None:
-        pass
 
 
 def runs(folder: Path, count: int) -> list[Resolved]:

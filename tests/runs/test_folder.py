@@ -67,7 +67,7 @@ def test_summary_has_the_promised_keys(finished) -> None:
         "high",
     }
     assert summary["attacks"]["pgd10"]["n"] == 40
-    assert set(summary["co"]) == {"detected", "verdict", "guard", "events"}
+    assert set(summary["co"]) == {"detected", "verdict", "guard", "watched_steps", "events"}
     assert set(summary["pert_align"]) == {"last", "min"}
     assert all(0 <= value <= 1 for value in summary["accuracy"].values())
 

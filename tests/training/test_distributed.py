@@ -87,8 +87,17 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-@pytest.mark.parametrize("name", ["sora", "fgsm-rs", "elle"])
-@pytest.mark.parametrize(("batchnorm", "tolerance"), [(False, 1e-10), (True, 1e-6)])
+@pytest.mark.parametrize(
+    ("name", "batchnorm", "tolerance"),
+    [
+        ("sora", True, 1e-6),
+        ("elle", False, 1e-10),
+        pytest.param("sora", False, 1e-10, marks=pytest.mark.slow),
+        pytest.param("elle", True, 1e-6, marks=pytest.mark.slow),
+        pytest.param("fgsm-rs", False, 1e-10, marks=pytest.mark.slow),
+        pytest.param("fgsm-rs", True, 1e-6, marks=pytest.mark.slow),
+    ],
+)
 def test_two_ranks_give_the_gradients_of_one(
     tmp_path: Path, name: str, batchnorm: bool, tolerance: float
 ) -> None:

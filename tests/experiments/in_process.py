@@ -1,0 +1,61 @@
+"""An engine that trains in this process: tests of grids need not start an interpreter per run."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Callable
+from unittest.mock import patch
+
+from sora.cli import main
+from sora.experiments.engines import Ended, Work
+from sora.experiments.engines.local import train_arguments
+from sora.settings import GRID_CONFIG
+
+
+class Done:
+    """A run that has ended."""
+
+    def __init__(self, how: Ended) -> None:
+        self._how = how
+
+    def ended(self) -> Ended:
+        return self._how
+
+    def stop(self) -> None:
+        pass
+
+
+class InProcess:
+    """Trains when a run is started; `fails` may return an error instead."""
+
+    threads: int | None = 1
+    jobs: int | None = 7
+
+    def __init__(self, fails: Callable[[Work], str] = lambda work: "") -> None:
+        self.fails, self.started = fails, list[str]()
+
+    def check(self) -> None:
+        pass
+
+    def start(self, work: Work) -> Done:
+        self.started.append(work.name)
+        error, code = self.fails(work), 1
+        if not error:
+            config = {GRID_CONFIG: str(work.settings)}
+            with patch.dict(os.environ, config), contextlib.redirect_stderr(io.StringIO()) as printed:
+                code = main(train_arguments(work.arguments, work.settings, work.folder))
+            error = (printed.getvalue().splitlines() or [""])[-1]
+        return Done(Ended(code, error))
+
+    def describe(self, work: Work) -> str:
+        return work.name
+
+    def close(self) -> None:
+        pass
+
+
+def build(**_: object) -> InProcess:
+    """As every engine's module has it."""
+    return InProcess()
