@@ -51,8 +51,22 @@ class _InSinglePrecision(nn.Module):
         return logits.float()
 
 
+class _FromPackage(Attack):
+    """What AutoAttack and its parts have in common."""
+
+    @property
+    def slow(self) -> bool:
+        """Thousands of passes per image."""
+        return True
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The package that AutoAttack's own code is taken from."""
+        return ("pyautoattack",)
+
+
 @dataclass(frozen=True)
-class AutoPart(Attack):
+class AutoPart(_FromPackage):
     """One of the four attacks that AutoAttack consists of."""
 
     targets: int | None = None  # number of target classes; None until the number of classes is known
@@ -66,16 +80,6 @@ class AutoPart(Attack):
     def passes(self) -> int:
         """Forward passes if no example is broken: FAB makes two per iteration."""
         return (self.targets or 1) * STEPS[self.name] * (2 if self.name == "fab-t" else 1)
-
-    @property
-    def slow(self) -> bool:
-        """Thousands of passes per image."""
-        return True
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """The package that AutoAttack's own code is taken from."""
-        return ("pyautoattack",)
 
     def for_classes(self, num_classes: int) -> AutoPart:
         """With at most as many target classes as there are other classes."""
@@ -108,7 +112,7 @@ class AutoPart(Attack):
 
 
 @dataclass(frozen=True)
-class AutoAttack(Attack):
+class AutoAttack(_FromPackage):
     """The standard ensemble: each part attacks the examples that the parts before it did not break."""
 
     members: tuple[AutoPart, ...] = tuple(AutoPart(name) for name in PARTS)
@@ -117,16 +121,6 @@ class AutoAttack(Attack):
     def parts(self) -> tuple[Attack, ...]:
         """The four attacks in AutoAttack's order, or those defined for the number of classes."""
         return self.members
-
-    @property
-    def slow(self) -> bool:
-        """Thousands of passes per image."""
-        return True
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """The package that AutoAttack's own code is taken from."""
-        return ("pyautoattack",)
 
     def for_classes(self, num_classes: int) -> AutoAttack:
         """Without the parts that are undefined for few classes; its name then says so."""
