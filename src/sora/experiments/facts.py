@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -30,12 +31,16 @@ class Facts(NamedTuple):
 def facts_of(dataset: str, data_dir: str | None = None) -> Facts:
     """From the images if they are here, else from the paper's overview."""
     try:
-        found = data.load(dataset, data_dir)
+        return _facts_here(dataset, data_dir)
     except (UserError, RunError):
         known = paper.numbers(paper.load("datasets")).get(dataset)
         if known is None:
             raise
         return _from_paper(known)
+
+
+def _facts_here(dataset: str, data_dir: str | None) -> Facts:
+    found = data.load(dataset, data_dir)
     shape = (found.in_channels, *found.image_size)
     return Facts(shape, found.num_classes, len(found.train), len(found.test))
 
@@ -51,14 +56,10 @@ def overview(target: Target, numbers: Mapping[str, Mapping[str, Value]]) -> dict
     cells: dict[str, dict[str, Cell]] = {}
     for row in target.grid.rows:
         theirs, ours = numbers.get(row, {}), dict.fromkeys(Facts._fields, "not here")
-        try:
-            found = data.load(row, target.given.get("data_dir"))
-        except (UserError, RunError):
-            pass
-        else:
-            shape = "x".join(map(str, (found.in_channels, *found.image_size)))
-            counts = (found.num_classes, len(found.train), len(found.test))
-            ours = dict(zip(Facts._fields, [shape, *map(str, counts)], strict=True))
+        with contextlib.suppress(UserError, RunError):
+            facts = _facts_here(row, target.given.get("data_dir"))
+            ours = {key: str(value) for key, value in facts._asdict().items()}
+            ours["shape"] = "x".join(map(str, facts.shape))
         cells[row] = {key: Cell(paper=theirs.get(key), text=ours[key]) for key in Facts._fields}
     return cells
 
