@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.torture import comparing, configurations
 from tests.torture.bench import RUN_LIMIT, Bench, Reference, check_end, fill, last_line
-from tests.torture.children import sora
+from tests.torture.children import Ended, sora
 from tests.torture.events import signal_before
 from tests.torture.report import Outcome
 
@@ -110,6 +110,15 @@ def _judge(outcome: Outcome, what: str, differences: list[str]) -> None:
         outcome.add("identical")
 
 
+def _succeeded(outcome: Outcome, ended: Ended, what: str) -> bool:
+    """Whether a command has a result to judge; a refusal and anything worse is counted."""
+    if not check_end(outcome, ended, what):
+        return False
+    if ended.code:
+        outcome.add("refused") if ended.one_line else outcome.add("raw", f"{what}: {last_line(ended)}")
+    return not ended.code
+
+
 def _evaluate(bench: Bench, outcome: Outcome, rng: random.Random, place: Path, *, again: bool) -> None:
     """Damage a finished run and evaluate it; `again` damages one that holds the evaluation already."""
     finished = bench.reference(configurations.finished_run()).folder
@@ -118,11 +127,8 @@ def _evaluate(bench: Bench, outcome: Outcome, rng: random.Random, place: Path, *
     _, did = damage(place / "out", rng)
     what = f"sora {' '.join(EVALUATE)}, {did}"
     ended = bench.run(fill(EVALUATE, place / "out"), place)
-    if check_end(outcome, ended, what):
-        if ended.code:
-            outcome.add("refused") if ended.one_line else outcome.add("raw", f"{what}: {last_line(ended)}")
-        else:
-            _judge(outcome, what, comparing.evaluation_differences(reference.folder, place / "out"))
+    if _succeeded(outcome, ended, what):
+        _judge(outcome, what, comparing.evaluation_differences(reference.folder, place / "out"))
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -176,12 +182,9 @@ def _probe(bench: Bench, outcome: Outcome, rng: random.Random, place: Path) -> N
     _, did = damage(place / "out", rng)
     what = f"sora {' '.join(probe)}, {did}"
     ended = bench.run(fill(probe, place / "out"), place)
-    if check_end(outcome, ended, what):
-        if ended.code:
-            outcome.add("refused") if ended.one_line else outcome.add("raw", f"{what}: {last_line(ended)}")
-        else:
-            same = _numbers(ended.out) == _numbers(kept.read_text())
-            _judge(outcome, what, [] if same else ["the probe's numbers"])
+    if _succeeded(outcome, ended, what):
+        same = _numbers(ended.out) == _numbers(kept.read_text())
+        _judge(outcome, what, [] if same else ["the probe's numbers"])
 
 
 def _numbers(text: str) -> object:
