@@ -1,4 +1,4 @@
-"""Stopping soon on Ctrl-C or SIGTERM, also in the middle of a computation that takes minutes."""
+"""Stopping soon on Ctrl-C or SIGTERM, wherever the signal arrives."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+AGAIN = 0.05  # seconds until a signal is sent again whose exception was dropped
 PATIENCE = 1.5  # seconds until a process is ended that is still inside one computation
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
@@ -24,7 +25,35 @@ class Stopped(Exception):
 
     def __init__(self, number: int, kept: str) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}; {kept}")
-        self.exit_code = 128 + number
+        self.number, self.exit_code = number, 128 + number
+
+
+@contextmanager
+def never_dropped() -> Iterator[None]:
+    """Inside the block, a signal that arrives inside a destructor is sent again.
+
+    Python prints and drops an exception that leaves a destructor, the one of Ctrl-C included, and the command
+    would go on as if nothing had happened.
+    """
+    usual, timers = sys.unraisablehook, list[threading.Timer]()
+
+    def send_again(dropped: sys.UnraisableHookArgs) -> None:
+        error = dropped.exc_value
+        if not isinstance(error, (KeyboardInterrupt, Stopped)):
+            usual(dropped)
+            return
+        # By a thread and later, because an exception that leaves this function would be dropped as well.
+        number = getattr(error, "number", signal.SIGINT)
+        timers.append(threading.Timer(AGAIN, os.kill, (os.getpid(), number)))
+        timers[-1].start()
+
+    sys.unraisablehook = send_again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = usual
+        for timer in timers:  # a command that has ended is no longer stopped
+            timer.cancel()
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 
+from sora._signals import never_dropped
 from sora._streams import (
     discard_stdout,
     escape_unprintable,
@@ -51,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
     stderr = sys.stderr
     sys.stderr = tolerant(stderr)  # progress and messages do not decide whether a training goes on
     try:
-        with one_line_warnings():
+        with one_line_warnings(), never_dropped():
             code = _run(list(sys.argv[1:] if argv is None else argv))
         return _flush(code)
     finally:
