@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from sora._signals import Stopped, never_dropped, stopping_soon
+from sora._signals import Interrupts, Stopped, stopping_soon
 
 
 class _SignalWhenRemoved:
@@ -28,7 +28,7 @@ def _remove_and_wait(number: int) -> None:
 
 
 def test_an_interrupt_in_a_destructor_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(KeyboardInterrupt), never_dropped():
+    with pytest.raises(KeyboardInterrupt), Interrupts():
         _remove_and_wait(signal.SIGINT)
     assert capsys.readouterr().err == ""
 
@@ -36,7 +36,7 @@ def test_an_interrupt_in_a_destructor_is_not_lost(capsys: pytest.CaptureFixture[
 def test_a_stop_in_a_destructor_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
     with (
         pytest.raises(Stopped, match="stopped by SIGTERM; kept"),
-        never_dropped(),
+        Interrupts(),
         stopping_soon(lambda: "kept"),
     ):
         _remove_and_wait(signal.SIGTERM)
@@ -51,6 +51,33 @@ def test_other_exceptions_in_destructors_are_shown_as_always(monkeypatch: pytest
         def __del__(self) -> None:
             raise ValueError
 
-    with never_dropped():
+    with Interrupts():
         Fails()
     assert shown == [ValueError]
+
+
+def _interrupted_inside_a_library() -> None:
+    """As Python itself does around `__set_name__`."""
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt as error:
+        raise RuntimeError("something else") from error
+
+
+def test_an_interrupt_that_a_library_turned_into_another_exception_is_still_known() -> None:
+    with Interrupts() as interrupts:
+        with pytest.raises(RuntimeError):
+            _interrupted_inside_a_library()
+        assert interrupts.received
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_handler_of_the_host_program_is_kept() -> None:
+    numbers: list[int] = []
+    usual = signal.signal(signal.SIGINT, lambda number, frame: numbers.append(number))
+    try:
+        with Interrupts() as interrupts:
+            signal.raise_signal(signal.SIGINT)
+        assert (numbers, interrupts.received) == ([signal.SIGINT], False)
+    finally:
+        signal.signal(signal.SIGINT, usual)

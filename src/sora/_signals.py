@@ -28,32 +28,48 @@ class Stopped(Exception):
         self.number, self.exit_code = number, 128 + number
 
 
-@contextmanager
-def never_dropped() -> Iterator[None]:
-    """Inside the block, a signal that arrives inside a destructor is sent again.
+class Interrupts:
+    """A block in which no Ctrl-C is lost or takes another shape.
 
     Python prints and drops an exception that leaves a destructor, the one of Ctrl-C included, and the command
-    would go on as if nothing had happened.
+    would go on as if nothing had happened: such a signal is sent again. Library code may also turn that
+    exception into one of its own: `received` says that whatever was raised began with a Ctrl-C.
     """
-    usual, timers = sys.unraisablehook, list[threading.Timer]()
 
-    def send_again(dropped: sys.UnraisableHookArgs) -> None:
+    def __init__(self) -> None:
+        self.received = False
+        self._timers: list[threading.Timer] = []
+
+    def __enter__(self) -> Interrupts:
+        self._show = sys.unraisablehook
+        sys.unraisablehook = self._send_again
+        # In other threads, and where Ctrl-C is ignored or handled already, the host program decides.
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        self._ours = in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if self._ours:
+            signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.unraisablehook = self._show
+        for timer in self._timers:  # a command that has ended is no longer stopped
+            timer.cancel()
+        if self._ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self.received = True
+        raise KeyboardInterrupt
+
+    def _send_again(self, dropped: sys.UnraisableHookArgs) -> None:
         error = dropped.exc_value
         if not isinstance(error, (KeyboardInterrupt, Stopped)):
-            usual(dropped)
+            self._show(dropped)
             return
         # By a thread and later, because an exception that leaves this function would be dropped as well.
         number = getattr(error, "number", signal.SIGINT)
-        timers.append(threading.Timer(AGAIN, os.kill, (os.getpid(), number)))
-        timers[-1].start()
-
-    sys.unraisablehook = send_again
-    try:
-        yield
-    finally:
-        sys.unraisablehook = usual
-        for timer in timers:  # a command that has ended is no longer stopped
-            timer.cancel()
+        self._timers.append(threading.Timer(AGAIN, os.kill, (os.getpid(), number)))
+        self._timers[-1].start()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 
-from sora._signals import never_dropped
+from sora._signals import Interrupts
 from sora._streams import (
     discard_stdout,
     escape_unprintable,
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
     stderr = sys.stderr
     sys.stderr = tolerant(stderr)  # progress and messages do not decide whether a training goes on
     try:
-        with one_line_warnings(), never_dropped():
+        with one_line_warnings():
             code = _run(list(sys.argv[1:] if argv is None else argv))
         return _flush(code)
     finally:
@@ -62,12 +62,13 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     debug = "--debug" in arguments
-    try:
-        return _dispatch([argument for argument in arguments if argument != "--debug"])
-    except BaseException as error:
-        if debug:
-            traceback.print_exc()
-        return _exit_code(error)
+    with Interrupts() as interrupts:
+        try:
+            return _dispatch([argument for argument in arguments if argument != "--debug"])
+        except BaseException as error:
+            if debug:
+                traceback.print_exc()
+            return _exit_code(KeyboardInterrupt() if interrupts.received else error)
 
 
 def _dispatch(arguments: list[str]) -> int:
