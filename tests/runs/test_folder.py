@@ -140,6 +140,21 @@ def test_a_damaged_file_is_one_line_that_names_it(name, finished) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("damage", ["cut", "changed", "removed"])
+def test_a_log_of_a_finished_run_that_is_not_as_it_was_is_refused(damage, finished) -> None:
+    folder = RunFolder(finished.folder())
+    path = folder.log_path("metrics")
+    lines = folder.read_log("metrics")
+    assert lines
+    if damage == "removed":
+        path.unlink()
+    else:
+        text = path.read_text()
+        path.write_text(text[: len(text.rstrip())] if damage == "cut" else text.replace("1", "2", 1))
+    with pytest.raises(RunError, match=r"metrics\.jsonl is damaged or was changed"):
+        folder.read_log("metrics")
+
+
 def test_an_empty_folder_has_nothing(tmp_path) -> None:
     folder = RunFolder(tmp_path)
     assert not folder.exists()

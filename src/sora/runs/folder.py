@@ -133,7 +133,12 @@ class RunFolder:
 
     def read_log(self, name: LogName) -> list[dict[str, Any]]:
         """The complete lines of a log; empty if there is none."""
-        return read_log(self.log_path(name))
+        path = self.log_path(name)
+        digests = self.read_summary().get("logs_blake2b")  # older versions stored none
+        digest = digests.get(name) if isinstance(digests, dict) else None
+        if digest is not None and (not path.exists() or digest_file(path) != digest):
+            raise RunError(f"{path} is damaged or was changed: its checksum is not the one in summary.json")
+        return read_log(path)
 
     def last_line(self, name: LogName) -> dict[str, Any] | None:
         """The newest complete line of a log; None if there is none."""
@@ -186,8 +191,9 @@ class RunFolder:
         self._summary.unlink(missing_ok=True)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write the summary: from now on the run counts as finished."""
-        write_json(self._summary, {"format": FORMAT, **summary})
+        """Write the summary: from now on the run counts as finished, and its logs stay as they are."""
+        logs = {name: digest_file(path) for name in LOGS if (path := self.log_path(name)).exists()}
+        write_json(self._summary, {"format": FORMAT, **summary, "logs_blake2b": logs})
 
     @property
     def evaluations(self) -> Path:
