@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 import sora
 from sora.errors import RunError, UserError
 from sora.runs import FORMAT, RunFolder
+from sora.runs.folder import LogName
 from sora.settings import Request, Settings
 from sora.training import train
 
@@ -40,6 +41,25 @@ def test_a_damaged_log_is_named(line: str, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"metrics\.jsonl is damaged") as caught:
         RunFolder(tmp_path).read_log("metrics")
     assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("events", '{"step": 3}'),
+        ("events", '{"step": "x", "event": "alarm"}'),
+        ("evals", '{"step": 3}'),
+        ("evals", '{"step": 3, "accuracy": {"clean": "high"}}'),
+        ("metrics", '{"loss": 1.0}'),
+        ("metrics", '{"step": true}'),
+        ("metrics", '{"step": 3, "loss": [1.0]}'),
+        ("monitors", '{"step": 3, "pgd": "0.5"}'),
+    ],
+)
+def test_a_line_that_readers_could_not_use_is_refused(name: LogName, line: str, tmp_path: Path) -> None:
+    (tmp_path / f"{name}.jsonl").write_text(line + "\n")
+    with pytest.raises(RunError, match=rf"{name}\.jsonl is damaged: .*; expected (a |text)"):
+        RunFolder(tmp_path).read_log(name)
 
 
 def test_logs_have_the_promised_keys(finished) -> None:

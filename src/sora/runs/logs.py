@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sora._files import plain, refuse_link
 from sora._reading import open_regular, parse_json, read_text
-from sora.errors import RunError, UserError
+from sora.errors import RunError, UserError, short
 from sora.runs.digests import digest_start, new_digest
 
 
@@ -101,9 +101,32 @@ def read_log(path: Path) -> list[dict[str, Any]]:
         raise
     except ValueError as error:  # also text that is not UTF-8
         raise RunError(f"{path} is damaged ({' '.join(str(error).split())[:200]})") from None
-    if not all(isinstance(line, dict) for line in lines):
-        raise RunError(f"{path} is damaged: expected one table of names and values per line")
+    for line in lines:
+        if not isinstance(line, dict):
+            raise RunError(f"{path} is damaged: expected one table of names and values per line")
+        _check(path, line)
     return lines
+
+
+def _check(path: Path, line: dict[str, Any]) -> None:
+    """Raise for a line without the entries that readers of this log rely on."""
+    expected: dict[str, tuple[str, bool]] = {"step": ("a whole number", type(line.get("step")) is int)}
+    if path.stem == "events":
+        expected["event"] = ("text", isinstance(line.get("event"), str))
+    elif path.stem == "evals":
+        accuracy = line.get("accuracy")
+        usable = isinstance(accuracy, dict) and all(map(_is_number, accuracy.values()))
+        expected["accuracy"] = ("a table of numbers", usable)
+    else:
+        numbers = {name: value for name, value in line.items() if name != "split" and value is not None}
+        expected |= {name: ("a number", _is_number(value)) for name, value in numbers.items()}
+    for name, (kind, is_so) in expected.items():
+        if not is_so:
+            raise RunError(f"{path} is damaged: {short(name)} is {short(line.get(name))}; expected {kind}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def read_last_line(path: Path) -> dict[str, Any] | None:
