@@ -74,7 +74,8 @@ class Trainer:
         """A method set up as a training loop would."""
         method = methods.create(name, Linf(EPS), **hyper)
         batch, shape = len(self.x), tuple(self.x.shape[1:])
-        method.setup(n_train=batch, shape=shape, batch_size=batch, epochs=30, steps_per_epoch=1)
+        sizes = {"n_train": batch, "batch_size": batch, "epochs": 30, "steps_per_epoch": 1, "classes": 10}
+        method.setup(shape=shape, model=self.model, **sizes)
         method.begin_epoch(1)
         method.observing = observing
         return method

@@ -77,18 +77,38 @@ def input_gradient(model: nn.Module, z: Tensor, y: Tensor, loss_scale: Scale = N
 
 
 def gradient_of(
-    loss: Loss, model: nn.Module, z: Tensor, loss_scale: Scale = None, *, create_graph: bool = False
+    loss: Loss,
+    model: nn.Module,
+    z: Tensor,
+    loss_scale: Scale = None,
+    *,
+    create_graph: bool = False,
+    keep_graph: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Gradient of a loss of the logits with respect to the input at `z`, and the logits there, detached.
+    """Gradient of a loss of the logits with respect to the input at `z`, and the logits there.
 
     `z` becomes a leaf after all clamping, so no pixel's gradient is hidden. Autograd is asked for this one
     tensor: parameter gradients are neither computed nor accumulated.
+
+    Args:
+        loss: From logits to a scalar.
+        model: The model, already in the mode it should be attacked in.
+        z: Where the gradient is taken.
+        loss_scale: Factor on the loss, for float16; the gradient is divided by it again.
+        create_graph: Return a gradient that can itself be differentiated.
+        keep_graph: Return the logits with their graph, for a training loss that also depends on them;
+            otherwise they are detached.
     """
     leaf = z.detach().requires_grad_()
     with torch.enable_grad():
         logits = model(leaf)
-        (gradient,) = torch.autograd.grad(scaled(loss(logits), loss_scale), leaf, create_graph=create_graph)
-        return unscaled(gradient, loss_scale), logits.detach()
+        (gradient,) = torch.autograd.grad(
+            scaled(loss(logits), loss_scale),
+            leaf,
+            create_graph=create_graph,
+            retain_graph=create_graph or keep_graph,
+        )
+        return unscaled(gradient, loss_scale), logits if keep_graph else logits.detach()
 
 
 class Ascent(NamedTuple):

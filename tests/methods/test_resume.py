@@ -15,6 +15,7 @@ from tests.training.disturbances import Killed, kill_at
 HYPER: dict[str, dict[str, Any]] = {
     "atas": {"atas.warmup": 1, "atas.reset_every": 2},
     "elle": {"elle.adaptive": True},
+    "fgsm-mep": {"fgsm-mep.reset_every": 2},
     "free": {"free.replays": 3},
     "nuat": {"nuat.ramp": True, "nuat.alternate": True},
     "aaer": {"aaer.ramp_epochs": 20},

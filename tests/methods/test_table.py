@@ -57,6 +57,11 @@ ROWS = {  # a method's name, and after a space a variant of it
     "trades": Row(14),
     "fgsm-ckpt": Row(4),
     "fgsm-ckpt 1": Row(2, hyper={"checkpoints": 1}),
+    "fgsm-mep": Row(2),
+    "fgsm-mep half": Row(2, hyper={"dtype": "float16", "mom_of": "sign", "strict": True}),
+    "fgsm-mep cpu": Row(2, hyper={"storage": "cpu", "align": True}, waits=True),
+    "fgsm-ep": Row(2),
+    "fgsm-bp": Row(2),
 }
 CASES = [(label, norm) for label in ROWS for norm in methods.info(label.split()[0]).norms]
 NETS = {"two layers": two_layer, "batchnorm": batchnorm, "vector": vector}
@@ -70,7 +75,8 @@ def prepared(label: str, threat: Threat, x: Tensor) -> Method:
     """A method set up as a training loop would."""
     method = create(label.split()[0], threat, **ROWS[label].hyper)
     shape = tuple(x.shape[1:])
-    method.setup(n_train=20, shape=shape, batch_size=len(x), epochs=30, steps_per_epoch=4)
+    sizes = {"n_train": 20, "batch_size": len(x), "epochs": 30, "steps_per_epoch": 4, "classes": CLASSES}
+    method.setup(shape=shape, **sizes)
     method.begin_epoch(1)
     return method
 

@@ -54,7 +54,7 @@ def test_every_setting_is_in_exactly_one_group() -> None:
     names = field_names()
     assert len(names) == len(set(names))
     assert set(names) == {field.name for field in dataclasses.fields(Settings)}
-    assert list(GROUPS) == ["data", "network", "threat", "optimisation", "watching", "machine"]
+    assert list(GROUPS) == ["data", "network", "threat", "labels", "optimisation", "watching", "machine"]
 
 
 def test_presets_set_their_familys_options() -> None:

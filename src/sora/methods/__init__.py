@@ -8,9 +8,11 @@ from sora._typed import option
 from sora.methods._base import Method
 from sora.methods._compile import compiled_step
 from sora.methods._cost import Bench, Cost, cost_table, measure
+from sora.methods._optimizers import OwnOptimizer
 from sora.methods._pages import page
 from sora.methods._records import Crafted, Hyper, Info, Inputs, Learned, StepOutput
-from sora.methods._registry import METHODS, create, info, names, preset, register
+from sora.methods._registry import METHODS, check_smoothing, create, info, names, preset, register
+from sora.methods._targets import Smoothing, soft_targets
 
 __all__ = [
     "Bench",
@@ -21,8 +23,11 @@ __all__ = [
     "Inputs",
     "Learned",
     "Method",
+    "OwnOptimizer",
+    "Smoothing",
     "StepOutput",
     "ascend",
+    "check_smoothing",
     "compiled_step",
     "cost_table",
     "create",
@@ -36,6 +41,7 @@ __all__ = [
     "page",
     "preset",
     "register",
+    "soft_targets",
 ]
 
 METHODS.discover()  # last, because the method files import the names above

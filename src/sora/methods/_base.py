@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from sora import curvature
 from sora._checks import check_logits, check_model, checking, outside_box
-from sora._passes import Scale, bare, cross_entropy, evaluating, scaled, unscaled
+from sora._passes import Scale, bare, cross_entropy, evaluating, gradient_of, scaled, unscaled
 from sora.methods._records import Crafted, Hyper, Info, Inputs, Learned, StepOutput
+from sora.methods._targets import Smoothing
 from sora.threat import Threat
 
 # From a loss and the input leaf to the leaf's gradient; the parameters' gradients are a side effect.
@@ -41,7 +42,7 @@ def abnormal_share(start: Tensor, adversarial: Tensor, y: Tensor) -> Tensor:
 
 
 class Method(nn.Module, ABC):
-    """A training method; what it stores between batches are buffers.
+    """A training method; what it stores between batches are buffers, parameters and `OwnOptimizer`s.
 
     Args:
         threat: The norm ball and the box.
@@ -55,6 +56,7 @@ class Method(nn.Module, ABC):
         super().__init__()
         self.threat = threat
         self.hyper = hyper
+        self.smoothing = Smoothing()  # the targets of `attack_loss` and `train_loss`
         self.observing = True  # False skips PertAlign and linearity, and their cost
         self._checked: set[tuple[torch.Size, torch.dtype] | None] = set()
 
@@ -71,6 +73,11 @@ class Method(nn.Module, ABC):
         """Take g' from the cross-entropy alone, without penalties, at the cost of another backward pass."""
         return False
 
+    @property
+    def averaged(self) -> nn.Module | None:
+        """The network to evaluate and hand over in place of the trained one, if the method makes one."""
+        return None
+
     def setup(
         self,
         *,
@@ -80,6 +87,8 @@ class Method(nn.Module, ABC):
         epochs: int,
         steps_per_epoch: int,
         canvas: tuple[int, ...] | None = None,
+        classes: int | None = None,
+        model: nn.Module | None = None,
     ) -> None:
         """Allocate what depends on sizes. Called once, after `.to(device)` and before `load_state_dict`.
 
@@ -90,6 +99,8 @@ class Method(nn.Module, ABC):
             epochs: Epochs of the whole training.
             steps_per_epoch: Batches per epoch.
             canvas: Shape of an image on the padded canvas that augmentation crops; `shape` without padding.
+            classes: Number of classes, for methods that store something per class.
+            model: The network with its initial weights, for methods that copy it or add a head to it.
         """
 
     def begin_epoch(self, epoch: int) -> None:
@@ -105,11 +116,36 @@ class Method(nn.Module, ABC):
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
         """The loss to minimise, given the logits at the crafted input."""
-        return cross_entropy(logits, batch.y)
+        return self.train_loss(logits, batch.y)
 
     def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
         """Update what the method stores; return extra numbers for the log."""
         return {}
+
+    def after_update(self, model: nn.Module) -> None:
+        """Use the new weights. Called after each step of the model's optimiser, with the bare network."""
+
+    # The cross-entropies of a step. They differ from `cross_entropy` only if labels are smoothed.
+
+    def attack_loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The cross-entropy that the attack increases."""
+        return self.smoothing.loss(logits, y, attack=True)
+
+    def train_loss(self, logits: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
+        """The cross-entropy that the weight update decreases."""
+        return self.smoothing.loss(logits, y, reduction)
+
+    def attack_gradient(
+        self, model: nn.Module, z: Tensor, y: Tensor, loss_scale: Scale = None, *, keep_graph: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Gradient of `attack_loss` with respect to the input at `z`, and the logits there.
+
+        With `keep_graph` the logits carry their graph: put them into `Crafted.kept` and use them in
+        `objective`, whose backward pass then runs through both passes.
+        """
+        return gradient_of(
+            lambda logits: self.attack_loss(logits, y), model, z, loss_scale, keep_graph=keep_graph
+        )
 
     # The step itself, the same for all methods.
 
@@ -166,7 +202,7 @@ class Method(nn.Module, ABC):
                 loss = loss + crafted.penalty
             strict: Tensor | None = None
             if wanted and self.strict_gradient:
-                plain = scaled(cross_entropy(logits, batch.y), scale)
+                plain = scaled(self.train_loss(logits, batch.y), scale)
                 (strict,) = torch.autograd.grad(plain, leaf, retain_graph=True)
             gradient = differentiate(scaled(loss, scale), leaf)
         gradient = gradient if strict is None else strict

@@ -100,4 +100,5 @@ def _detached(crafted: Crafted) -> Crafted:
     """Without graphs, which `learn` has consumed: a compiled function must not return them."""
     penalty = None if crafted.penalty is None else crafted.penalty.detach()
     extras = {name: value.detach() for name, value in crafted.extras.items()}
-    return crafted._replace(penalty=penalty, extras=extras)
+    kept = tuple(tensor.detach() for tensor in crafted.kept)
+    return crafted._replace(penalty=penalty, extras=extras, kept=kept)

@@ -111,7 +111,13 @@ class _MethodBench:
         self.index = torch.arange(batch_size, device=device)
         self.method = create(name, Linf(8 / 255), **hyper).to(device)
         self.method.setup(
-            n_train=batch_size, shape=bench.shape, batch_size=batch_size, epochs=1, steps_per_epoch=1
+            n_train=batch_size,
+            shape=bench.shape,
+            batch_size=batch_size,
+            epochs=1,
+            steps_per_epoch=1,
+            classes=bench.classes,
+            model=self.model,
         )
         self.method.begin_epoch(1)
 

@@ -36,6 +36,8 @@ class Info:
         compilable: `craft` and `objective` are functions of tensors that `torch.compile` can trace.
         single_process: It stores what one process saw, so it cannot train in several processes.
         has_pert_align: Its steps define PertAlign, which the guard needs.
+        own_targets: The hyper-parameter that sets the targets of its cross-entropy, if it has one; the
+            general label smoothing must then be off.
         crafts_in_attack_mode: All of `craft` runs in the attack's mode; otherwise it switches modes itself.
         family: The method whose hyper-parameters it has: a preset's base method, otherwise its own name.
         preset: Hyper-parameters that a preset changes.
@@ -57,6 +59,7 @@ class Info:
     compilable: bool = False
     single_process: bool = False
     has_pert_align: bool = True
+    own_targets: str = ""
     crafts_in_attack_mode: bool = True
     family: str = ""
     preset: Mapping[str, Any] = field(default_factory=dict)
@@ -103,6 +106,7 @@ class Crafted(NamedTuple):
         penalty: A scalar added to the loss; it may carry a graph.
         step_size: Length of the attack's step, for the log (`alpha` on the console).
         extras: Scalars for `update_state` and, under their names, for the log.
+        kept: Other tensors that `objective` and `update_state` need; they may carry a graph.
     """
 
     x_adv: Tensor
@@ -112,6 +116,7 @@ class Crafted(NamedTuple):
     penalty: Tensor | None = None
     step_size: Tensor | float | None = None
     extras: Mapping[str, Tensor] = MappingProxyType({})
+    kept: tuple[Tensor, ...] = ()
 
 
 class Learned(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from sora._checks import check_threat
@@ -11,11 +11,12 @@ from sora._registry import Registry
 from sora.errors import UserError
 from sora.methods._base import Method
 from sora.methods._records import Info
+from sora.methods._targets import Smoothing
 from sora.threat import Threat
 
 # The paper's order, which tables keep; a file not listed here comes after these.
 ORDER = "benign fgsm free fgsm_rs gradalign nuat zerograd multigrad n_fgsm atas aaer elle sora pgd trades"
-METHODS: Registry[Info] = Registry("method", "sora.methods", order=(*ORDER.split(), "fgsm_ckpt"))
+METHODS: Registry[Info] = Registry("method", "sora.methods", order=(*ORDER.split(), "fgsm_ckpt", "fgsm_mep"))
 M = TypeVar("M", bound=type[Method])
 
 
@@ -63,10 +64,26 @@ def names(*, in_all: bool = False) -> list[str]:
     return [entry.name for entry in METHODS if entry.in_all] if in_all else METHODS.names()
 
 
-def create(name: str, threat: Threat, /, **hyper: Any) -> Method:
-    """The method of that name; keyword arguments are its hyper-parameters."""
+def create(name: str, threat: Threat, /, **options: Any) -> Method:
+    """The method of that name; keyword arguments are its hyper-parameters and the fields of `Smoothing`."""
     entry = info(name)
+    labels = [field.name for field in fields(Smoothing)]
+    smoothing = Smoothing.build({key: value for key, value in options.items() if key in labels})
+    hyper = {key: value for key, value in options.items() if key not in labels}
+    check_smoothing(entry, smoothing)
     check_threat(threat)
     if threat.norm not in entry.norms:
         raise UserError(f"{name} is not defined for {threat.norm}; allowed: {', '.join(entry.norms)}")
-    return entry.cls(threat, entry.cls.hyper_class.build({**entry.preset, **hyper}))
+    method = entry.cls(threat, entry.cls.hyper_class.build({**entry.preset, **hyper}))
+    if not entry.own_targets:
+        method.smoothing = smoothing
+    return method
+
+
+def check_smoothing(entry: Info, smoothing: Smoothing) -> None:
+    """Raise if labels would be smoothed twice."""
+    if entry.own_targets and smoothing.smoothing:
+        raise UserError(
+            f"smoothing is {smoothing.smoothing:g}, but {entry.name} has targets of its own"
+            f" ({entry.family}.{entry.own_targets}); allowed: 0"
+        )

@@ -16,7 +16,6 @@ from sora.methods import (
     Learned,
     Method,
     cross_entropy,
-    input_gradient,
     option,
     register,
 )
@@ -106,7 +105,7 @@ class AAER(Method):
         """The attack of the variant, with the logits at its start point."""
         x, threat = batch.x, self.threat
         start = threat.clamp(x + batch.noise[0])
-        g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
+        g, logits = self.attack_gradient(model, start, batch.y, batch.loss_scale)
         length = self.hyper.resolved.alpha * threat.eps
         if self.hyper.variant == "rs":
             x_adv = threat.projected_step(x, start - x, g, length)
@@ -119,9 +118,11 @@ class AAER(Method):
         start_logits, hyper = cast(Tensor, crafted.logits), self.hyper
         l0, l1 = (cross_entropy(z, batch.y, "none") for z in (start_logits, logits))
         distance = (precise(logits) - precise(start_logits)).square().sum(1)
+        # Which examples are abnormal is decided with hard labels, as for the logged share of them.
+        trained = self.train_loss(logits, batch.y, "none") if self.smoothing.smoothing else l1
         compared = l1.detach() if hyper.detach_ce else l1
         penalty = regulariser(l0, compared, distance, hyper.resolved.lambda2, hyper.resolved.lambda3)
-        return l1.mean() + self.factor * hyper.lambda1 * penalty
+        return trained.mean() + self.factor * hyper.lambda1 * penalty
 
     def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
         """Whether PertAlign is free of the regulariser."""

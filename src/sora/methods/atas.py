@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sora.errors import UserError
-from sora.methods import Crafted, Hyper, Inputs, Method, input_gradient, option, register
+from sora.methods import Crafted, Hyper, Inputs, Method, option, register
 from sora.threat import Threat, flat_norm
 
 
@@ -108,7 +108,7 @@ class ATAS(Method):
         rows = batch.index.cpu() if self.hyper.storage == "cpu" else batch.index
         canvas = self.delta[rows].to(x)
         start = threat.clamp(x + (canvas if move is None else move.from_canvas(canvas)))
-        g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
+        g, logits = self.attack_gradient(model, start, batch.y, batch.loss_scale)
         size = self._step_sizes(batch.index, g)
         x_adv = threat.projected_step(x, start - x, g, size.view(-1, *[1] * (x.dim() - 1)))
         patch = x_adv - x

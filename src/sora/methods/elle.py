@@ -16,7 +16,6 @@ from sora.methods import (
     Learned,
     Method,
     cross_entropy,
-    input_gradient,
     option,
     register,
 )
@@ -83,7 +82,7 @@ class ELLE(Method):
         length = self.hyper.alpha * threat.eps
         start = x if self.hyper.start == "zero" else x + batch.noise[3]
         with self.attacking(model):
-            g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
+            g, logits = self.attack_gradient(model, start, batch.y, batch.loss_scale)
         with torch.enable_grad():
             curvature = self._curvature(model, batch)
             penalty = (self.lam if self.hyper.adaptive else self.hyper.lam) * curvature

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from sora.methods import Crafted, Hyper, Inputs, Method, input_gradient, option, register
+from sora.methods import Crafted, Hyper, Inputs, Method, option, register
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class FGSM(Method):
         """One ascent step from the clean input."""
         x, threat = batch.x, self.threat
         length = self.hyper.alpha * threat.eps
-        g, logits = input_gradient(model, x, batch.y, batch.loss_scale)
+        g, logits = self.attack_gradient(model, x, batch.y, batch.loss_scale)
         # A step of at most eps is inside the ball; projecting it would only add rounding.
         long = self.hyper.alpha > 1
         x_adv = threat.projected_step(x, 0.0, g, length) if long else threat.step(x, g, length)

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from sora.methods import Crafted, Hyper, Inputs, Method, input_gradient, option, register
+from sora.methods import Crafted, Hyper, Inputs, Method, option, register
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class FGSMCkpt(Method):
         x, y, threat, count = batch.x, batch.y, self.threat, self.hyper.checkpoints
         start = threat.clamp(x + batch.noise[0])
         length = self.hyper.alpha * threat.eps
-        g, logits = input_gradient(model, start, y, batch.loss_scale)
+        g, logits = self.attack_gradient(model, start, y, batch.loss_scale)
         delta = threat.projected_step(x, start - x, g, length) - x
         wrong = logits.argmax(1) != y  # already at the start: train on the clean input
         fraction = torch.where(wrong, 0.0, 1.0).to(x.dtype)

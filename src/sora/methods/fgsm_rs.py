@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from sora.methods import Crafted, Hyper, Inputs, Method, input_gradient, option, register
+from sora.methods import Crafted, Hyper, Inputs, Method, option, register
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,6 @@ class FGSMRS(Method):
         x, threat = batch.x, self.threat
         length = self.hyper.alpha * threat.eps
         start = threat.clamp(x + batch.noise[0])
-        g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
+        g, logits = self.attack_gradient(model, start, batch.y, batch.loss_scale)
         x_adv = threat.projected_step(x, start - x, g, length)
         return Crafted(x_adv, g, logits=logits, step_size=length)

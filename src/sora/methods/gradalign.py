@@ -15,9 +15,7 @@ from sora.methods import (
     Hyper,
     Inputs,
     Method,
-    cross_entropy,
     gradient_of,
-    input_gradient,
     option,
     register,
 )
@@ -64,9 +62,13 @@ class GradAlign(Method):
         from_noise = self.hyper.start == "random"
         start = threat.clamp(noisy) if from_noise else noisy  # authors: the noise is not clamped
         # g1 is a constant: its graph would double the cost and change little.
-        g1, clean_logits = input_gradient(model, x, batch.y, batch.loss_scale)
+        g1, clean_logits = self.attack_gradient(model, x, batch.y, batch.loss_scale)
         g2, noisy_logits = gradient_of(
-            lambda logits: cross_entropy(logits, batch.y), model, start, batch.loss_scale, create_graph=True
+            lambda logits: self.attack_loss(logits, batch.y),
+            model,
+            start,
+            batch.loss_scale,
+            create_graph=True,
         )
         omega = misalignment(g1, g2)
         g = g2.detach() if from_noise else g1

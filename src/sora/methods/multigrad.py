@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sora.errors import UserError
-from sora.methods import Crafted, Hyper, Inputs, Method, input_gradient, option, register
+from sora.methods import Crafted, Hyper, Inputs, Method, option, register
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class MultiGrad(Method):
         starts = [threat.clamp(x + eta) for eta in batch.noise]
         if hyper.parallel:
             y = batch.y.repeat(len(starts))
-            g, logits = input_gradient(model, torch.cat(starts), y, batch.loss_scale)
+            g, logits = self.attack_gradient(model, torch.cat(starts), y, batch.loss_scale)
             # The mean over all copies divides by N B; each copy's own loss is a mean over B.
             gradients = g.view(len(starts), *x.shape) * len(starts)
             logits = logits[: len(x)]
         else:
-            pairs = [input_gradient(model, start, batch.y, batch.loss_scale) for start in starts]
+            pairs = [self.attack_gradient(model, start, batch.y, batch.loss_scale) for start in starts]
             gradients, logits = torch.stack([g for g, _ in pairs]), pairs[0][1]
         signs = consensus(gradients, hyper.agree or len(starts))
         return Crafted(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from sora.methods import Crafted, Hyper, Inputs, Method, input_gradient, option, register
+from sora.methods import Crafted, Hyper, Inputs, Method, option, register
 
 
 @dataclass(frozen=True)
@@ -43,5 +43,5 @@ class NFGSM(Method):
         threat = self.threat
         length = self.hyper.alpha * threat.eps
         start = threat.clamp(batch.x + batch.noise[0])
-        g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
+        g, logits = self.attack_gradient(model, start, batch.y, batch.loss_scale)
         return Crafted(threat.step(start, g, length), g, logits=logits, step_size=length)

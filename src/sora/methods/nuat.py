@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sora._passes import precise
-from sora.methods import Crafted, Hyper, Inputs, Method, cross_entropy, gradient_of, option, register
+from sora.methods import Crafted, Hyper, Inputs, Method, gradient_of, option, register
 from sora.threat import Threat
 
 RAMP_REST = 10  # epochs at the full weight after a ramp
@@ -84,7 +84,7 @@ class NuAT(Method):
         start = threat.clamp(x + batch.noise[0])
         with self.attacking(model):
             g, logits = gradient_of(
-                lambda z: cross_entropy(z, batch.y) + weight * nuclear_norm(z - reference),
+                lambda z: self.attack_loss(z, batch.y) + weight * nuclear_norm(z - reference),
                 model,
                 start,
                 batch.loss_scale,
@@ -96,7 +96,7 @@ class NuAT(Method):
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
         """Clean cross-entropy plus the nuclear norm; two passes, as one would mix BatchNorm's statistics."""
         clean = model(batch.x)
-        return cross_entropy(clean, batch.y) + self.lam / len(logits) * nuclear_norm(logits - clean)
+        return self.train_loss(clean, batch.y) + self.lam / len(logits) * nuclear_norm(logits - clean)
 
 
 def nuclear_norm(matrix: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from sora.methods import Crafted, Hyper, Inputs, Method, ascend, cross_entropy, option, preset, register
+from sora.methods import Crafted, Hyper, Inputs, Method, ascend, option, preset, register
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class PGD(Method):
         x, threat = batch.x, self.threat
         length = self.hyper.alpha * threat.eps
         x_adv, gradients, logits = ascend(
-            lambda logits: cross_entropy(logits, batch.y),
+            lambda logits: self.attack_loss(logits, batch.y),
             model,
             x,
             threat.clamp(x + batch.noise[0]),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sora import curvature
 from sora._ranks import summed
 from sora.errors import UserError
-from sora.methods import Crafted, Hyper, Inputs, Learned, Method, input_gradient, option, register
+from sora.methods import Crafted, Hyper, Inputs, Learned, Method, option, register
 from sora.threat import L2, Threat
 
 
@@ -97,7 +97,7 @@ class SORA(Method):
         x, threat, hyper = batch.x, self.threat, self.hyper
         start = x + batch.noise[0]
         start = threat.clamp(start) if hyper.box_noise else start
-        g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
+        g, logits = self.attack_gradient(model, start, batch.y, batch.loss_scale)
         # Under eps warm-up the stored step may belong to another radius.
         step_size = self.alpha_star.clamp(max=hyper.alpha_max * threat.eps)
         raw = hyper.direction == "raw" and threat.norm == "l2"

@@ -17,7 +17,6 @@ from sora.methods import (
     Learned,
     Method,
     ascend,
-    cross_entropy,
     gradient_of,
     option,
     register,
@@ -110,7 +109,7 @@ class TRADES(Method):
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
         """Clean cross-entropy plus the divergence, with gradients through both of its sides."""
         clean = model(batch.x)
-        return cross_entropy(clean, batch.y) + self.hyper.beta * divergence(clean, logits).mean()
+        return self.train_loss(clean, batch.y) + self.hyper.beta * divergence(clean, logits).mean()
 
 
 def divergence(clean: Tensor, other: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sora.methods import Crafted, Hyper, Inputs, Method, input_gradient, option, register
+from sora.methods import Crafted, Hyper, Inputs, Method, option, register
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ZeroGrad(Method):
         x, threat = batch.x, self.threat
         length = self.hyper.alpha * threat.eps
         start = threat.clamp(x + batch.noise[0])
-        g, logits = input_gradient(model, start, batch.y, batch.loss_scale)
+        g, logits = self.attack_gradient(model, start, batch.y, batch.loss_scale)
         x_adv = threat.projected_step(x, start - x, without_smallest(g, self.hyper.q), length)
         return Crafted(x_adv, g, logits=logits, step_size=length)
 

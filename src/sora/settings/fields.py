@@ -15,6 +15,7 @@ from typing import Any, Literal
 from sora import attacks, data, methods
 from sora._typed import Options, option
 from sora.errors import UserError
+from sora.methods import Smoothing
 from sora.metrics import check_metrics
 from sora.settings.names import check_dataset, check_model, is_custom, is_given
 from sora.threat import Threat, parse_eps, threat
@@ -117,6 +118,7 @@ GROUPS: dict[str, type[Options]] = {
     "data": DataSettings,
     "network": NetworkSettings,
     "threat": ThreatSettings,
+    "labels": Smoothing,
     "optimisation": OptimisationSettings,
     "watching": WatchingSettings,
     "machine": MachineSettings,
@@ -125,7 +127,13 @@ GROUPS: dict[str, type[Options]] = {
 
 @dataclass(frozen=True)
 class Settings(
-    MachineSettings, WatchingSettings, OptimisationSettings, ThreatSettings, NetworkSettings, DataSettings
+    MachineSettings,
+    WatchingSettings,
+    OptimisationSettings,
+    Smoothing,
+    ThreatSettings,
+    NetworkSettings,
+    DataSettings,
 ):
     """One training run. `config.yaml` in a run folder is this, fully resolved."""
 
@@ -151,6 +159,7 @@ class Settings(
         if self.compile and not method.compilable:
             able = ", ".join(name for name in methods.names() if methods.info(name).compilable)
             raise UserError(f"compile does not work with {self.method}; allowed: {able}")
+        methods.check_smoothing(method, self)
         if self.guard not in ("off", "warn") and not method.has_pert_align:
             raise UserError(
                 f"guard {self.guard} needs PertAlign, which {self.method} does not have; allowed: off, warn"
@@ -173,6 +182,10 @@ class Settings(
     def method_options(self) -> dict[str, Any]:
         """What `set` says about the method."""
         return self._options_of(methods.info(self.method).family)
+
+    def smoothing_options(self) -> dict[str, Any]:
+        """The labels that the method trains with."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(Smoothing)}
 
     def model_options(self) -> dict[str, Any]:
         """What `set` says about the network."""

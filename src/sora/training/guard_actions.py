@@ -70,7 +70,8 @@ class PgdFallback(Hook):
 
     def start(self, run: Run) -> None:
         """Build the attack to fall back to."""
-        self.fallback = methods.create("pgd-10", run.threat, align="final").to(run.device)
+        labels = run.settings.smoothing_options()
+        self.fallback = methods.create("pgd-10", run.threat, align="final", **labels).to(run.device)
 
     def before_step(self, run: Run, batch: Batch) -> None:
         """Choose the method of this step; the alarm's event counts the batches that PGD gets."""

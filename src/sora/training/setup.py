@@ -44,7 +44,8 @@ def prepare_state(
 ) -> State:
     """Everything that will change while training, as it is before the first step."""
     device = next(model.parameters()).device
-    method = methods.create(settings.method, settings.threat(), **settings.method_options()).to(device)
+    options = settings.method_options() | settings.smoothing_options()
+    method = methods.create(settings.method, settings.threat(), **options).to(device)
     if settings.accumulate > 1 and method.updates > 1:
         raise UserError(f"accumulate must be 1 with {settings.method}, which replays whole batches")
     if method.info.single_process and world() > 1:
@@ -60,7 +61,11 @@ def prepare_state(
         batch_size=settings.batch_size,
         epochs=settings.epochs,
         steps_per_epoch=steps_per_epoch,
+        classes=len(dataset.classes),
+        model=model,
     )
+    if settings.ema and method.averaged is not None:
+        raise UserError(f"{settings.method} averages weights itself; leave out ema")
     average = get_ema_multi_avg_fn(settings.ema or 0.0)  # type: ignore[no-untyped-call]
     return State(
         model,

@@ -60,7 +60,9 @@ class State:
     @property
     def evaluated(self) -> nn.Module:
         """The weights that are evaluated and handed over."""
-        return self.model if self.ema is None else self.ema.module
+        if self.ema is not None:
+            return self.ema.module
+        return self.model if self.method.averaged is None else self.method.averaged
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of the run under one flat name."""

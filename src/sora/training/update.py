@@ -45,6 +45,7 @@ def train_on(run: Run, batch: Batch) -> StepOutput:
         else:
             state.scaler.step(state.optimizer)
             state.scaler.update()
+            method.after_update(state.model)
             if state.ema is not None:
                 state.ema.update_parameters(state.model)
         state.optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,160 @@
+"""FGSM-MEP, FGSM-EP and FGSM-BP: the attack starts from an earlier perturbation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from sora._passes import precise
+from sora.errors import UserError
+from sora.methods import Crafted, Inputs, Learned, Method, Smoothing, option, preset, register
+from sora.methods._memory import Memory, MemoryHyper
+from sora.threat import Threat
+
+
+@dataclass(frozen=True)
+class FGSMMEPHyper(MemoryHyper):
+    """The hyper-parameters of FGSM-MEP."""
+
+    alpha: float = option(1.0, "step size in multiples of eps", low=0)
+    phi: float = option(0.6, "target of the true class; the others share the rest equally", low=0, high=1)
+    lam: float = option(10.0, "weight of the squared distance of the logits (lambda)", low=0)
+    mu: float = option(0.3, "weight of the past in the momentum; with 0 there is none (FGSM-EP)", low=0)
+    mom_of: Literal["gradient", "sign"] = option(
+        "gradient", "what the momentum adds: the l1-normalised gradient (code) or its sign (poster)"
+    )
+    reset_every: int = option(40, "epochs between new random perturbations; 0 means never", low=0)
+    memory: Literal["image", "row"] = option("image", "whose perturbation is stored (row: FGSM-BP)")
+    strict: bool = option(
+        False, "PertAlign from the cross-entropy alone, at the cost of another backward pass"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.memory == "row" and self.mu > 0:
+            raise UserError(f"{self.prefix}mu is {self.mu:g}; allowed with memory=row: 0")
+        if self.memory == "row" and self.align:
+            raise UserError(f"{self.prefix}align is true; allowed with memory=row: false")
+
+
+@register(
+    "fgsm-mep",
+    "one step from the image's last perturbation, which moves along a momentum of its gradients",
+    paper="Jia et al., Prior-Guided Adversarial Initialization for Fast Adversarial Training",
+    venue="ECCV 2022",
+    forwards="2",
+    backwards="1 in + 1 (two graphs)",
+    paper_cost="-",
+    memory="one batch of activations; two perturbations for each training image",
+    needs=("setup", "index"),
+    single_process=True,
+    own_targets="phi",
+)
+class FGSMMEP(Method):
+    """`loss = CE(z1, S_o(phi)) + lambda MSE(z1, z0)`, z0 at `s = x + delta_i`, z1 one step further.
+
+    Stored: `delta` by image or by row, with momentum also `mom` by image, and how many batches had a
+    gradient that is zero or not finite, which changes neither.
+    """
+
+    hyper_class = FGSMMEPHyper
+    hyper: FGSMMEPHyper
+    skipped: Tensor
+
+    def __init__(self, threat: Threat, hyper: FGSMMEPHyper) -> None:
+        super().__init__(threat, hyper)
+        self.smoothing = Smoothing(1 - hyper.phi, "others")
+        self.delta = Memory(hyper, hyper.memory)
+        # One over the number of entries of a batch is typical, too small for float16.
+        self.mom = Memory(hyper, half=torch.bfloat16) if hyper.mu > 0 else None
+        self.register_buffer("skipped", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def strict_gradient(self) -> bool:
+        """Whether PertAlign leaves the regulariser out."""
+        return self.hyper.strict
+
+    def setup(
+        self,
+        *,
+        n_train: int,
+        shape: tuple[int, ...],
+        batch_size: int,
+        canvas: tuple[int, ...] | None = None,
+        **_: Any,
+    ) -> None:
+        """Allocate a perturbation for every training image or row, and the momentum."""
+        for memory in (self.delta, self.mom):
+            if memory is not None:
+                memory.allocate(
+                    n_train=n_train,
+                    shape=shape,
+                    batch_size=batch_size,
+                    device=self.skipped.device,
+                    canvas=canvas,
+                )
+        self._refill()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Restart from random signs in the first epoch and every `reset_every` epochs after it."""
+        every = self.hyper.reset_every
+        if epoch == 1 or (every and (epoch - 1) % every == 0):
+            self._refill()
+
+    def _refill(self) -> None:
+        self.delta.fill_signs(self.threat.eps)
+        if self.mom is not None:
+            self.mom.fill_zeros()
+
+    def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
+        """One step from the stored perturbation. The start is not clamped; its pass keeps its graph."""
+        x, threat = batch.x, self.threat
+        delta = threat.project(self.delta.read(batch))  # eps may have changed, and float16 rounds up
+        g, z0 = self.attack_gradient(model, x + delta, batch.y, batch.loss_scale, keep_graph=True)
+        length = self.hyper.alpha * threat.eps
+        x_adv = threat.projected_step(x, delta, g, length)
+        return Crafted(x_adv, g, logits=z0.detach(), step_size=length, kept=(z0, delta))
+
+    def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
+        """Smoothed cross-entropy plus the distance of the logits, with gradients through both passes."""
+        return self.train_loss(logits, batch.y) + self.hyper.lam * mse(logits, crafted.kept[0])
+
+    def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
+        """Store this batch's perturbation, or the one that the momentum leads to."""
+        x, g, delta = batch.x, cast(Tensor, crafted.gradient), crafted.kept[1]
+        total = precise(g).abs().sum()
+        usable = total.isfinite() & (total > 0)
+        new = crafted.x_adv
+        if self.mom is not None:
+            added = g.sign() if self.hyper.mom_of == "sign" else (precise(g) / total).to(g)
+            mom = added + self.hyper.mu * self.mom.read(batch)
+            self.mom.write(batch, mom, usable)
+            new = self.threat.projected_step(x, delta, mom, self.hyper.alpha * self.threat.eps)
+        self.delta.write(batch, new - x, usable)
+        self.skipped.add_(~usable)
+        return {"skipped": self.skipped.clone()}
+
+
+def mse(a: Tensor, b: Tensor) -> Tensor:
+    """Mean squared difference over all entries, in at least float32."""
+    return (precise(a) - precise(b)).square().mean()
+
+
+preset(
+    "fgsm-ep",
+    "fgsm-mep",
+    "one step from the image's last perturbation",
+    {"memory": "one batch of activations; one perturbation for each training image"},
+    mu=0.0,
+)
+preset(
+    "fgsm-bp",
+    "fgsm-mep",
+    "one step from the last batch's perturbation, row by row",
+    {"memory": "one batch of activations, one of perturbations", "needs": ("setup",)},
+    mu=0.0,
+    memory="row",
+)
