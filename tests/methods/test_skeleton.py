@@ -1,4 +1,4 @@
-"""What the skeleton offers to a method: a head with an optimiser of its own, a call after each update, averages."""
+"""What the skeleton offers to a method: a head with its own optimiser, a call after each update, averages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from sora.errors import UserError
-from sora.methods import METHODS, Crafted, Inputs, Learned, Method, OwnOptimizer, create, register
+from sora.methods import Crafted, Inputs, Learned, Method, OwnOptimizer, create, register
+from sora.methods._registry import METHODS
 from sora.settings import Request
 from sora.training import Hook, train
 from tests.training.disturbances import Killed, kill_at
@@ -59,9 +60,9 @@ class Headed(Method):
 
 @pytest.fixture
 def headed() -> Iterator[str]:
-    register("headed-toy", "a head and an average", has_pert_align=False)(Headed)
-    yield "headed-toy"
-    del METHODS._entries["headed-toy"]
+    with METHODS.scratch():
+        register("headed-toy", "a head and an average", has_pert_align=False)(Headed)
+        yield "headed-toy"
 
 
 def prepared(model: nn.Module) -> Headed:
