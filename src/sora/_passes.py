@@ -61,6 +61,11 @@ def cross_entropy(logits: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
     return F.cross_entropy(precise(logits), y, reduction=reduction)
 
 
+def mse(a: Tensor, b: Tensor) -> Tensor:
+    """Mean squared difference over all entries, in at least float32."""
+    return (precise(a) - precise(b)).square().mean()
+
+
 def scaled(loss: Tensor, loss_scale: Scale) -> Tensor:
     """The loss times the scale, if there is one."""
     return loss if loss_scale is None else loss * loss_scale

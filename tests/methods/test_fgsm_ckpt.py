@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sora import methods
 from sora.errors import UserError
 from sora.methods import create
 
@@ -67,3 +68,28 @@ def test_attack_and_checkpoints_run_in_evaluation_mode() -> None:
 def test_no_checkpoint_is_refused() -> None:
     with pytest.raises(UserError, match=r"fgsm-ckpt\.checkpoints is 0; allowed: 1 or more"):
         create("fgsm-ckpt", LINF, checkpoints=0)
+
+
+def test_both_checkpoint_modes_agree_without_batchnorm_and_dropout() -> None:
+    model, x, y, eta = shaky()
+    modes = ({"attack_mode": "train", "checkpoint_mode": "eval"}, {"checkpoint_mode": "train"}, {})
+    first, *others = [run(create("ssat", LINF, **mode), model, x, y, noise=eta)[0].x_adv for mode in modes]
+    for other in others:
+        assert torch.equal(first, other)
+
+
+def test_the_checkpoints_have_a_mode_of_their_own() -> None:
+    model, (x, y) = batchnorm(), images(dtype=torch.float32)
+    modes = []
+    model.register_forward_hook(lambda module, args, out: modes.append(module.training))
+    create("fgsm-ckpt", LINF, attack_mode="train", checkpoint_mode="eval").step(model, x, y)
+    create("fgsm-ckpt", LINF, checkpoint_mode="train").step(model, x, y)
+    create("fgsm-ckpt", LINF, attack_mode="train").step(model, x, y)
+    assert modes == [True, False, False, True, False, True, True, True, *[True] * 4]
+
+
+def test_ssat_is_another_name_that_all_methods_does_not_repeat() -> None:
+    ssat = methods.info("ssat")
+    assert ssat.cls is methods.info("fgsm-ckpt").cls
+    assert not ssat.preset
+    assert "ssat" not in methods.names(in_all=True)

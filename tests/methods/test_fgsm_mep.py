@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sora._passes import mse
 from sora.data.augment import Augment
 from sora.errors import UserError
 from sora.methods import Crafted, Inputs, Learned, create
-from sora.methods.fgsm_mep import FGSMMEP, mse
+from sora.methods.fgsm_mep import FGSMMEP
 
 from .toys import CLASSES, EPS, IMAGE, LINF, assert_same, images, run, two_layer
 

@@ -73,7 +73,7 @@ def test_the_order_of_names_does_not_depend_on_the_first_import(first: str) -> N
 def test_the_order_of_names_is_the_papers() -> None:
     paper = ["benign", "fgsm", "free", "fgsm-rs", "gradalign", "nuat", "zerograd", "multigrad", "n-fgsm"]
     paper += ["atas", "aaer", "elle", "sora", "pgd-2", "pgd-10", "trades", "fgsm-ckpt"]
-    paper += ["fgsm-mep", "fgsm-ep", "fgsm-bp"]
+    paper += ["gat", "fgsm-mep", "fgsm-ep", "fgsm-bp", "fgsm-rs-cs", "fgsm-mep-cs"]
     names = methods.names(in_all=True)
     assert names == [name for name in paper if name in names]
     assert "pgd" not in names

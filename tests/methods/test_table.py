@@ -57,18 +57,26 @@ ROWS = {  # a method's name, and after a space a variant of it
     "trades": Row(14),
     "fgsm-ckpt": Row(4),
     "fgsm-ckpt 1": Row(2, hyper={"checkpoints": 1}),
+    "fgsm-ckpt modes": Row(4, hyper={"checkpoint_mode": "train"}),
+    "ssat": Row(4),
+    "gat": Row(4),
+    "gat always": Row(4, hyper={"alternate": False, "noise": 1.0}),
     "fgsm-mep": Row(2),
     "fgsm-mep half": Row(2, hyper={"dtype": "float16", "mom_of": "sign", "strict": True}),
     "fgsm-mep cpu": Row(2, hyper={"storage": "cpu", "align": True}, waits=True),
     "fgsm-ep": Row(2),
     "fgsm-bp": Row(2),
+    "fgsm-rs-cs": Row(3, reach=2.0),
+    "fgsm-rs-cs single": Row(2, reach=2.0, hyper={"initialize": True, "reg_single": True}),
+    "fgsm-mep-cs": Row(3),
+    "fgsm-mep-cs all": Row(3, hyper={"reg_single": True, "reg_multi": True, "strict": True}),
 }
 CASES = [(label, norm) for label in ROWS for norm in methods.info(label.split()[0]).norms]
 NETS = {"two layers": two_layer, "batchnorm": batchnorm, "vector": vector}
 each_row = pytest.mark.parametrize("label", ROWS)
 each_case = pytest.mark.parametrize(("label", "norm"), CASES)
 # Without a loss at the start of the attack, or with that loss in another mode than the update's.
-NO_START_LOSS = ("benign", "free", "nuat", "atas", "trades", "fgsm-ckpt")
+NO_START_LOSS = ("benign", "free", "nuat", "atas", "trades", "fgsm-ckpt", "ssat", "gat")
 
 
 def prepared(label: str, threat: Threat, x: Tensor) -> Method:

@@ -89,6 +89,7 @@ class Method(nn.Module, ABC):
         canvas: tuple[int, ...] | None = None,
         classes: int | None = None,
         model: nn.Module | None = None,
+        drops: tuple[float, ...] = (),
     ) -> None:
         """Allocate what depends on sizes. Called once, after `.to(device)` and before `load_state_dict`.
 
@@ -101,6 +102,7 @@ class Method(nn.Module, ABC):
             canvas: Shape of an image on the padded canvas that augmentation crops; `shape` without padding.
             classes: Number of classes, for methods that store something per class.
             model: The network with its initial weights, for methods that copy it or add a head to it.
+            drops: The epochs after which the learning rate drops at once; () for a smooth schedule.
         """
 
     def begin_epoch(self, epoch: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from sora._passes import precise
+from sora._passes import mse, precise
 from sora.errors import UserError
 from sora.methods import Crafted, Inputs, Learned, Method, Smoothing, option, preset, register
 from sora.methods._memory import Memory, MemoryHyper
@@ -77,6 +77,11 @@ class FGSMMEP(Method):
         """Whether PertAlign leaves the regulariser out."""
         return self.hyper.strict
 
+    @property
+    def keeps_graph(self) -> bool:
+        """Whether the loss differentiates through the attack's pass."""
+        return True
+
     def setup(
         self,
         *,
@@ -113,7 +118,7 @@ class FGSMMEP(Method):
         """One step from the stored perturbation. The start is not clamped; its pass keeps its graph."""
         x, threat = batch.x, self.threat
         delta = threat.project(self.delta.read(batch))  # eps may have changed, and float16 rounds up
-        g, z0 = self.attack_gradient(model, x + delta, batch.y, batch.loss_scale, keep_graph=True)
+        g, z0 = self.attack_gradient(model, x + delta, batch.y, batch.loss_scale, keep_graph=self.keeps_graph)
         length = self.hyper.alpha * threat.eps
         x_adv = threat.projected_step(x, delta, g, length)
         return Crafted(x_adv, g, logits=z0.detach(), step_size=length, kept=(z0, delta))
@@ -136,11 +141,6 @@ class FGSMMEP(Method):
         self.delta.write(batch, new - x, usable)
         self.skipped.add_(~usable)
         return {"skipped": self.skipped.clone()}
-
-
-def mse(a: Tensor, b: Tensor) -> Tensor:
-    """Mean squared difference over all entries, in at least float32."""
-    return (precise(a) - precise(b)).square().mean()
 
 
 preset(

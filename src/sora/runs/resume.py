@@ -16,6 +16,9 @@ from sora.settings.files import parse_config
 USE_EPOCHS = (
     "nuat.ramp",
     "atas.reset_every",
+    "gat.boost",
+    "fgsm-rs-cs.w2",
+    "fgsm-mep-cs.w2",
 )  # hyper-parameters whose effect depends on the number of epochs
 
 Resume = Literal["yes", "auto"] | None

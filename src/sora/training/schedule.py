@@ -23,6 +23,13 @@ def learning_rate(settings: OptimisationSettings, update: int, total: int) -> fl
     return low + (high - low) * _triangle(update, total)
 
 
+def rate_drops(settings: OptimisationSettings) -> tuple[float, ...]:
+    """The epochs after which the rate drops at once."""
+    multistep = settings.schedule == "multistep"
+    # Rounded, as a fraction such as 100/110 of 110 epochs is not exactly 100.
+    return tuple(round(m * settings.epochs, 6) for m in settings.milestones) if multistep else ()
+
+
 def momentum(settings: OptimisationSettings, update: int, total: int) -> float:
     """Constant, or with `cycle_momentum` 0.1 lower at the peak of the cyclic rate."""
     if settings.cycle_momentum and settings.schedule == "cyclic":

@@ -19,6 +19,7 @@ from sora.runs import build_network, describe_network, load_weights
 from sora.settings import Settings
 from sora.settings.fields import OptimisationSettings
 from sora.training.precision import make_scaler
+from sora.training.schedule import rate_drops
 from sora.training.state import State
 from sora.training.sync_bn import sync_batch_norm
 
@@ -63,6 +64,7 @@ def prepare_state(
         steps_per_epoch=steps_per_epoch,
         classes=len(dataset.classes),
         model=model,
+        drops=rate_drops(settings),
     )
     if settings.ema and method.averaged is not None:
         raise UserError(f"{settings.method} averages weights itself; leave out ema")

@@ -1,0 +1,126 @@
+"""ConvergeSmooth: how far the clean loss of a batch may be from the mean of the last epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sora._passes import mse, precise
+from sora._typed import option
+from sora.errors import UserError
+from sora.methods._base import Method
+from sora.methods._records import Hyper, Inputs
+
+
+@dataclass(frozen=True)
+class ConvergeHyper(Hyper):
+    """Hyper-parameters of the constraint and of the two regularisers of its authors."""
+
+    gamma_max: float = option(0.03, "largest difference of losses that is left alone", low=0)
+    ratio: float = option(1.0, "gamma_max divided by the smallest such difference", low=1)
+    stride: int = option(1, "epochs without constraint on each side of a rate drop, start and end", low=0)
+    w2: float = option(1.0, "weight of the clean loss where it is too far from the last epoch's", low=0)
+    initialize: bool = option(False, "take the clean loss from the attack's pass, which saves a pass")
+    reg_single: bool = option(False, "penalise the squared distance of the logits of the two passes")
+    reg_multi: bool = option(False, "add the agreement in sign of two changes of the logits (no gradient)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.initialize and self.reg_multi:
+            raise UserError(f"{self.prefix}reg_multi is true; allowed with initialize: false")
+
+
+class Constraint(nn.Module):
+    """The loss of the last epoch and what it allows (more-methods.md, 3.4 d and e).
+
+    Buffers: `u`, the mean clean loss of the last epoch, and `du`, its last change; sum and count of this
+    epoch; whether the constraint is active in it.
+    """
+
+    u: Tensor
+    du: Tensor
+    total: Tensor
+    count: Tensor
+    active: Tensor
+
+    def __init__(self, hyper: ConvergeHyper) -> None:
+        super().__init__()
+        self.hyper = hyper
+        self.bounds: tuple[float, ...] = (0,)
+        for name in ("u", "du", "total", "count"):
+            self.register_buffer(name, torch.zeros(()))
+        self.register_buffer("active", torch.zeros((), dtype=torch.bool))
+
+    def setup(self, epochs: int, drops: tuple[float, ...]) -> None:
+        """Set the epochs around which the constraint is not active."""
+        self.bounds = (0, *drops, epochs)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Close the last epoch: its mean becomes `u`, unless no batch had a finite loss."""
+        mean, seen = self.total / self.count, self.count > 0
+        self.du.copy_(torch.where(seen, mean - self.u, self.du))
+        self.u.copy_(torch.where(seen, mean, self.u))
+        self.total.zero_()
+        self.count.zero_()
+        stride, pairs = self.hyper.stride, zip(self.bounds, self.bounds[1:], strict=False)
+        self.active.fill_(any(low + stride < epoch - 1 < high - stride for low, high in pairs))
+
+    def term(self, loss: Tensor) -> Tensor:
+        """`w2 sign(Lb - u) Lb` where the clean loss Lb is too far from u, otherwise 0."""
+        largest = self.hyper.gamma_max
+        gamma = self.du.clamp(min=largest / self.hyper.ratio).clamp(max=largest)
+        gap = loss.detach() - self.u
+        weight = torch.where(self.active & (gap.abs() > gamma), self.hyper.w2 * gap.sign(), 0.0)
+        return weight * loss
+
+    @torch.no_grad()
+    def add(self, loss: Tensor, count: int) -> None:
+        """Count the clean loss of a batch, if it is finite."""
+        usable = loss.isfinite()
+        self.total.add_(torch.where(usable, count * loss, 0.0))
+        self.count.add_(usable * count)
+
+
+def constrained_loss(
+    method: Method,
+    constraint: Constraint,
+    lam: float,
+    model: nn.Module,
+    logits: Tensor,
+    batch: Inputs,
+    z0: Tensor,
+    clean: Tensor,
+) -> Tensor:
+    """The loss of both ConvergeSmooth methods (more-methods.md, 3.4 b to d).
+
+    Args:
+        method: FGSM-RS-CS or FGSM-MEP-CS, for its cross-entropies.
+        constraint: The constraint; the batch's clean loss is added to it.
+        lam: Weight of the regularisers.
+        model: The model.
+        logits: At x_adv.
+        batch: The input of the step.
+        z0: Logits of the attack's pass, with their graph if the loss differentiates through it.
+        clean: Where the clean loss is taken: the attack's start (FGSM-RS-CS) or x.
+    """
+    hyper, loss = constraint.hyper, method.train_loss(logits, batch.y)
+    if hyper.reg_single:
+        loss = loss + lam * mse(logits, z0)
+    if hyper.initialize:
+        clean_loss = method.attack_loss(z0, batch.y)
+    else:
+        zb = model(clean)
+        clean_loss = method.train_loss(zb, batch.y)
+        if hyper.reg_multi:
+            loss = loss + lam * sign_agreement(logits, z0, zb)
+    loss = loss + constraint.term(clean_loss)
+    constraint.add(clean_loss, len(batch.x))
+    return loss
+
+
+def sign_agreement(z1: Tensor, z0: Tensor, zb: Tensor) -> Tensor:
+    """`mean(sign(z1 - z0) sign(z0 - zb))`; it has no gradient."""
+    z1, z0, zb = (precise(z.detach()) for z in (z1, z0, zb))
+    return ((z1 - z0).sign() * (z0 - zb).sign()).mean()

@@ -1,0 +1,100 @@
+"""GAT: clean cross-entropy plus the distance of the probabilities under a one-step attack guided by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from sora._passes import precise
+from sora.methods import Crafted, Hyper, Inputs, Method, gradient_of, option, register
+from sora.threat import Threat
+
+
+@dataclass(frozen=True)
+class GATHyper(Hyper):
+    """GAT's hyper-parameters."""
+
+    lam: float = option(10.0, "weight of the distance (lambda)", low=0)
+    boost: float = option(4.0, "factor on lambda towards the end of training", low=0)
+    boost_from: float = option(0.86, "share of the epochs before the boost", low=0, high=1)
+    noise: float = option(0.5, "size of the random signs at the start, in multiples of eps", low=0)
+    alternate: bool = option(True, "leave the distance out of every other batch's attack, from the first")
+    attack_mode: Literal["train", "eval"] = option("eval", "mode of BatchNorm and Dropout in the attack pass")
+
+
+@register(
+    "gat",
+    "clean cross-entropy plus the squared distance of the probabilities, which also guides the attack",
+    paper="Sriramanan et al., Guided Adversarial Attack for Evaluating and Enhancing Adversarial Defenses",
+    venue="NeurIPS 2020",
+    forwards="4",
+    backwards="1 in + 1 (two graphs)",
+    paper_cost="-",
+    memory="one batch of activations",
+    needs=("setup", "eval-mode craft"),
+    has_pert_align=False,
+    crafts_in_attack_mode=False,
+)
+class GAT(Method):
+    """`loss = CE(f(x), y) + lambda mean ||softmax f(x) - softmax f(x_adv)||^2` (more-methods.md, 3.1).
+
+    Buffers: the current `lam`, and the batches seen in this epoch.
+    """
+
+    hyper_class = GATHyper
+    hyper: GATHyper
+    lam: Tensor
+    batches: Tensor
+
+    def __init__(self, threat: Threat, hyper: GATHyper) -> None:
+        super().__init__(threat, hyper)
+        self.last_plain_epoch: float | None = None
+        self.register_buffer("lam", torch.tensor(hyper.lam))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
+
+    def setup(self, *, epochs: int, **_: Any) -> None:
+        """Note after which epoch lambda is boosted."""
+        self.last_plain_epoch = round(self.hyper.boost_from * epochs, 6)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Set lambda; the first batch of an epoch is one whose attack leaves the distance out."""
+        boosted = self.last_plain_epoch is not None and epoch > self.last_plain_epoch
+        self.lam.fill_(self.hyper.lam * (self.hyper.boost if boosted else 1.0))
+        self.batches.zero_()
+
+    def draw(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Independent random signs."""
+        return (self.threat.random_start(x).sign_().mul_(self.hyper.noise * self.threat.eps),)
+
+    def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
+        """One step of eps on cross-entropy plus distance from the clean prediction."""
+        x, threat = batch.x, self.threat
+        with torch.no_grad():
+            reference = precise(model(x)).softmax(1)
+        weight = self.lam * (self.batches % 2) if self.hyper.alternate else self.lam
+        self.batches.add_(1)
+        start = threat.clamp(x + batch.noise[0])
+        with self.attacking(model):
+            g, logits = gradient_of(
+                lambda z: self.attack_loss(z, batch.y) + weight * distance(reference, precise(z).softmax(1)),
+                model,
+                start,
+                batch.loss_scale,
+            )
+        x_adv = threat.projected_step(x, start - x, g, threat.eps)
+        # Without `gradient`: the weights are not updated on x_adv alone, so PertAlign has no meaning.
+        return Crafted(x_adv, logits=logits, step_size=threat.eps)
+
+    def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
+        """Clean cross-entropy plus the distance, with gradients through both of its sides."""
+        clean = model(batch.x)
+        change = distance(precise(clean).softmax(1), precise(logits).softmax(1))
+        return self.train_loss(clean, batch.y) + self.lam * change
+
+
+def distance(p: Tensor, q: Tensor) -> Tensor:
+    """Mean over the batch of the squared l2 distance of two rows of probabilities."""
+    return (p - q).square().sum(1).mean()

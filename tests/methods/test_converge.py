@@ -1,0 +1,158 @@
+"""FGSM-RS-CS and FGSM-MEP-CS: the checks of more-methods.md, section 3.4."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from sora._passes import mse
+from sora.errors import UserError
+from sora.methods import create
+from sora.methods._converge import Constraint, ConvergeHyper, sign_agreement
+from sora.methods.fgsm_mep_cs import FGSMMEPCS
+from sora.methods.fgsm_rs_cs import FGSMRSCS
+from sora.settings import Settings
+from sora.training.schedule import rate_drops
+
+from .toys import CLASSES, IMAGE, LINF, assert_same, images, run, two_layer, uniform
+
+INDEX = torch.tensor([7, 0, 3, 11, 4, 5])
+
+
+def constraint(u: float = 1.0, du: float = 0.0, active: bool = True, **hyper: Any) -> Constraint:
+    made = Constraint(ConvergeHyper(**hyper))
+    made.u.fill_(u)
+    made.du.fill_(du)
+    made.active.fill_(active)
+    return made
+
+
+def prepared(name: str, **hyper: Any) -> Any:
+    torch.manual_seed(0)
+    method = create(name, LINF, **hyper)
+    method.setup(n_train=12, shape=IMAGE, batch_size=6, epochs=110, steps_per_epoch=2)
+    method.begin_epoch(1)
+    return method
+
+
+@pytest.mark.parametrize(("loss", "term"), [(1.02, 0.0), (1.05, 1.05), (0.95, -0.95), (0.98, 0.0)])
+def test_the_term_of_a_clean_loss(loss: float, term: float) -> None:
+    assert constraint().term(torch.tensor(loss)).item() == pytest.approx(term)
+    assert constraint(active=False).term(torch.tensor(loss)).item() == 0.0
+    assert constraint(w2=2.0).term(torch.tensor(loss)).item() == pytest.approx(2 * term)
+
+
+def test_the_term_has_the_gradient_of_the_absolute_difference() -> None:
+    for value, slope in ((1.05, 1.0), (0.95, -1.0), (1.01, 0.0)):
+        loss = torch.tensor(value, requires_grad=True)
+        constraint().term(loss).backward()
+        assert loss.grad is not None
+        assert loss.grad.item() == slope
+
+
+@pytest.mark.parametrize(("du", "gamma"), [(0.02, 0.02), (0.005, 0.01), (-0.2, 0.01), (0.5, 0.03)])
+def test_gamma_follows_the_last_change_between_its_bounds(du: float, gamma: float) -> None:
+    made = constraint(du=du, ratio=3.0)
+    assert made.term(torch.tensor(1 + gamma - 1e-4)).item() == 0.0
+    assert made.term(torch.tensor(1 + gamma + 1e-4)).item() > 0.0
+
+
+def test_the_mean_weighs_batches_by_their_size_and_the_change_is_signed() -> None:
+    made = constraint(u=2.0)
+    made.add(torch.tensor(1.0), 128)
+    made.add(torch.tensor(2.0), 80)
+    made.begin_epoch(2)
+    assert made.u.item() == pytest.approx(1.384615, abs=1e-6)
+    assert made.du.item() == pytest.approx(1.384615 - 2, abs=1e-6)
+
+
+def test_a_loss_that_is_not_finite_never_becomes_the_mean() -> None:
+    made = constraint()
+    made.add(torch.tensor(math.nan), 128)
+    made.begin_epoch(2)
+    assert (made.u.item(), made.du.item()) == (1.0, 0.0)
+    made.add(torch.tensor(math.inf), 128)
+    made.add(torch.tensor(3.0), 4)
+    made.begin_epoch(3)
+    assert made.u.item() == 3.0
+
+
+def active_epochs(drops: tuple[float, ...], epochs: int) -> list[int]:
+    made, active = constraint(), []
+    made.setup(epochs, drops)
+    for epoch in range(1, epochs + 1):
+        made.begin_epoch(epoch)
+        if made.active:
+            active.append(epoch)
+    return active
+
+
+def test_active_epochs_of_a_run_of_110_with_two_drops() -> None:
+    schedule = Settings(epochs=110, schedule="multistep", milestones=(100 / 110, 105 / 110))
+    drops = rate_drops(schedule)
+    assert drops == (100, 105)
+    assert active_epochs(drops, 110) == [*range(3, 100), 103, 104, 108, 109]
+
+
+def test_a_smooth_schedule_has_only_a_start_and_an_end() -> None:
+    assert rate_drops(Settings(epochs=10)) == ()
+    assert active_epochs((), 10) == list(range(3, 10))
+
+
+def test_mep_cs_without_weight_is_mep_without_its_regulariser() -> None:
+    model, (x, y) = two_layer(), images()
+    ours, plain = prepared("fgsm-mep-cs", w2=0.0), prepared("fgsm-mep", lam=0.0)
+    for method in (ours, plain):
+        method.begin_epoch(3)
+    for _ in range(2):
+        assert_same(run(ours, model, x, y, index=INDEX), run(plain, model, x, y, index=INDEX))
+
+
+def test_rs_cs_without_weight_and_smoothing_is_n_fgsm_with_unit_noise() -> None:
+    model, (x, y) = two_layer(), images()
+    eta, ours = uniform(x), prepared("fgsm-rs-cs", w2=0.0, phi=1.0)
+    ours.begin_epoch(3)
+    expected = run(create("n-fgsm", LINF, k=1.0, alpha=1.0), model, x, y, noise=eta)
+    assert_same(run(ours, model, x, y, noise=eta), expected)
+
+
+@pytest.mark.parametrize("name", ["fgsm-rs-cs", "fgsm-mep-cs"])
+@pytest.mark.parametrize("initialize", [False, True])
+def test_loss_and_gradient_of_an_active_constraint(name: str, initialize: bool) -> None:
+    model, (x, y) = two_layer(), images()
+    method = prepared(name, initialize=initialize, reg_single=True)
+    method.begin_epoch(3)
+    rs, known = isinstance(method, FGSMRSCS), {"index": INDEX}
+    if rs:
+        known["noise"] = uniform(x)
+        start = (x + known["noise"]).clamp(0, 1)
+    else:
+        assert isinstance(method, FGSMMEPCS)
+        start = x + method.delta.values[INDEX].double()
+    out, gradients = run(method, model, x, y, **known)
+    rows = torch.full((6, CLASSES), 0.2, dtype=torch.float64)
+    rows[torch.arange(6), y] = 0.6
+    z0, z1 = model(start), model(out.x_adv)
+    at_clean = z0 if rs or initialize else model(x)
+    clean = F.cross_entropy(at_clean, y if rs and initialize else rows)
+    loss = F.cross_entropy(z1, rows) + (7 if rs else 10) * mse(z1, z0) + clean
+    torch.testing.assert_close(out.loss, loss.detach())
+    for one, other in zip(gradients, torch.autograd.grad(loss, list(model.parameters())), strict=True):
+        torch.testing.assert_close(one, other)
+    method.begin_epoch(4)
+    assert method.constraint.u.item() == pytest.approx(clean.item(), rel=1e-5)
+
+
+def test_sign_agreement_compares_two_changes_and_has_no_gradient() -> None:
+    z1, z0, zb = (torch.tensor([[v, v, 0.0, 1.0]], requires_grad=True) for v in (3.0, 2.0, 1.0))
+    assert sign_agreement(z1, z0, zb).item() == 0.5
+    assert not sign_agreement(z1, z0, zb).requires_grad
+
+
+def test_initialize_with_reg_multi_is_refused() -> None:
+    with pytest.raises(UserError, match=r"fgsm-rs-cs\.reg_multi is true; allowed with initialize: false"):
+        create("fgsm-rs-cs", LINF, initialize=True, reg_multi=True)
