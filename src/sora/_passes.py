@@ -38,6 +38,17 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Torch's global generators start from this seed inside the block and are restored afterwards.
+
+    A model or an attack that draws from them is then a function of the seed.
+    """
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        yield
+
+
+@contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
     """Evaluation mode and no parameter gradients inside the block; all flags are restored afterwards."""
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
@@ -135,6 +146,7 @@ def ascend(
     *,
     loss_scale: Scale = None,
     keep: int = 0,
+    eot: int = 1,
 ) -> Ascent:
     """Projected gradient ascent on a loss of the logits.
 
@@ -148,11 +160,15 @@ def ascend(
         length: Length of each step, in the units of the input.
         loss_scale: Factor on the loss, for float16; gradients are divided by it again.
         keep: How many gradients to return; keeping all would only hold memory.
+        eot: Passes over which each gradient is averaged (expectation over transformation), for random models.
     """
     at, gradients, start_logits = start, list[Tensor](), None
     for step in range(steps):
         gradient, logits = gradient_of(loss, model, at, loss_scale)
         start_logits = logits if step == 0 else start_logits
+        if eot > 1:
+            others = [gradient_of(loss, model, at, loss_scale)[0] for _ in range(eot - 1)]
+            gradient = torch.stack([gradient, *others]).mean(0)
         if step < keep:
             gradients.append(gradient)
         at = threat.projected_step(x, at - x, gradient, length)

@@ -33,8 +33,9 @@ def test_settings_match_the_definition() -> None:
 
 
 def test_names_are_listed_in_order_and_all_can_be_created() -> None:
-    parts = ["apgd-ce", "apgd-t", "fab-t", "square"]
-    listed = ["clean", "fgsm", "pgd10", "pgd50x10", "aa", "aa-reduced", *parts]
+    parts = ["apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square"]
+    versions = ["aa", "aa-reduced", "aa-plus", "aa-rand"]
+    listed = ["clean", "fgsm", "pgd10", "pgd50x10", "pgd20@eot8", *versions, *parts]
     assert attacks.names() == listed
     assert [attack.name for attack in create_all(listed)] == listed
 
@@ -57,7 +58,7 @@ def test_a_family_of_names_has_one_entry() -> None:
 
 @pytest.mark.parametrize("name", ["pdg10", "pgd", "pgd010", "pgd10x", "pgd-10", "autoattack", ""])
 def test_an_unknown_name_is_refused_with_the_allowed_ones(name: str) -> None:
-    with pytest.raises(UserError, match=r"unknown attack .*allowed: aa, aa-reduced, .*pgdK, pgdKxR"):
+    with pytest.raises(UserError, match=r"unknown attack .*allowed: aa, .*aa-reduced, .*pgdK, .*pgdKxR"):
         create(name)
 
 

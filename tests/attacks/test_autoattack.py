@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sora.attacks import autoattack, create
-from sora.attacks.autoattack import PARTS, AutoPart, build
+from sora.attacks.autoattack import PARTS, VERSIONS, AutoPart, build
 from sora.errors import UserError
 from sora.threat import L2, Linf, Threat
 
@@ -67,7 +67,7 @@ def test_any_number_of_classes_runs(classes: int, threat: Threat) -> None:
         del targets["apgd-t"]
     else:
         assert fitted.name == "aa"
-        assert [part.name for part in fitted.parts] == list(PARTS)
+        assert [part.name for part in fitted.parts] == list(VERSIONS["aa"])
     assert fitted.settings(threat)["targets"] == targets
 
 

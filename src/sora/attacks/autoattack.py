@@ -1,4 +1,4 @@
-"""AutoAttack's standard version through the package `pyautoattack`, adapted to the number of classes.
+"""AutoAttack's versions through the package `pyautoattack`, adapted to the number of classes.
 
 The attacks and their parameters are the package's own. This file adds targets and parts that exist for few
 classes, an explicit seed, and isolation of torch's global generator, which the package resets.
@@ -7,6 +7,8 @@ classes, an explicit seed, and isolation of torch's global generator, which the 
 from __future__ import annotations
 
 import logging
+import re
+import zlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sora._checks import check_inputs, checking
-from sora._passes import bare, frozen
+from sora._passes import bare, frozen, seeded
 from sora._seeds import mix
 from sora.attacks._base import Attack
 from sora.attacks._registry import register
@@ -23,14 +25,21 @@ from sora.threat import Threat
 
 PARTS = {
     "apgd-ce": "part of AutoAttack: APGD on the cross-entropy",
+    "apgd-dlr": "part of AutoAttack's rand and plus versions: APGD on the DLR loss",
     "apgd-t": "part of AutoAttack: targeted APGD on the DLR loss",
+    "fab": "part of AutoAttack's plus version: FAB without targets",
     "fab-t": "part of AutoAttack: targeted FAB",
     "square": "part of AutoAttack: random search with 5000 queries, without gradients",
 }
-STEPS = {"apgd-ce": 100, "apgd-t": 100, "fab-t": 100, "square": 5000}
+STEPS = {"square": 5000}  # the others: 100
+VERSIONS = {
+    "aa": ("apgd-ce", "apgd-t", "fab-t", "square"),
+    "aa-plus": ("apgd-cex5", "apgd-dlrx5", "fabx5", "square", "apgd-t", "fab-t"),
+    "aa-rand": ("apgd-ce@eot20", "apgd-dlr@eot20"),
+}
 TARGETED = ("apgd-t", "fab-t")
-LEAST_CLASSES = {"apgd-t": 4}  # its loss compares with the fourth-highest logit; the others need 2
-REDUCED = "aa-reduced"  # AutoAttack without the parts that need more classes
+LEAST_CLASSES = {"apgd-dlr": 3, "apgd-t": 4}  # their losses need that many logits; the others need 2
+REDUCED = "-reduced"  # end of the name of a version without the parts that need more classes
 _NORMS = {"linf": "Linf", "l2": "L2"}
 # The package warns about zero gradients in every call; the evaluation reports them once.
 _QUIET = logging.getLogger("sora.autoattack")
@@ -67,9 +76,31 @@ class _FromPackage(Attack):
 
 @dataclass(frozen=True)
 class AutoPart(_FromPackage):
-    """One of the four attacks that AutoAttack consists of."""
+    """One of the attacks that AutoAttack consists of, e.g. `apgd-ce`, `apgd-cex5` or `apgd-ce@eot20`."""
 
     targets: int | None = None  # number of target classes; None until the number of classes is known
+    restarts: int = 1
+    eot: int = 1  # passes over which each gradient is averaged
+
+    def __post_init__(self) -> None:
+        for letter, count in (("R", self.restarts), ("N", self.eot)):
+            if count < 1:
+                raise UserError(f"attack {self.name!r}: {letter} in xR and @eotN must be 1 or more")
+
+    @property
+    def kind(self) -> str:
+        """Its name in `PARTS`."""
+        return re.sub(r"(x\d+)?(@eot\d+)?$", "", self.name)
+
+    @property
+    def steps(self) -> int:
+        """Iterations; queries for Square."""
+        return STEPS.get(self.kind, 100)
+
+    @property
+    def stream(self) -> int:
+        """One for each kind: more restarts begin with the same ones."""
+        return zlib.crc32(self.kind.encode())
 
     @property
     def parts(self) -> tuple[Attack, ...]:
@@ -79,18 +110,21 @@ class AutoPart(_FromPackage):
     @property
     def passes(self) -> int:
         """Forward passes if no example is broken: FAB makes two per iteration."""
-        return (self.targets or 1) * STEPS[self.name] * (2 if self.name == "fab-t" else 1)
+        per_step = 2 if self.kind.startswith("fab") else 1
+        return (self.targets or 1) * self.restarts * self.eot * self.steps * per_step
 
     def for_classes(self, num_classes: int) -> AutoPart:
         """With at most as many target classes as there are other classes."""
-        least = LEAST_CLASSES.get(self.name, 2)
+        least = LEAST_CLASSES.get(self.kind, 2)
         if num_classes < least:
             raise UserError(f"{self.name} needs {least} classes or more, the model has {num_classes}")
-        return replace(self, targets=min(9, num_classes - 1) if self.name in TARGETED else None)
+        return replace(self, targets=min(9, num_classes - 1) if self.kind in TARGETED else None)
 
     def settings(self, threat: Threat) -> dict[str, Any]:
-        """Iterations (queries for Square) and targets; step sizes adapt."""
-        own = {"steps": STEPS[self.name]} | ({"targets": self.targets} if self.targets else {})
+        """Iterations (queries for Square), restarts and targets; step sizes adapt."""
+        own = {"steps": self.steps, "restarts": self.restarts}
+        own |= {"targets": self.targets} if self.targets else {}
+        own |= {"eot": self.eot} if self.eot > 1 else {}
         return super().settings(threat) | own
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
@@ -102,7 +136,7 @@ class AutoPart(_FromPackage):
         with (
             checking(model, x, y, threat),
             frozen(model),
-            torch.random.fork_rng(range(torch.cuda.device_count())),
+            seeded(seed),
         ):
             part = self if self.targets else self.for_classes(_classes(model, x))
             network = model if x.dtype == torch.float32 else _InSinglePrecision(model, x.dtype)
@@ -113,33 +147,46 @@ class AutoPart(_FromPackage):
 
 @dataclass(frozen=True)
 class AutoAttack(_FromPackage):
-    """The standard ensemble: each part attacks the examples that the parts before it did not break."""
+    """An ensemble: each part attacks the examples that the parts before it did not break."""
 
-    members: tuple[AutoPart, ...] = tuple(AutoPart(name) for name in PARTS)
+    members: tuple[AutoPart, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.members:
+            members = tuple(_part(name) for name in VERSIONS[self.version])
+            object.__setattr__(self, "members", members)
+
+    @property
+    def version(self) -> str:
+        """Its name in `VERSIONS`."""
+        return self.name.removesuffix(REDUCED)
 
     @property
     def parts(self) -> tuple[Attack, ...]:
-        """The four attacks in AutoAttack's order, or those defined for the number of classes."""
+        """The version's attacks in AutoAttack's order, or those defined for the number of classes."""
         return self.members
 
     def for_classes(self, num_classes: int) -> AutoAttack:
         """Without the parts that are undefined for few classes; its name then says so."""
-        most = 0 if self.name == REDUCED else num_classes  # asked for by its name, it has no optional part
-        defined = [part for part in self.members if most >= LEAST_CLASSES.get(part.name, 0)]
-        name = self.name if len(defined) == len(PARTS) else REDUCED
+        # Asked for by its name, a reduced version has no optional part.
+        most = 0 if self.name.endswith(REDUCED) else num_classes
+        defined = [part for part in self.members if most >= LEAST_CLASSES.get(part.kind, 0)]
+        complete = len(defined) == len(VERSIONS[self.version])
+        name = self.version if complete else self.version + REDUCED
         return replace(self, name=name, members=tuple(part.for_classes(num_classes) for part in defined))
 
     def settings(self, threat: Threat) -> dict[str, Any]:
         """The parts, and how many target classes they try."""
         targets = {part.name: part.targets for part in self.members if part.targets}
         own = {"steps": None, "parts": [part.name for part in self.members], "targets": targets}
-        return super().settings(threat) | own
+        eot = max(part.eot for part in self.members)
+        return super().settings(threat) | own | ({"eot": eot} if eot > 1 else {})
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
         """Adversarial examples where any part succeeds, `x` elsewhere."""
         _check(x, y, threat, self.name)
         model, x_adv = bare(model), x.clone()
-        with checking(model, x, y, threat), frozen(model), torch.no_grad():
+        with checking(model, x, y, threat), frozen(model), seeded(seed), torch.no_grad():
             for part in self.for_classes(_classes(model, x)).members:
                 left = (model(x_adv).argmax(1) == y).nonzero()[:, 0]
                 if len(left) == 0:
@@ -156,7 +203,7 @@ def autoattack(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int
         x: Images, shape (B, C, H, W).
         y: Class labels, shape (B,).
         threat: `Linf` or `L2` with the box (0, 1).
-        seed: Seed of all four parts; torch's global generator is left unchanged.
+        seed: Seed of all parts; torch's global generator is left unchanged.
     """
     return AutoAttack("aa")(model, x, y, threat, seed)
 
@@ -168,16 +215,23 @@ def build(part: AutoPart, model: nn.Module, device: torch.device, threat: Threat
     suite = Standard(
         model, norm=_NORMS[threat.norm], eps=threat.eps, seed=seed, version="standard", device=device
     )
-    if part.name == "square":
+    if part.kind == "square":
         return suite.square
-    if part.name == "apgd-ce":
-        suite.apgd.logger = _QUIET
-        return suite.apgd
-    attack = suite.apgd_targeted if part.name == "apgd-t" else suite.fab
-    if part.name == "fab-t":
+    if part.kind in ("apgd-ce", "apgd-dlr"):
+        attack = suite.apgd
+        attack.loss, attack.eot_iter = part.kind.removeprefix("apgd-"), part.eot
+    else:
+        attack = suite.apgd_targeted if part.kind == "apgd-t" else suite.fab
+        attack.n_target_classes = part.targets  # the preset of the version is 9
+    if part.kind == "fab-t":
         attack.targeted = True
-    attack.logger, attack.n_target_classes = _QUIET, part.targets  # the preset of the version is 9
+    attack.logger, attack.n_restarts = _QUIET, part.restarts
     return attack
+
+
+def _part(name: str) -> AutoPart:
+    numbers = {key: int(number) for key, number in re.findall(r"(x|@eot)(\d+)", name)}
+    return AutoPart(name, restarts=numbers.get("x", 1), eot=numbers.get("@eot", 1))
 
 
 register(
@@ -185,11 +239,25 @@ register(
     "AutoAttack, standard version: four attacks in turn on the examples still correct",
 )(AutoAttack)
 register(
-    REDUCED,
+    "aa-reduced",
     "AutoAttack without apgd-t, which is undefined for fewer than 4 classes; there `aa` is run as this",
 )(AutoAttack)
+register(
+    "aa-plus",
+    "AutoAttack, plus version: six attacks, those without targets from 5 starts each",
+    pattern="aa-plus(?:-reduced)?",
+    examples=("aa-plus",),
+)(AutoAttack)
+register(
+    "aa-rand",
+    "AutoAttack, rand version, for random models: two attacks, each gradient the mean of 20 passes",
+    pattern="aa-rand(?:-reduced)?",
+    examples=("aa-rand",),
+)(AutoAttack)
+_RESTARTS, _EOT = r"(?:x(?P<restarts>\d{1,3}))?", r"(?:@eot(?P<eot>\d{1,4}))?"
+_OPTIONS = {"apgd-ce": _RESTARTS + _EOT, "apgd-dlr": _RESTARTS + _EOT, "fab": _RESTARTS}
 for _name, _summary in PARTS.items():
-    register(_name, _summary)(AutoPart)
+    register(_name, _summary, pattern=_name + _OPTIONS.get(_name, ""), examples=(_name,))(AutoPart)
 
 
 def _classes(model: nn.Module, x: Tensor) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sora._checks import check_threat, checking
-from sora._passes import ascend, bare, cross_entropy, frozen
+from sora._passes import ascend, bare, cross_entropy, frozen, seeded
 from sora.attacks._base import Attack
 from sora.attacks._registry import register
 from sora.errors import UserError, short
@@ -31,6 +31,7 @@ def pgd(
     restarts: int = 1,
     select: Select = "any",
     generator: torch.Generator | None = None,
+    eot: int = 1,
 ) -> Tensor:
     """Projected gradient ascent from random starts; the best last iterate of each example.
 
@@ -45,9 +46,12 @@ def pgd(
         select: `"any"` returns an input that changes the prediction if any restart reaches one;
             `"max_loss"` the restart of highest loss, as in some published results.
         generator: Source of the random starts, on the device of `x`; torch's global one by default.
+        eot: Passes over which each gradient is averaged, for models with randomness in the forward pass.
     """
-    if not (_is_count(steps) and _is_count(restarts)):
-        raise UserError(f"pgd with {steps} steps and {restarts} restarts; both must be 1 or more")
+    if not (_is_count(steps) and _is_count(restarts) and _is_count(eot)):
+        raise UserError(
+            f"pgd with {steps} steps, {restarts} restarts and {eot} passes per gradient; all must be 1 or more"
+        )
     if select not in get_args(Select):
         raise UserError(f"select is {short(select)}; allowed: {', '.join(get_args(Select))}")
     if generator is not None and not isinstance(generator, torch.Generator):
@@ -59,7 +63,11 @@ def pgd(
     def restart(inputs: Tensor, labels: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """The last iterate of one restart and its score: 1 for a success, or the loss."""
         start = threat.clamp(inputs + noise)
-        at = ascend(lambda z: cross_entropy(z, labels), model, inputs, start, threat, steps, length).x_adv
+
+        def loss(logits: Tensor) -> Tensor:
+            return cross_entropy(logits, labels)
+
+        at = ascend(loss, model, inputs, start, threat, steps, length, eot=eot).x_adv
         with torch.no_grad():
             logits = model(at)
         if select == "any":
@@ -86,8 +94,16 @@ def _is_count(value: object) -> bool:
 
 # A count of 0 matches as well, so that the error says what is wrong with it.
 _STEPS, _RESTARTS = r"pgd(?P<steps>0|[1-9]\d{0,4})", r"x(?P<restarts>0|[1-9]\d{0,3})"
+_EOT = r"@eot(?P<eot>0|[1-9]\d{0,3})"
 
 
+@register(
+    "pgd-eot",
+    "PGD for random models: each of 20 gradients is the mean of 8 passes; pgdK@eotN, pgdKxR@eotN: of N passes",
+    pattern=f"{_STEPS}(?:{_RESTARTS})?{_EOT}",
+    examples=("pgd20@eot8",),
+    usage="pgdK@eotN",
+)
 @register(
     "pgd-restarts",
     "PGD with restarts: 50 steps from each of 10 random starts, the best counts; pgdKxR: K steps, R starts",
@@ -108,21 +124,26 @@ class PGD(Attack):
 
     steps: int = 10
     restarts: int = 1
+    eot: int = 1
 
     def __post_init__(self) -> None:
-        for letter, count in (("K", self.steps), ("R", self.restarts)):
+        for letter, count in (("K", self.steps), ("R", self.restarts), ("N", self.eot)):
             if count < 1:
-                raise UserError(f"attack {self.name!r}: {letter} in pgdK and pgdKxR must be 1 or more")
+                form = "pgdK@eotN" if letter == "N" else "pgdK and pgdKxR"
+                raise UserError(f"attack {self.name!r}: {letter} in {form} must be 1 or more")
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
         """The last iterate of a successful restart, if there is one."""
         generator = torch.Generator(x.device).manual_seed(seed)
-        return pgd(model, x, y, threat, self.steps, restarts=self.restarts, generator=generator)
+        with seeded(seed):  # for a model that draws random numbers
+            return pgd(
+                model, x, y, threat, self.steps, restarts=self.restarts, generator=generator, eot=self.eot
+            )
 
     def settings(self, threat: Threat) -> dict[str, Any]:
         """Steps of a quarter of the radius."""
         own = {"steps": self.steps, "step_size": STEP * threat.eps, "restarts": self.restarts}
-        return super().settings(threat) | own
+        return super().settings(threat) | own | ({"eot": self.eot} if self.eot > 1 else {})
 
     @property
     def stream(self) -> int:
@@ -132,4 +153,4 @@ class PGD(Attack):
     @property
     def passes(self) -> int:
         """Each step, the prediction of each restart, and the final prediction."""
-        return self.restarts * (self.steps + 1) + 1
+        return self.restarts * (self.steps * self.eot + 1) + 1

@@ -13,7 +13,9 @@ from sora._checks import check_inputs, check_logits
 from sora._passes import input_gradient
 from sora.errors import UserError
 from sora.evaluation.adversaries import check_unchanged
-from sora.threat import Threat
+from sora.threat import Threat, unit
+
+RANDOM = 1e-4  # difference of two passes, relative to the logits, above which a model is random (AutoAttack's)
 
 
 class Inspection(NamedTuple):
@@ -26,6 +28,10 @@ class Inspection(NamedTuple):
     """Whether no output is below zero, as after a softmax, a sigmoid or an exponential."""
     finite_gradients: bool
     """Whether all input gradients are numbers; an attack that meets others has no valid result."""
+    randomised: bool
+    """Whether two passes over the same examples differ."""
+    dynamic: bool
+    """Whether a forward pass computes gradients or changes the model's own parameters or buffers."""
 
 
 def inspect_model(
@@ -43,8 +49,10 @@ def inspect_model(
     """
     check_inputs(x, y, threat)
     given = x.clone()
+    watch = _DynamicCheck(model)
     with _as_user_error(f"the model does not accept inputs of shape {tuple(x.shape)}"), torch.no_grad():
-        logits = model(x)
+        with watch:
+            logits = model(x)
     check_unchanged(given, x)
     predicted_classes(logits)
     if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
@@ -53,13 +61,52 @@ def inspect_model(
     if num_classes is not None and logits.shape[1] != num_classes:
         raise UserError(f"the model has {logits.shape[1]} classes, the data has {num_classes}")
     with _as_user_error("the model cannot be differentiated with respect to its inputs"):
-        gradient, _ = input_gradient(model, x, y)
+        gradient, again = input_gradient(model, x, y)
     return Inspection(
         logits.shape[1],
         zero_gradients=float((gradient.flatten(1) == 0).all(1).float().mean()),
         nonnegative=bool((logits >= 0).all()),
         finite_gradients=bool(gradient.isfinite().all()),
+        randomised=bool((relative_difference(logits, again) > RANDOM).any()),
+        dynamic=watch.dynamic,
     )
+
+
+def relative_difference(first: Tensor, second: Tensor) -> Tensor:
+    """The distance between two outputs for each example, relative to their length, shape (B,)."""
+    # As AutoAttack's check has it: both rows are brought to length one.
+    return (unit(first.double()) - unit(second.double())).norm(dim=1)
+
+
+class _DynamicCheck:
+    """Notes whether a forward pass without gradients runs a backward pass or changes the model.
+
+    Tensors that autograd saved are unpacked by a backward pass only.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model, self._backward = model, False
+        self._before = self._versions()
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, self._unpack)
+
+    def __enter__(self) -> None:
+        self._hooks.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._hooks.__exit__(*error)
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether either happened."""
+        return self._backward or self._versions() != self._before
+
+    def _unpack(self, tensor: Tensor) -> Tensor:
+        self._backward = True
+        return tensor
+
+    def _versions(self) -> list[int]:
+        """How often each parameter and buffer was changed in place."""
+        return [each._version for each in (*self._model.parameters(), *self._model.buffers())]
 
 
 def predicted_classes(logits: Tensor) -> Tensor:

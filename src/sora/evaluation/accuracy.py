@@ -12,7 +12,7 @@ from torch import nn
 
 from sora._checks import check_model, check_threat
 from sora._devices import pick_device
-from sora._passes import bare, frozen
+from sora._passes import bare, frozen, seeded
 from sora.attacks import Attack, create_all
 from sora.errors import UserError, short
 from sora.evaluation._checks import inspect_model
@@ -84,7 +84,8 @@ def evaluate(
     with frozen(model), Meter(model, progress) as meter:
         examples = in_precision_of(model, given)
         x, y = examples.take(torch.arange(min(batch_size, len(examples.labels))), target)
-        inspection = inspect_model(model, x, y, examples.labels, threat, num_classes)
+        with seeded(seed):
+            inspection = inspect_model(model, x, y, examples.labels, threat, num_classes)
         chosen = [attack.for_classes(inspection.num_classes) for attack in chosen]
         folder, of = None, dict[str, Any]()
         if state is not None:
@@ -111,9 +112,15 @@ def evaluate(
         labels=examples.labels,
         num_classes=inspection.num_classes,
         predictions={name: outcome.predictions for name, outcome in outcomes.items()},
-        settings={a.name: a.settings(threat) | circumstances for a in chosen if a.name in outcomes},
+        settings={
+            a.name: a.settings(threat) | circumstances | _broken(runner, a)
+            for a in chosen
+            if a.name in outcomes
+        },
         zero_gradients=inspection.zero_gradients,
         nonnegative=inspection.nonnegative,
+        randomised=inspection.randomised,
+        dynamic=inspection.dynamic,
         void=runner.void,
         versions={a.name: code_versions(a) for a in chosen if a.name in outcomes},
         inputs={name: each.inputs for name, each in outcomes.items() if each.inputs is not None},
@@ -122,6 +129,11 @@ def evaluate(
     if runner.failed:
         raise AttackFailed([*runner.failed.values()], [evaluation])
     return evaluation
+
+
+def _broken(runner: AttackRunner, attack: Attack) -> dict[str, Any]:
+    """How many images each part broke, for attacks of several parts."""
+    return {"broken": runner.broken[attack.name]} if len(attack.parts) > 1 else {}
 
 
 def code_versions(attack: Attack) -> dict[str, str | None]:

@@ -146,6 +146,8 @@ def full_record(evaluation: Evaluation) -> Record:
         "confusion": {name: evaluation.confusion(name).tolist() for name in names},
         "zero_gradients": evaluation.zero_gradients,
         "nonnegative": evaluation.nonnegative,
+        "randomised": evaluation.randomised,
+        "dynamic": evaluation.dynamic,
         "void": dict(evaluation.void),
         "warnings": warnings_about(evaluation),
         "num_classes": evaluation.num_classes,
@@ -169,6 +171,8 @@ def restore(record: Record, labels: Tensor, threat: Threat) -> Evaluation:
         settings=settings,
         zero_gradients=record["zero_gradients"],
         nonnegative=record.get("nonnegative", False),
+        randomised=record.get("randomised", False),
+        dynamic=record.get("dynamic", False),
         void=record.get("void", {}),
         versions={
             name: attack["versions"] for name, attack in record["attacks"].items() if attack.get("versions")

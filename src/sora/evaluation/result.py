@@ -82,6 +82,10 @@ class Evaluation:
     """Share of the first batch's examples whose input gradient is exactly zero."""
     nonnegative: bool = False
     """Whether no output for the first batch is below zero, so that outputs may be probabilities."""
+    randomised: bool = False
+    """Whether two passes over the first batch differ."""
+    dynamic: bool = False
+    """Whether a forward pass computes gradients or changes the model itself."""
     void: dict[str, str] = field(default_factory=dict)
     """Attacks without a valid result, and why."""
     versions: dict[str, dict[str, Any]] = field(default_factory=dict)

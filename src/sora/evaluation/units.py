@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from sora._files import make_folder, write_text
+from sora._passes import seeded
 from sora._seeds import mix
 from sora.attacks import Attack, create
 from sora.errors import RunError
@@ -138,6 +139,8 @@ class AttackRunner:
         """Attacks without a result, and why."""
         self.failed: dict[str, str] = {}
         """Attacks whose own code is wrong, and what it did."""
+        self.broken: dict[str, dict[str, int]] = {}
+        """How many images each part of an attack broke that the parts before it did not."""
 
     def run(self, attacks: Sequence[Attack]) -> dict[str, Attacked]:
         """The outcome of each attack that has a valid one, by name."""
@@ -162,9 +165,12 @@ class AttackRunner:
             return self._stage((attack,), everything)
         clean = self._stage((create("clean"),), everything)
         outcome = Attacked(clean.predictions.clone(), None if clean.inputs is None else clean.inputs.clone())
+        broken = {}
         for chain in chains(attack):
             remaining = (outcome.predictions == labels).nonzero()[:, 0]
             outcome.put(remaining, self._stage(chain, remaining))
+            broken[chain[-1].name] = len(remaining) - int((outcome.predictions == labels).sum())
+        self.broken[attack.name] = broken
         return outcome
 
     def _stage(self, chain: tuple[Attack, ...], positions: Tensor) -> Attacked:
@@ -215,14 +221,16 @@ class AttackRunner:
             return stored
         x, y = self._examples.take(positions, self._device)
         given = x.clone()
-        with GradientCheck(self._model) as gradients:
-            x_adv = attack(self._model, x, y, self._threat, mix(self._seed, attack.stream, number))
-        gradients.raise_if_not_finite(attack.name)
-        check_unchanged(given, x)
-        check_attacked(attack.name, x, x_adv, self._threat)
-        kept = x_adv.clone()
-        with torch.no_grad():
-            predictions = predicted_classes(self._model(x_adv)).cpu()
+        seed = mix(self._seed, attack.stream, number)
+        with seeded(seed):  # for a model that draws random numbers
+            with GradientCheck(self._model) as gradients:
+                x_adv = attack(self._model, x, y, self._threat, seed)
+            gradients.raise_if_not_finite(attack.name)
+            check_unchanged(given, x)
+            check_attacked(attack.name, x, x_adv, self._threat)
+            kept = x_adv.clone()
+            with torch.no_grad():
+                predictions = predicted_classes(self._model(x_adv)).cpu()
         check_unchanged(kept, x_adv)
         outcome = Attacked(predictions, kept.cpu() if self._keep_inputs else None)
         self._store.save(key, outcome)
