@@ -34,9 +34,9 @@ def batch(n: int = 12, classes: int = 5) -> tuple[Tensor, Tensor]:
     return torch.rand(n, 3, 5, 5, generator=generator), torch.randint(classes, (n,), generator=generator)
 
 
-@pytest.mark.parametrize("name", ["pgd3@eot4", "pgd3", "apgd-ce@eot2", "apgd-dlr", "fab"])
+@pytest.mark.parametrize("name", ["pgd3@eot4", "pgd3", "square20", "apgd-ce@eot2"])
 def test_a_random_model_is_attacked_the_same_way_each_time(name: str) -> None:
-    model, (x, y) = Noisy(), batch()
+    model, (x, y) = Noisy(), batch(4)
     torch.manual_seed(5)
     before = torch.get_rng_state()
     first = create(name)(model, x, y, Linf(0.1), seed=3)
@@ -47,7 +47,7 @@ def test_a_random_model_is_attacked_the_same_way_each_time(name: str) -> None:
 
 def test_the_accuracy_of_a_random_model_can_be_repeated() -> None:
     model, (x, y) = Noisy(), batch(24)
-    names = "clean,fgsm,pgd3@eot2,apgd-dlr@eot2"
+    names = "clean,fgsm,pgd3@eot2,square20"
     results = []
     for seed in (0, 1):
         torch.manual_seed(seed)
@@ -138,6 +138,6 @@ def test_a_count_of_zero_is_refused(name: str) -> None:
 
 
 def test_options_that_a_part_does_not_have_are_unknown() -> None:
-    for name in ("square@eot2", "fab-tx5", "fab@eot2", "aax5"):
+    for name in ("square@eot2", "square0", "fab-tx5", "fab@eot2", "aax5"):
         with pytest.raises(UserError, match="unknown attack"):
             create(name)

@@ -29,9 +29,9 @@ PARTS = {
     "apgd-t": "part of AutoAttack: targeted APGD on the DLR loss",
     "fab": "part of AutoAttack's plus version: FAB without targets",
     "fab-t": "part of AutoAttack: targeted FAB",
-    "square": "part of AutoAttack: random search with 5000 queries, without gradients",
+    "square": "part of AutoAttack: random search with 5000 queries, without gradients; squareQ: Q queries",
 }
-STEPS = {"square": 5000}  # the others: 100
+STEPS = {"square": 5000}  # queries; the others make 100 iterations
 VERSIONS = {
     "aa": ("apgd-ce", "apgd-t", "fab-t", "square"),
     "aa-plus": ("apgd-cex5", "apgd-dlrx5", "fabx5", "square", "apgd-t", "fab-t"),
@@ -81,6 +81,7 @@ class AutoPart(_FromPackage):
     targets: int | None = None  # number of target classes; None until the number of classes is known
     restarts: int = 1
     eot: int = 1  # passes over which each gradient is averaged
+    queries: int | None = None  # of Square, instead of 5000
 
     def __post_init__(self) -> None:
         for letter, count in (("R", self.restarts), ("N", self.eot)):
@@ -90,12 +91,12 @@ class AutoPart(_FromPackage):
     @property
     def kind(self) -> str:
         """Its name in `PARTS`."""
-        return re.sub(r"(x\d+)?(@eot\d+)?$", "", self.name)
+        return re.sub(r"(x?\d+)?(@eot\d+)?$", "", self.name)
 
     @property
     def steps(self) -> int:
         """Iterations; queries for Square."""
-        return STEPS.get(self.kind, 100)
+        return self.queries or STEPS.get(self.kind, 100)
 
     @property
     def stream(self) -> int:
@@ -216,6 +217,7 @@ def build(part: AutoPart, model: nn.Module, device: torch.device, threat: Threat
         model, norm=_NORMS[threat.norm], eps=threat.eps, seed=seed, version="standard", device=device
     )
     if part.kind == "square":
+        suite.square.n_queries = part.steps
         return suite.square
     if part.kind in ("apgd-ce", "apgd-dlr"):
         attack = suite.apgd
@@ -255,7 +257,12 @@ register(
     examples=("aa-rand",),
 )(AutoAttack)
 _RESTARTS, _EOT = r"(?:x(?P<restarts>\d{1,3}))?", r"(?:@eot(?P<eot>\d{1,4}))?"
-_OPTIONS = {"apgd-ce": _RESTARTS + _EOT, "apgd-dlr": _RESTARTS + _EOT, "fab": _RESTARTS}
+_OPTIONS = {
+    "apgd-ce": _RESTARTS + _EOT,
+    "apgd-dlr": _RESTARTS + _EOT,
+    "fab": _RESTARTS,
+    "square": r"(?P<queries>[1-9]\d{0,5})?",
+}
 for _name, _summary in PARTS.items():
     register(_name, _summary, pattern=_name + _OPTIONS.get(_name, ""), examples=(_name,))(AutoPart)
 
@@ -272,5 +279,5 @@ def _check(x: Tensor, y: Tensor, threat: Threat, name: str) -> None:
             f"{name} works on images (batch, channels, height, width) in [0, 1]; got shape {tuple(x.shape)}"
             f" and box {threat.box}: use pgd50x10 for other data"
         )
-    if name == "square" and min(x.shape[2:]) < 5:
+    if name.startswith("square") and min(x.shape[2:]) < 5:
         raise UserError(f"square needs images of at least 5x5 pixels; these are {x.shape[2]}x{x.shape[3]}")

@@ -50,7 +50,7 @@ def pgd(
     """
     if not (_is_count(steps) and _is_count(restarts) and _is_count(eot)):
         raise UserError(
-            f"pgd with {steps} steps, {restarts} restarts and {eot} passes per gradient; all must be 1 or more"
+            f"pgd with {steps} steps, {restarts} restarts and {eot} passes for eot; all must be 1 or more"
         )
     if select not in get_args(Select):
         raise UserError(f"select is {short(select)}; allowed: {', '.join(get_args(Select))}")
@@ -99,7 +99,7 @@ _EOT = r"@eot(?P<eot>0|[1-9]\d{0,3})"
 
 @register(
     "pgd-eot",
-    "PGD for random models: each of 20 gradients is the mean of 8 passes; pgdK@eotN, pgdKxR@eotN: of N passes",
+    "PGD for random models: each of 20 gradients is the mean of 8 passes; pgdK@eotN, pgdKxR@eotN: of N",
     pattern=f"{_STEPS}(?:{_RESTARTS})?{_EOT}",
     examples=("pgd20@eot8",),
     usage="pgdK@eotN",

@@ -13,9 +13,9 @@ from sora._checks import check_inputs, check_logits
 from sora._passes import input_gradient
 from sora.errors import UserError
 from sora.evaluation.adversaries import check_unchanged
-from sora.threat import Threat, unit
+from sora.threat import Threat, flat_norm, unit
 
-RANDOM = 1e-4  # difference of two passes, relative to the logits, above which a model is random (AutoAttack's)
+RANDOM = 1e-4  # difference of two passes, relative to the logits, of a random model (AutoAttack's limit)
 
 
 class Inspection(NamedTuple):
@@ -50,9 +50,9 @@ def inspect_model(
     check_inputs(x, y, threat)
     given = x.clone()
     watch = _DynamicCheck(model)
-    with _as_user_error(f"the model does not accept inputs of shape {tuple(x.shape)}"), torch.no_grad():
-        with watch:
-            logits = model(x)
+    refused = f"the model does not accept inputs of shape {tuple(x.shape)}"
+    with _as_user_error(refused), torch.no_grad(), watch:
+        logits = model(x)
     check_unchanged(given, x)
     predicted_classes(logits)
     if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
@@ -75,7 +75,7 @@ def inspect_model(
 def relative_difference(first: Tensor, second: Tensor) -> Tensor:
     """The distance between two outputs for each example, relative to their length, shape (B,)."""
     # As AutoAttack's check has it: both rows are brought to length one.
-    return (unit(first.double()) - unit(second.double())).norm(dim=1)
+    return flat_norm(unit(first.double()) - unit(second.double())).flatten()
 
 
 class _DynamicCheck:

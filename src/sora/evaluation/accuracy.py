@@ -18,9 +18,11 @@ from sora.errors import UserError, short
 from sora.evaluation._checks import inspect_model
 from sora.evaluation.adversaries import AllVoid, AttackFailed
 from sora.evaluation.examples import Data, as_examples, in_precision_of
+from sora.evaluation.finding import Finding
 from sora.evaluation.fingerprints import fingerprint_of, state_name
 from sora.evaluation.progress import Meter
 from sora.evaluation.result import Evaluation
+from sora.evaluation.trust import masking_tests
 from sora.evaluation.units import AttackRunner, UnitStore
 from sora.runs.provenance import versions
 from sora.threat import Threat
@@ -43,6 +45,8 @@ def evaluate(
     shard: bool = False,
     network: Mapping[str, Any] | None = None,
     keep_inputs: bool = False,
+    trust: bool = False,
+    trust_source: nn.Module | None = None,
 ) -> Evaluation:
     """Measure a model's accuracy in evaluation mode; it is left in the mode it was in.
 
@@ -66,6 +70,8 @@ def evaluate(
             each gets the whole result, equal to that of a single process.
         network: What the network is apart from its weights; with `state`, units of another one are not used.
         keep_inputs: Keep the attacked inputs in the result, for one process.
+        trust: Also run the masking tests (`Evaluation.trust`); one that fails makes the verdict `suspect`.
+        trust_source: A second model for them, to transfer attacks from.
 
     Raises:
         AttackFailed: An attack left the ball, the box or the shape of its inputs. It is raised after the
@@ -104,6 +110,11 @@ def evaluate(
             keep_inputs=keep_inputs,
         )
         outcomes = runner.run(chosen)
+        findings = list[Finding]()
+        if trust:
+            findings = masking_tests(
+                model, examples, threat, target, batch_size=batch_size, seed=seed, source=trust_source
+            )
     if not outcomes:
         raise AttackFailed([*runner.failed.values()]) if runner.failed else AllVoid(runner.void)
     circumstances = {"seed": seed, "batch_size": batch_size}
@@ -125,6 +136,7 @@ def evaluate(
         versions={a.name: code_versions(a) for a in chosen if a.name in outcomes},
         inputs={name: each.inputs for name, each in outcomes.items() if each.inputs is not None},
         fingerprint=of,
+        trust=findings,
     )
     if runner.failed:
         raise AttackFailed([*runner.failed.values()], [evaluation])

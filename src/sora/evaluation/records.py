@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, distributed, nn
 
 from sora._locks import locked
-from sora.attacks import Attack
+from sora.attacks import Attack, create
 from sora.data import ImageSet
 from sora.errors import UserError
 from sora.evaluation.accuracy import BATCH, evaluate
 from sora.evaluation.adversaries import AllVoid, AttackFailed
 from sora.evaluation.examples import as_examples
+from sora.evaluation.finding import Finding
 from sora.evaluation.fingerprints import (
     Fingerprint,
     fingerprint_of,
@@ -50,6 +51,8 @@ def evaluate_into(
     shard: bool = False,
     network: Mapping[str, Any] | None = None,
     keep_inputs: bool = False,
+    trust: bool = False,
+    trust_source: nn.Module | None = None,
 ) -> list[Evaluation]:
     """Run the attacks that the folder has no record of yet, and add their results to its records.
 
@@ -71,6 +74,8 @@ def evaluate_into(
         shard: As for `evaluate`.
         network: As for `evaluate`; stored in the records.
         keep_inputs: As for `evaluate`; attacks that have a record are then run again.
+        trust: As for `evaluate`; tests that have a record are run again only if a second model is given.
+        trust_source: As for `evaluate`.
 
     Raises:
         AttackFailed: As for `evaluate`; the results of the other attacks are recorded.
@@ -84,13 +89,14 @@ def evaluate_into(
         record = find(folder.read_evaluations(), fingerprint, threat)
         evaluation = None if record is None else restore(record, examples.labels, threat)
         missing = [each for each in attacks if evaluation is None or keep_inputs or not evaluation.has(each)]
-        if missing:
+        tests = trust and (evaluation is None or not evaluation.trust or trust_source is not None)
+        if missing or tests:
             try:
                 new = evaluate(
                     model,
                     data,
                     threat,
-                    missing,
+                    missing or [create("clean")],
                     batch_size=batch_size,
                     seed=seed,
                     num_classes=num_classes,
@@ -100,6 +106,8 @@ def evaluate_into(
                     shard=shard,
                     network=network,
                     keep_inputs=keep_inputs,
+                    trust=tests,
+                    trust_source=trust_source,
                 )
             except AllVoid as error:
                 if evaluation is None:
@@ -150,6 +158,7 @@ def full_record(evaluation: Evaluation) -> Record:
         "dynamic": evaluation.dynamic,
         "void": dict(evaluation.void),
         "warnings": warnings_about(evaluation),
+        "trust": [finding.record() for finding in evaluation.trust],
         "num_classes": evaluation.num_classes,
         "fingerprint": dict(evaluation.fingerprint),
         "predictions": {name: _pack(evaluation.predictions[name]) for name in names},
@@ -178,6 +187,7 @@ def restore(record: Record, labels: Tensor, threat: Threat) -> Evaluation:
             name: attack["versions"] for name, attack in record["attacks"].items() if attack.get("versions")
         },
         fingerprint=record["fingerprint"],
+        trust=[Finding(**finding) for finding in record.get("trust", [])],
     )
 
 
@@ -220,7 +230,8 @@ def with_later_results(folder: RunFolder) -> Record:
             continue
         summary["accuracy"] = record["accuracy"] | summary["accuracy"]
         summary["attacks"] = record["attacks"] | summary["attacks"]
-        if summary["co"]["verdict"] is None:
+        failed = any(finding["outcome"] == "failed" for finding in record.get("trust", []))
+        if summary["co"]["verdict"] is None or failed:
             summary["co"] = summary["co"] | {"verdict": record.get("verdict")}
     return summary
 

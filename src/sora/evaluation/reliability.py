@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from sora.evaluation.result import Evaluation, wilson
+from sora.evaluation.interval import wilson
+from sora.evaluation.result import Evaluation
 
 FAR = 0.75  # AutoAttack accuracy below this share of PGD accuracy; usually the gap is a tenth
 MANY_ZERO = 0.1  # share of examples without an input gradient

@@ -13,19 +13,11 @@ from torch import Tensor
 
 from sora.attacks import Attack
 from sora.errors import UserError
+from sora.evaluation.finding import Finding
+from sora.evaluation.interval import wilson
 from sora.threat import Threat
 
 T = TypeVar("T")
-Z = 1.959963984540054  # two-sided 95 % of a normal distribution
-
-
-def wilson(successes: int, n: int) -> tuple[float, float]:
-    """The 95 % interval of a proportion (Wilson's score interval, valid also near 0 and 1)."""
-    share = successes / n
-    centre = (share + Z**2 / (2 * n)) / (1 + Z**2 / n)
-    half = Z / (1 + Z**2 / n) * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
-    # Rounding must not push an end past the proportion itself.
-    return max(0.0, min(centre - half, share)), min(1.0, max(centre + half, share))
 
 
 VERDICTS = ("overfitted", "suspect", "not robust", "robust")
@@ -94,6 +86,8 @@ class Evaluation:
     """The attacked inputs, if they were kept."""
     fingerprint: dict[str, Any] = field(default_factory=dict)
     """Hashes of weights, network and data, and all else the predictions depend on; empty if unknown."""
+    trust: list[Finding] = field(default_factory=list)
+    """The outcome of each masking test; empty if they were not run."""
 
     def __repr__(self) -> str:
         accuracy = ", ".join(f"{name} {100 * share:.1f} %" for name, share in self.accuracy.items())
@@ -120,7 +114,17 @@ class Evaluation:
 
     @property
     def verdict(self) -> str | None:
-        """See `verdict`; None if FGSM or PGD-10 was not run."""
+        """See `verdict`; None if FGSM or PGD-10 was not run. A failed masking test makes it `suspect`."""
+        by_numbers = self._verdict_of_numbers
+        return "suspect" if self.failed_tests and by_numbers != "overfitted" else by_numbers
+
+    @property
+    def failed_tests(self) -> list[Finding]:
+        """The masking tests that the model has failed."""
+        return [finding for finding in self.trust if finding.outcome == "failed"]
+
+    @property
+    def _verdict_of_numbers(self) -> str | None:
         if not {"fgsm", "pgd10"} <= self.accuracy.keys():
             return None
         if self.constant_class is not None:  # no attack changes its answer, which is not robustness
@@ -180,6 +184,7 @@ class Evaluation:
             void={name: why for name, why in void.items() if name not in other.predictions},
             versions=self.versions | other.versions,
             inputs=self.inputs | other.inputs,
+            trust=other.trust or self.trust,
         )
 
     def only(self, attacks: Sequence[Attack]) -> Evaluation:

@@ -1,0 +1,16 @@
+"""The interval of a proportion."""
+
+from __future__ import annotations
+
+import math
+
+Z = 1.959963984540054  # two-sided 95 % of a normal distribution
+
+
+def wilson(successes: int, n: int) -> tuple[float, float]:
+    """The 95 % interval of a proportion (Wilson's score interval, valid also near 0 and 1)."""
+    share = successes / n
+    centre = (share + Z**2 / (2 * n)) / (1 + Z**2 / n)
+    half = Z / (1 + Z**2 / n) * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
+    # Rounding must not push an end past the proportion itself.
+    return max(0.0, min(centre - half, share)), min(1.0, max(centre + half, share))
