@@ -58,6 +58,27 @@ def threat_table(evaluations: Sequence[Evaluation]) -> Table:
     return table
 
 
+def trust_table(evaluation: Evaluation) -> Table:
+    """The masking tests, one per row."""
+    title = f"masking tests, {evaluation.threat.norm} eps {evaluation.threat.given}"
+    table = Table(title=title, title_justify="left")
+    for column, right in (
+        ("test", 0),
+        ("outcome", 0),
+        ("number", 1),
+        ("limit", 1),
+        ("n", 1),
+        ("measured", 0),
+    ):
+        table.add_column(column, justify="right" if right else "left", no_wrap=column in ("test", "outcome"))
+    styles = {"failed": "red", "passed": "green", "not applicable": "dim"}
+    for each in evaluation.trust:
+        numbers = ["" if number is None else f"{number:.3g}" for number in (each.value, each.threshold)]
+        outcome = Text(each.outcome, styles[each.outcome])
+        table.add_row(each.test, outcome, *numbers, str(each.n or ""), each.text)
+    return table
+
+
 def class_table(evaluation: Evaluation, classes: Sequence[str]) -> Table:
     """Accuracy of each class under each attack."""
     table = _table("accuracy by class", ("class", *evaluation.accuracy))

@@ -16,7 +16,13 @@ from sora._files import plain
 from sora._ranks import rank, world
 from sora._signals import stopping_soon
 from sora.attacks import create, create_all
-from sora.cli._evaluate_tables import attack_table, class_table, confusion_table, threat_table
+from sora.cli._evaluate_tables import (
+    attack_table,
+    class_table,
+    confusion_table,
+    threat_table,
+    trust_table,
+)
 from sora.cli._parse import parse, parse_set
 from sora.cli._tables import VERDICT_STYLE
 from sora.errors import UserError
@@ -26,7 +32,7 @@ from sora.evaluation.adversaries import AttackFailed
 from sora.evaluation.card import PROTOCOL, write_card
 from sora.evaluation.records import evaluate_into, full_record, printable
 from sora.evaluation.subject import Subject, subject_of_run, subject_of_weights
-from sora.runs import RunFolder
+from sora.runs import RunFolder, load
 from sora.training.distributed import process_group
 
 Set = tyro.conf.UseAppendAction[tuple[str, ...]]
@@ -49,7 +55,8 @@ class Flags:
     """with --weights: an option of the network, e.g. model.stages=2; may be repeated"""
     attacks: str = "clean,fgsm,pgd10"
     """clean, fgsm, pgdK, pgdKxR (K steps, R restarts), aa (AutoAttack), aa-reduced (the same without
-    apgd-t), its parts apgd-ce, apgd-t, fab-t, square; `sora list attacks` describes each"""
+    apgd-t), its parts apgd-ce, apgd-t, fab-t, square, ...; for random models aa-rand and pgdK@eotN;
+    `sora list attacks` describes each"""
     eps: str | None = None
     """radii, e.g. 4/255,8/255 or l2:0.5; none: what the run was trained for; with --weights, the default
     for the data set (8/255 where it has none of its own), which is then printed"""
@@ -71,6 +78,10 @@ class Flags:
     """cpu, cuda, cuda:1 ...; auto: a GPU if there is one"""
     threads: int = 0
     """CPU threads; 0: torch's choice"""
+    trust: bool = False
+    """also run the masking tests: is the accuracy due to robustness or to attacks that fail?"""
+    trust_source: str | None = None
+    """with --trust: run folder of a second model, whose adversarial examples are tried on this one"""
     per_class: bool = False
     """print the accuracy of each class as well"""
     confusion: str | None = None
@@ -104,6 +115,7 @@ def run(argv: list[str]) -> int:
     if flags.save_adversarial and len(threats) > 1:
         raise UserError(f"--save-adversarial goes with one radius; these are {len(threats)}")
     about = subject.about | {"images": chosen}
+    source = load(flags.trust_source) if flags.trust_source else None
     failure: AttackFailed | None = None
     with process_group(device), stopping_soon(lambda: _kept(subject.folder)):
         first = rank() == 0
@@ -123,6 +135,8 @@ def run(argv: list[str]) -> int:
                 shard=world() > 1,
                 network=subject.network,
                 keep_inputs=flags.save_adversarial is not None,
+                trust=flags.trust,
+                trust_source=source,
             )
         except AttackFailed as error:
             failure, evaluations = error, error.finished
@@ -140,6 +154,10 @@ def _check(flags: Flags) -> None:
     """Raise for flags that do not go together."""
     if flags.first and not flags.limit:
         raise UserError("--first goes with --limit N")
+    if flags.trust_source and not flags.trust:
+        raise UserError("--trust-source goes with --trust")
+    if flags.trust and flags.adversarial:
+        raise UserError("--adversarial checks the images of a file and does not go with --trust")
     if flags.additional_data and not flags.card:
         raise UserError("--additional-data goes with --card")
     if flags.adversarial and (flags.save_adversarial or flags.card):
@@ -230,6 +248,8 @@ def _print(flags: Flags, subject: Subject, evaluations: Sequence[Evaluation], ab
         if flags.confusion:
             name = create(flags.confusion).for_classes(evaluation.num_classes).name
             console.print(confusion_table(evaluation, name, subject.dataset.classes))
+        if evaluation.trust:
+            console.print(trust_table(evaluation))
     console.print(PROTOCOL, style="dim", markup=False)
     console.print(f"n = {evaluations[0].n} images of {subject.dataset.name}; {subject.folder.evaluations}")
     if flags.weights and flags.eps is None:
@@ -241,3 +261,5 @@ def _print(flags: Flags, subject: Subject, evaluations: Sequence[Evaluation], ab
             console.print(f"{where}: [{VERDICT_STYLE[evaluation.verdict]}]{evaluation.verdict}[/]")
         for text in warnings_about(evaluation):
             console.print(f"{where}: warning: {text}", style="yellow", markup=False)
+        for finding in evaluation.failed_tests:
+            console.print(f"{where}: failed: {finding.test}: {finding.advice}", style="red", markup=False)

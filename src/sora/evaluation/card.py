@@ -67,7 +67,7 @@ def entry(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> dict[str, Any
         "clean_acc": _percent(head.accuracy.get("clean")),
         "reported": "",
         "autoattack_acc": _percent(head.accuracy.get("aa")),
-        "unreliable": bool(warnings_about(head)),
+        "unreliable": bool(warnings_about(head) or head.failed_tests),
         "evaluations": [_evaluation(each) for each in evaluations],
         "network": dict(facts.network),
         "images": dict(facts.images),
@@ -79,6 +79,7 @@ def entry(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> dict[str, Any
 
 def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
     record = evaluation.record() | {"warnings": warnings_about(evaluation)}
+    record["trust"] = [finding.record() for finding in evaluation.trust]
     for name, attack in record["attacks"].items():
         attack["versions"] = evaluation.versions.get(name)
     return record
@@ -106,6 +107,7 @@ def markdown(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> str:
         "\n".join(rows),
         "\n".join(notes),
         PROTOCOL,
+        "\n\n".join(_masking_tests(each) for each in evaluations if each.trust),
         "\n".join(_reproduction(facts, evaluations)),
         "## How it was trained",
         "\n".join(trained),
@@ -126,6 +128,22 @@ def _usage(architecture: str) -> str:
         f"{text}. Its network is custom code, not part of this package, and contains any normalisation"
         f" itself; the Python module `{module}` must be importable where the model is loaded."
     )
+
+
+def _masking_tests(evaluation: Evaluation) -> str:
+    """The masking tests under one threat, and what to do about those that failed."""
+    lines = [
+        f"Masking tests ({_threat(evaluation)}):",
+        "",
+        "| test | outcome | number | limit | n | measured |",
+        "| --- | --- | ---: | ---: | ---: | --- |",
+    ]
+    for each in evaluation.trust:
+        value, limit = ("" if number is None else f"{number:.3g}" for number in (each.value, each.threshold))
+        outcome = "**failed**" if each.outcome == "failed" else each.outcome
+        lines.append(f"| {each.test} | {outcome} | {value} | {limit} | {each.n or ''} | {each.text} |")
+    failed = [f"- {each.test}: {each.advice}." for each in evaluation.failed_tests]
+    return "\n".join([*lines, *(["", *failed] if failed else [])])
 
 
 def _autoattack_notes(evaluations: Sequence[Evaluation]) -> list[str]:
