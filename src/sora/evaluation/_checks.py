@@ -106,7 +106,8 @@ class _DynamicCheck:
 
     def _versions(self) -> list[int]:
         """How often each parameter and buffer was changed in place."""
-        return [each._version for each in (*self._model.parameters(), *self._model.buffers())]
+        tensors = (*self._model.parameters(), *self._model.buffers())
+        return [each._version for each in tensors if not each.is_inference()]
 
 
 def predicted_classes(logits: Tensor) -> Tensor:
