@@ -46,7 +46,7 @@ def trained(steps: int, adversarial: bool) -> nn.Module:
 
 @pytest.fixture(scope="session")
 def robust() -> nn.Module:
-    return trained(120, adversarial=True)
+    return trained(70, adversarial=True)
 
 
 @pytest.fixture(scope="session")

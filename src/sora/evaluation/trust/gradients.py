@@ -61,6 +61,10 @@ def single_step(measured: Measurements) -> Finding:
         "pgd10": measured.pgd.correct,
     }
     accuracy = {attack: int(flags.sum()) / n for attack, flags in correct.items()}
+    if accuracy["fgsm"] < accuracy["clean"] / 2:
+        return not_applicable(
+            name, f"accuracy under FGSM is {accuracy['fgsm']:.1%}: one step breaks it already"
+        )
     failed = verdict(accuracy, n, measured.chance) == "overfitted"
     gap = accuracy["fgsm"] - accuracy["pgd10"]
     text = f"accuracy is {accuracy['fgsm']:.1%} under FGSM and {accuracy['pgd10']:.1%} under PGD-10"
