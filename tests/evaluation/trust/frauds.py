@@ -14,6 +14,10 @@ class _Around(nn.Module):
         super().__init__()
         self.model = model
 
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.model(x)
+        return logits
+
 
 class ScaledLogits(_Around):
     """Softmax saturates: the cross-entropy and its gradient are zero in float32."""
