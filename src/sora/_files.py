@@ -96,7 +96,7 @@ def write_text(path: Path, text: str) -> None:
     """Write and rename."""
 
     def write(temporary: Path) -> None:
-        temporary.write_text(text)
+        temporary.write_text(text, encoding="utf-8")
 
     _replace(path, write)
 

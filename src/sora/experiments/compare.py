@@ -55,7 +55,7 @@ def compare_finished(folders: Sequence[RunFolder]) -> dict[str, Any]:
     by_path = {folder.path.resolve(): folder for folder in folders}
     folders = list(by_path.values())
     summaries = [_finished_summary(folder) for folder in folders]
-    return compare(summaries, _row_names(folders, summaries))
+    return compare(summaries, row_names(folders, summaries))
 
 
 def expand(paths: Iterable[str]) -> list[RunFolder]:
@@ -79,7 +79,7 @@ def _finished_summary(folder: RunFolder) -> dict[str, Any]:
     return with_later_results(folder)
 
 
-def _row_names(folders: Sequence[RunFolder], summaries: Sequence[Mapping[str, Any]]) -> list[str]:
+def row_names(folders: Sequence[RunFolder], summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     """A row per variant; where two variants share a name, the folder's name is put in front."""
     keys = [_variant_key(*pair) for pair in zip(folders, summaries, strict=True)]
     groups: dict[tuple[str, ...], list[int]] = {}

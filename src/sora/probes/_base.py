@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from sora._passes import bare
 from sora.evaluation.accuracy import device_of
 from sora.evaluation.examples import Data, Examples, as_examples
+from sora.figures import Figure
 from sora.threat import Threat
 
 Result = dict[str, Any]
@@ -32,9 +33,15 @@ class Probe(ABC, Generic[Subject]):
     def measure(self, subject: Subject) -> Result:
         """The numbers; a function of the subject alone, which is left unchanged."""
 
-    @abstractmethod
+    def figure(self, results: Mapping[str, Result]) -> Figure:
+        """The results of one or more runs, by their names, as one figure; a probe has this or `picture`."""
+        raise NotImplementedError(f"{type(self).__name__} has no figure")
+
     def picture(self, results: Mapping[str, Result], file: Path) -> None:
         """Draw the results of one or more runs, by their names, into one picture file."""
+        from sora.figures import on_paper
+
+        on_paper.save(self.figure(results), file)
 
     @abstractmethod
     def sentence(self, result: Result) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -15,6 +14,8 @@ from sora._seeds import mix
 from sora.attacks import pgd
 from sora.evaluation import BATCH
 from sora.evaluation.progress import progress_bar
+from sora.figures import Axis, Figure, Item, Line, Panel, Rule, Span
+from sora.figures.description import BLUE, RED
 from sora.probes._base import Probe, ProbedModel, Result
 from sora.probes._registry import register
 
@@ -89,33 +90,9 @@ class EpsCurve(Probe[ProbedModel]):
             "index_all": largest_rise(fgsm_curve).size,
         }
 
-    def picture(self, results: Mapping[str, Result], file: Path) -> None:
+    def figure(self, results: Mapping[str, Result]) -> Figure:
         """One panel per run; the largest rise is shaded unless it is so small that it may be chance."""
-        from matplotlib.ticker import PercentFormatter
-
-        from sora._drawing import BLUE, GREY, RED, panels, save
-
-        figure, axes = panels(len(results))
-        for panel, (name, curve) in zip(axes, results.items(), strict=True):
-            eps, multiples = curve["threat"]["eps"], curve["multiples"]
-            panel.plot(multiples, curve["fgsm"], color=RED, label="FGSM", linewidth=1.8)
-            strong = [(m, p) for m, p in zip(multiples, curve["pgd10"], strict=True) if p is not None]
-            panel.plot(*zip(*strong, strict=True), color=BLUE, label="PGD-10", linewidth=1.8)
-            panel.axvline(0, color=GREY, linewidth=0.8)
-            panel.axvline(1, color=GREY, linewidth=0.8, linestyle="--")
-            gained = round(curve["index"] * curve["n"])
-            if curve["index"] > MARKED and gained >= MARKED_IMAGES:
-                ends = curve["rise"]["from"], curve["rise"]["to"]
-                panel.axvspan(*ends, color=RED, alpha=0.10, linewidth=0, label="largest rise")
-            panel.set(
-                title=f"{name}: largest rise {100 * curve['index']:.1f} points ({gained} images)",
-                xlabel=f"step in multiples of eps = {eps:.4g} (trained at 1)",
-                ylabel=f"accuracy (n = {curve['n']})",
-                ylim=(0, 1.02),
-            )
-            panel.yaxis.set_major_formatter(PercentFormatter(1.0))
-            panel.legend(frameon=False, loc="upper right")
-        save(figure, file)
+        return Figure([_panel(name, result) for name, result in results.items()])
 
     def sentence(self, result: Result) -> str:
         """The largest rise, and the accuracies at 0 and at eps."""
@@ -127,6 +104,24 @@ class EpsCurve(Probe[ProbedModel]):
             f"{100 * fgsm[zero]:.1f} %, FGSM {100 * fgsm[one]:.1f} %, PGD-10 "
             f"{100 * result['pgd10'][one]:.1f} % at eps (n = {result['n']})"
         )
+
+
+def _panel(name: str, curve: Result) -> Panel:
+    gained = round(curve["index"] * curve["n"])
+    items: list[Item] = [
+        Line(curve["multiples"], curve["fgsm"], "FGSM", RED),
+        Line(curve["multiples"], curve["pgd10"], "PGD-10", BLUE),
+        Rule(0, style="solid"),
+        Rule(1, style="dashed"),
+    ]
+    if curve["index"] > MARKED and gained >= MARKED_IMAGES:
+        items.append(Span(curve["rise"]["from"], curve["rise"]["to"], "largest rise"))
+    return Panel(
+        items,
+        title=f"{name}: largest rise {100 * curve['index']:.1f} points ({gained} images)",
+        x=Axis(f"step in multiples of eps = {curve['threat']['eps']:.4g} (trained at 1)"),
+        y=Axis(f"accuracy (n = {curve['n']})", 0, 1.02, percent=True),
+    )
 
 
 def _correct(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

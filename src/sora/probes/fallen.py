@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from sora._passes import frozen
 from sora._seeds import mix
 from sora.attacks import pgd
 from sora.evaluation import BATCH
 from sora.evaluation.progress import progress_bar
+from sora.figures import Figure, Panel
 from sora.probes._base import Probe, ProbedModel, Result
+from sora.probes._images import pixels
 from sora.probes._registry import register
-
-LARGEST = 64  # pixels per side of an image as it is stored and drawn
+from sora.probes.samples import image_rows
 
 
 @register("fallen", "images that are classified correctly until PGD-10 changes them", images=500)
@@ -55,7 +53,7 @@ class Fallen(Probe[ProbedModel]):
                         "taken_for": int(taken[k]),
                     }
                     if len(fallen) < self.shown:
-                        entry |= {"clean": _pixels(x[k]), "adversarial": _pixels(adversarial[k])}
+                        entry |= {"clean": pixels(x[k]), "adversarial": pixels(adversarial[k])}
                     fallen.append(entry)
                 advance()
         return {
@@ -65,32 +63,14 @@ class Fallen(Probe[ProbedModel]):
             "fallen": fallen,
         }
 
-    def picture(self, results: Mapping[str, Result], file: Path) -> None:
+    def figure(self, results: Mapping[str, Result]) -> Figure:
         """Per run three rows: the clean images, the attacked ones, and the difference amplified."""
-        from sora._drawing import plt, save
-
         columns = max(1, *(len(_kept(result)) for result in results.values()))
-        rows = 3 * len(results)
-        figure, grid = plt.subplots(
-            rows, columns, figsize=(max(5.0, 1.5 * columns + 1.2), 1.65 * rows + 0.5), squeeze=False
-        )
-        figure.set_layout_engine("constrained")
-        for panel in grid.flat:
-            panel.set(xticks=[], yticks=[])
-            panel.spines[:].set_visible(False)
-        for number, (name, result) in enumerate(results.items()):
-            own, kept = grid[3 * number : 3 * number + 3], _kept(result)
-            delta = [_image(entry["adversarial"]) - _image(entry["clean"]) for entry in kept]
-            factor = 0.5 / max([float(each.abs().max()) for each in delta] + [1e-6])
-            for row, text in zip(own, ("clean", "attacked", f"difference x {factor:.0f}"), strict=True):
-                row[0].set_ylabel(f"{name}\n{text}", fontsize=9)
-            for column, (entry, change) in enumerate(zip(kept, delta, strict=True)):
-                drawn = (_image(entry["clean"]), _image(entry["adversarial"]), 0.5 + factor * change)
-                for row, image in zip(own, drawn, strict=True):
-                    row[column].imshow(image.expand(-1, -1, 3).clamp(0, 1).numpy(), interpolation="nearest")
-                own[0][column].set_title(f"class {entry['label']}", fontsize=9)
-                own[1][column].set_title(f"taken for {entry['taken_for']}", fontsize=9)
-        save(figure, file)
+        panels: list[Panel | None] = []
+        for name, result in results.items():
+            for row in image_rows(name, _kept(result)):
+                panels += [*row, *[None] * (columns - len(row))]
+        return Figure(panels, columns=columns, width=1.5, height=1.65)
 
     def sentence(self, result: Result) -> str:
         """How many of the correctly classified images fall."""
@@ -101,17 +81,7 @@ class Fallen(Probe[ProbedModel]):
 
 
 def _kept(result: Result) -> list[Result]:
-    return [entry for entry in result["fallen"] if "clean" in entry]
-
-
-def _pixels(image: Tensor) -> list[list[list[int]]]:
-    """An image as whole numbers (H, W, C), made smaller if it is large."""
-    side = max(image.shape[-2:])
-    if side > LARGEST:
-        image = F.interpolate(image[None], scale_factor=LARGEST / side, mode="area")[0]
-    levels: list[list[list[int]]] = (image * 255).round().clamp(0, 255).int().permute(1, 2, 0).tolist()
-    return levels
-
-
-def _image(pixels: list[list[list[int]]]) -> Tensor:
-    return torch.tensor(pixels, dtype=torch.float32) / 255
+    kept = [entry for entry in result["fallen"] if "clean" in entry]
+    return [
+        entry | {"attacked": entry["adversarial"], "attacked_class": entry["taken_for"]} for entry in kept
+    ]

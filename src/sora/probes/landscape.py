@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
 
 from sora._passes import cross_entropy, frozen
 from sora.evaluation.progress import progress_bar
+from sora.figures import Axis, Contours, Figure, Line, Note, Panel, Rule, Surface
+from sora.figures.description import BLUE, RED
 from sora.probes._base import Probe, ProbedModel, Result
 from sora.probes._plane import axis, grid_points, plane
 from sora.probes._registry import register
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 @register("landscape", "the loss over the FGSM direction and a random direction", images=64)
@@ -60,20 +57,11 @@ class Landscape(Probe[ProbedModel]):
             "bump": (way.max() - way[-1]).item(),
         }
 
-    def picture(self, results: Mapping[str, Result], file: Path) -> None:
+    def figure(self, results: Mapping[str, Result]) -> Figure:
         """Per run the surface, its contours, and the loss from x to the FGSM example, each on its scale."""
-        from sora._drawing import plt, save
-
-        figure = plt.figure(figsize=(5.0 * len(results), 11.6), layout="constrained")
-        count = len(results)
-        for column, (name, result) in enumerate(results.items(), start=1):
-            top = figure.add_subplot(3, count, column, projection="3d")
-            _draw_surface(top, result)
-            low, high = (f"{limit(map(limit, result['loss'])):.2g}" for limit in (min, max))
-            top.set_title(f"{name}: loss from {low} to {high}\n(mean of {result['n']} images)")
-            _draw_contours(figure.add_subplot(3, count, count + column), result)
-            _draw_way(figure.add_subplot(3, count, 2 * count + column), result)
-        save(figure, file)
+        rows = (_surface, _contours, _way)
+        panels = [draw(name, result) for draw in rows for name, result in results.items()]
+        return Figure(panels, columns=len(results), width=5.0, height=3.9)
 
     def sentence(self, result: Result) -> str:
         """The height of the bump."""
@@ -82,57 +70,41 @@ class Landscape(Probe[ProbedModel]):
         return f"on the way from the images to their FGSM examples the mean loss {highest} (n = {n})"
 
 
-def _round_ticks(highest: float) -> Any:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(0, highest)
-
-
-def _draw_surface(panel: Any, result: Result) -> None:
-    import numpy as np
-
-    a, b = np.meshgrid(result["axis"], result["axis"])
-    loss, ticks = np.array(result["loss"]), _round_ticks(max(map(max, result["loss"])))
-    panel.plot_surface(a, b, loss, cmap="viridis", vmin=0, vmax=ticks[-1], rcount=60, ccount=60)
-    panel.set(xlabel="FGSM direction", ylabel="random direction", zlabel="loss", zlim=(0, ticks[-1]))
-    panel.set(zticks=ticks, **_whole_numbers(result))
-    panel.set_box_aspect(None, zoom=0.85)  # leaves room for the label of the vertical axis
+def _axes(result: Result) -> dict[str, Axis]:
+    span = round(result["axis"][-1])
+    whole = {float(tick): str(tick) for tick in range(-span, span + 1)}
+    second = f"{result.get('second', 'random')} direction"
+    return {"x": Axis("FGSM direction", names=whole), "y": Axis(second, names=whole)}
 
 
-def _draw_contours(panel: Axes, result: Result) -> None:
+def _surface(name: str, result: Result) -> Panel:
+    low, high = (limit(map(limit, result["loss"])) for limit in (min, max))
+    title = f"{name}: loss from {low:.2g} to {high:.2g}\n(mean of {result['n']} images)"
+    values = result["axis"]
+    return Panel([Surface(values, values, result["loss"], high, "loss")], title, **_axes(result))
+
+
+def _contours(name: str, result: Result) -> Panel:
     """The losses up to about twice the highest one on the way to the FGSM example, where the bump is."""
-    from matplotlib.ticker import MaxNLocator
-
-    ticks = _round_ticks(2 * max(result["way"]))
-    levels = MaxNLocator(20).tick_values(0, ticks[-1])
-    filled = panel.contourf(
-        result["axis"], result["axis"], result["loss"], levels=levels, cmap="viridis", extend="max"
-    )
-    panel.plot([0, 1], [0, 0], color="white", linewidth=1.2, marker="o", markersize=4)
-    for text, place in (("x", 0), ("FGSM", 1)):
-        panel.annotate(text, (place, 0.08), color="white", ha="center", path_effects=_outlined())
-    panel.set(xlabel="FGSM direction", ylabel="random direction", **_whole_numbers(result))
-    panel.figure.colorbar(filled, ax=panel, label="loss (own scale)", ticks=ticks)
+    values, top = result["axis"], 2 * max(result["way"])
+    items = [
+        Contours(values, values, result["loss"], top, "loss (own scale)"),
+        Line([0, 1], [0, 0], colour="#ffffff", width=1.2, marker="circle", in_legend=False),
+        Note(0, 0.08, "x"),
+        Note(1, 0.08, "FGSM"),
+    ]
+    return Panel(items, name, **_axes(result))
 
 
-def _draw_way(panel: Axes, result: Result) -> None:
-    from sora._drawing import BLUE, RED
-
+def _way(name: str, result: Result) -> Panel:
     way = result["way"]
     fractions = [k / (len(way) - 1) for k in range(len(way))]
-    panel.plot(fractions, way, color=BLUE, marker="o", markersize=3)
-    panel.axhline(way[-1], color=RED, linestyle=":", label="loss at the FGSM example")
-    panel.set(xlabel="from x (0) to the FGSM example (1)", ylabel="mean loss", ylim=(0, None))
-    panel.set_title(f"bump: {result['bump']:.2f} above the loss at the end")
-    panel.legend(frameon=False)
-
-
-def _whole_numbers(result: Result) -> dict[str, Any]:
-    span = round(result["axis"][-1])
-    return {"xticks": range(-span, span + 1), "yticks": range(-span, span + 1)}
-
-
-def _outlined() -> list[Any]:
-    from matplotlib.patheffects import withStroke
-
-    return [withStroke(linewidth=2, foreground="black")]
+    return Panel(
+        [
+            Line(fractions, way, "mean loss", BLUE, marker="circle"),
+            Rule(way[-1], "y", "loss at the FGSM example", RED),
+        ],
+        title=f"{name}: bump {result['bump']:.2f} above the loss at the end",
+        x=Axis("from x (0) to the FGSM example (1)"),
+        y=Axis("mean loss", low=0),
+    )

@@ -275,6 +275,11 @@ class RunFolder:
         write_json(path, {"format": FORMAT, **result})
         return path
 
+    def read_probe(self, name: str) -> dict[str, Any] | None:
+        """What a probe measured; None if it did not."""
+        path = self.probes / f"{name}.json"
+        return dict(self._read_json(path)) if path.exists() else None
+
     def _read_json(self, path: Path, kind: type = dict) -> Any:
         try:
             value = parse_json(read_text(path))

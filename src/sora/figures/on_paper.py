@@ -1,0 +1,250 @@
+"""Figures as PDF, SVG or PNG. Importing this imports matplotlib: do so only to draw."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import singledispatch
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")  # draws into files and works without a screen
+import numpy as np
+from matplotlib import figure as mpl
+from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from sora.errors import UserError
+from sora.figures.description import (
+    Axis,
+    Bars,
+    Contours,
+    Figure,
+    Item,
+    Line,
+    Note,
+    Panel,
+    Picture,
+    Points,
+    Regions,
+    Rule,
+    Span,
+    Surface,
+)
+
+FORMATS = (".pdf", ".svg", ".png")
+STYLES = {"solid": "-", "dashed": "--", "dotted": ":"}
+MARKERS = {"": "", "circle": "o", "square": "s", "triangle": "^", "diamond": "D", "cross": "x", "plus": "+"}
+MARKERS["star"] = "*"
+# Without the date, so that the same figure is the same file.
+METADATA: dict[str, dict[str, Any]] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
+
+
+def save(figure: Figure, file: Path, dpi: int = 130) -> None:
+    """Draw a figure into a file of the kind that its name ends in."""
+    kind = check_format(file)
+    with matplotlib.rc_context({"svg.hashsalt": "sora", "pdf.fonttype": 42, "axes.titlesize": 10.5}):
+        drawn = draw(figure)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_name(f".{file.name}")
+        drawn.savefig(temporary, dpi=dpi, format=kind[1:], metadata=METADATA[kind])
+        temporary.replace(file)
+
+
+def check_format(file: Path) -> str:
+    """The ending of a file's name; a `UserError` if it is no kind of picture that can be written."""
+    kind = file.suffix.lower()
+    if kind not in FORMATS:
+        raise UserError(f"{str(file)!r} must end in one of {', '.join(FORMATS)}")
+    return kind
+
+
+def draw(figure: Figure) -> mpl.Figure:
+    """The figure in matplotlib."""
+    columns = min(len(figure.panels), figure.columns)
+    rows = math.ceil(len(figure.panels) / columns)
+    drawn = mpl.Figure(figsize=(figure.width * columns, figure.height * rows), layout="constrained")
+    entries: dict[str, Any] = {}
+    for number, panel in enumerate(figure.panels, start=1):
+        if panel is None:
+            continue
+        spatial = any(isinstance(item, Surface) for item in panel.items)
+        axes = drawn.add_subplot(rows, columns, number, projection="3d" if spatial else None)
+        _draw_panel(axes, panel)
+        handles, labels = axes.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+        if panel.legend and figure.legend_below is None and labels:
+            own = dict(zip(labels, handles, strict=True))  # an entry that occurs twice is shown once
+            axes.legend(own.values(), own, frameon=False, fontsize=8.5, loc="best")
+    if figure.title:
+        drawn.suptitle(figure.title)
+    if figure.legend_below is not None and entries:
+        _legend_below(drawn, entries, figure.legend_below)
+    return drawn
+
+
+def _draw_panel(axes: Any, panel: Panel) -> None:
+    for item in panel.items:
+        _draw(item, axes)
+    if panel.title:
+        axes.set_title(panel.title)
+    if panel.is_picture:
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+        axes.set_ylabel(panel.name, fontsize=9)
+        return
+    _set_axis(panel.x, axes.set_xlabel, axes.xaxis, axes.set_xlim, axes.set_xscale)
+    _set_axis(panel.y, axes.set_ylabel, axes.yaxis, axes.set_ylim, axes.set_yscale)
+    if panel.square:
+        axes.set_aspect("equal")
+    if not any(isinstance(item, (Surface, Contours, Regions)) for item in panel.items):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.18, linewidth=0.7)
+        axes.set_axisbelow(True)
+
+
+def _set_axis(axis: Axis, label: Callable[..., Any], ticks: Any, limits: Any, scale: Any) -> None:
+    label(axis.label)
+    if axis.log:
+        scale("log")
+    if axis.names:
+        ticks.set_ticks(list(axis.names), list(axis.names.values()))
+    elif axis.percent:
+        ticks.set_major_formatter(PercentFormatter(1.0))
+    elif axis.whole:
+        ticks.set_major_locator(MaxNLocator(integer=True))
+    if axis.low is not None or axis.high is not None:
+        limits(axis.low, axis.high)
+
+
+def _legend_below(drawn: mpl.Figure, entries: dict[str, Any], title: str) -> None:
+    """A legend under all panels, with as many columns as fit into the width of the figure."""
+    for columns in range(min(len(entries), 8), 0, -1):
+        legend = drawn.legend(
+            entries.values(), entries, loc="outside lower center", ncols=columns, frameon=False,
+            fontsize=9.5, title=title or None,
+        )  # fmt: skip
+        if columns == 1 or legend.get_window_extent().width < 0.98 * drawn.bbox.width:
+            return
+        legend.remove()
+
+
+def _label(item: Any) -> str:
+    return item.name if item.name and getattr(item, "in_legend", True) else "_"
+
+
+@singledispatch
+def _draw(item: Item, axes: Any) -> None:
+    raise TypeError(f"no drawing of {type(item).__name__}")
+
+
+@_draw.register
+def _(item: Line, axes: Axes) -> None:
+    values: list[Any] = [np.array(part, dtype=float) for part in (item.x, item.y)]
+    axes.plot(
+        *values, color=item.colour, linestyle=STYLES[item.style], linewidth=item.width, label=_label(item),
+        marker=MARKERS[item.marker] or None, markersize=3.5,
+    )  # fmt: skip
+    if len(item.low):
+        ends = (np.array(part, dtype=float) for part in (item.low, item.high))
+        axes.fill_between(values[0], *ends, color=item.colour, alpha=0.15, linewidth=0)
+
+
+@_draw.register
+def _(item: Points, axes: Axes) -> None:
+    look: dict[str, Any] = {"marker": MARKERS[item.marker], "markersize": item.size, "linestyle": "none"}
+    look |= {"color": item.colour, "label": _label(item)}
+    if item.hollow:
+        look |= {"markerfacecolor": "none", "markeredgecolor": item.colour, "markeredgewidth": 1.6}
+    values: list[Any] = [list(item.x), np.array(item.y, dtype=float)]
+    if len(item.spread):
+        spread = np.nan_to_num(np.array(item.spread, dtype=float))
+        axes.errorbar(*values, yerr=spread, capsize=3, elinewidth=1.2, **look)
+    else:
+        (drawn,) = axes.plot(*values, **look)
+        if item.outline:
+            drawn.set_path_effects([withStroke(linewidth=3.2, foreground=item.outline)])
+    for x, y, text in zip(item.x, item.y, item.texts, strict=False):
+        axes.annotate(
+            text,
+            (x, y),
+            xytext=(0, 7),
+            textcoords="offset points",
+            fontsize=8.5,
+            ha="center",  # type: ignore[arg-type]
+        )
+
+
+@_draw.register
+def _(item: Bars, axes: Axes) -> None:
+    if item.sideways:
+        bars = axes.barh(list(item.labels), list(item.values), color=item.colour, label=_label(item))
+        axes.bar_label(bars, fmt="{:,.0f}", padding=3, fontsize=8)
+        axes.invert_yaxis()
+        axes.margins(x=0.2)
+    else:
+        axes.bar(list(item.labels), list(item.values), color=item.colour, width=0.8, label=_label(item))
+        axes.tick_params(axis="x", labelrotation=90 if max(map(len, item.labels)) > 4 else 0)
+
+
+@_draw.register
+def _(item: Rule, axes: Axes) -> None:
+    line = axes.axvline if item.axis == "x" else axes.axhline
+    line(item.at, color=item.colour, linestyle=STYLES[item.style], linewidth=1.3, label=_label(item))
+
+
+@_draw.register
+def _(item: Span, axes: Axes) -> None:
+    axes.axvspan(item.start, item.end, color=item.colour, alpha=0.10, linewidth=0, label=_label(item))
+
+
+@_draw.register
+def _(item: Note, axes: Axes) -> None:
+    axes.annotate(
+        item.text, (item.x, item.y), color=item.colour, ha="center",
+        path_effects=[withStroke(linewidth=2, foreground="black")] if item.colour == "white" else [],
+    )  # fmt: skip
+
+
+def round_ticks(highest: float) -> Any:
+    """Ticks at round numbers from 0 to at least `highest`."""
+    return MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(0, highest)
+
+
+@_draw.register
+def _(item: Contours, axes: Axes) -> None:
+    ticks = round_ticks(item.top)
+    levels = MaxNLocator(20).tick_values(0, ticks[-1])
+    filled = axes.contourf(item.x, item.y, item.z, levels=levels, cmap="viridis", extend="max")
+    axes.figure.colorbar(filled, ax=axes, label=item.name, ticks=ticks)
+
+
+@_draw.register
+def _(item: Surface, axes: Any) -> None:
+    ticks = round_ticks(item.top)
+    a, b = np.meshgrid(item.x, item.y)
+    axes.plot_surface(a, b, np.array(item.z), cmap="viridis", vmin=0, vmax=ticks[-1], rcount=60, ccount=60)
+    axes.set(zlabel=item.name, zlim=(0, ticks[-1]), zticks=ticks)
+    axes.set_box_aspect(None, zoom=0.85)  # leaves room for the label of the upright axis
+
+
+@_draw.register
+def _(item: Regions, axes: Axes) -> None:
+    classes = np.array(item.classes)
+    colours = {c: matplotlib.colors.to_rgb(colour) for c, colour in item.colours.items()}
+    half = (item.x[1] - item.x[0]) / 2
+    low, high = item.x[0] - half, item.x[-1] + half
+    pixels = np.array([[colours[c] for c in row] for row in item.classes])
+    axes.imshow(pixels, origin="lower", extent=(low, high, low, high), interpolation="nearest")
+    axes.contour(item.x, item.y, classes == item.border_of, levels=[0.5], colors="black", linewidths=0.8)
+    for c in sorted(set(classes.flat)):  # entries of the legend
+        axes.plot([], [], marker="s", linestyle="none", color=colours[c], label=f"predicted: class {c}")
+
+
+@_draw.register
+def _(item: Picture, axes: Axes) -> None:
+    pixels = np.array(item.pixels, dtype=np.uint8)
+    axes.imshow(np.repeat(pixels, 3 // pixels.shape[-1], axis=-1), interpolation="nearest")

@@ -1,0 +1,30 @@
+"""Images as whole numbers that JSON can store, and differences that can be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+LARGEST = 64  # pixels per side of an image as it is stored and drawn
+Pixels = list[list[list[int]]]  # (H, W, C), from 0 to 255
+
+
+def pixels(image: Tensor) -> Pixels:
+    """An image (C, H, W) of [0, 1] as whole numbers, made smaller if it is large."""
+    side = max(image.shape[-2:])
+    if side > LARGEST:
+        image = F.interpolate(image[None], scale_factor=LARGEST / side, mode="area")[0]
+    levels: Pixels = (image * 255).round().clamp(0, 255).int().permute(1, 2, 0).tolist()
+    return levels
+
+
+def amplified(pairs: Sequence[tuple[Pixels, Pixels]]) -> tuple[list[Pixels], float]:
+    """The difference of each pair around grey, and the factor by which all are amplified."""
+    changes = [torch.tensor(after) - torch.tensor(before) for before, after in pairs]
+    largest = max([int(change.abs().max()) for change in changes] + [1])
+    factor = 127.5 / largest
+    levels = [(127.5 + factor * change).round().clamp(0, 255).int().tolist() for change in changes]
+    return levels, factor

@@ -1,0 +1,5 @@
+"""The report: one page about runs and comparisons that opens in any browser without a network."""
+
+from sora.report.page import write_page
+
+__all__ = ["write_page"]

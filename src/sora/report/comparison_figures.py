@@ -1,0 +1,138 @@
+"""Figures that compare runs: relative overview, accuracy against cost, curves, spread over the seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sora.figures import Axis, Figure, Item, Line, Panel, Points
+from sora.report.comparison import STAR, Row, Setting
+from sora.report.run_figures import STEP, series
+from sora.report.sentences import title_of
+from sora.report.thinning import thin
+
+Colours = Mapping[str, str]
+Accuracies = Mapping[str, Mapping[str, float]]  # setting -> method -> accuracy
+
+
+def means(settings: Sequence[Setting], attack: str) -> dict[str, dict[str, float]]:
+    """The mean accuracy of every row under one attack, by setting."""
+    short = len({setting.radius for setting in settings}) == 1
+    found: dict[str, dict[str, float]] = {}
+    for setting in settings:
+        title = f"{setting.dataset}\n{setting.model}" + ("" if short else f"\neps {setting.radius}")
+        rows = {row.name: row.entry["accuracy"].get(attack, {}).get("mean") for row in setting.rows}
+        found[title] = {name: mean for name, mean in rows.items() if mean is not None and mean == mean}
+    return found
+
+
+def overview(robust: Accuracies, clean: Accuracies, colours: Colours, attack: str) -> Figure:
+    """Every accuracy divided by the highest of its setting, robust and clean (Figure 6)."""
+    titles = {f"Relative accuracy under {attack}": robust, "Relative clean accuracy": clean}
+    panels = [_relative(title, values, colours) for title, values in titles.items()]
+    text = "Each accuracy divided by the highest of its column: 100 % is the best method of a setting."
+    return Figure(panels, columns=1, width=9.5, height=3.9, legend_below="", caption=text)
+
+
+def _relative(title: str, accuracies: Accuracies, colours: Colours) -> Panel:
+    best = [max(own.values(), default=0.0) for own in accuracies.values()]
+    names = list(dict.fromkeys(name for own in accuracies.values() for name in own))
+    items: list[Item] = []
+    for name in sorted(names, key=lambda name: name == STAR):  # the last one is drawn on top
+        values = [
+            own[name] / top if name in own and top else None
+            for own, top in zip(accuracies.values(), best, strict=True)
+        ]
+        star = name == STAR
+        places, colour = list(range(len(values))), colours.get(name, "#878d96")
+        marker: Any = "star" if star else "circle"
+        items.append(Points(places, values, name, colour, marker, 12 if star else 6.5))
+    ticks = {float(place): text for place, text in enumerate(accuracies)}
+    width = Axis("", -0.5, len(accuracies) - 0.5, names=ticks)
+    return Panel(items, title, width, Axis("share of the best", -0.03, 1.06, percent=True))
+
+
+def against_cost(settings: Sequence[Setting], attack: str, colours: Colours) -> Figure:
+    """Robust accuracy over training time and over memory, for each setting (Figures 7 and 16)."""
+    costs = {"train_seconds": "training time (s)", "peak_memory_mb": "peak memory (MB)"}
+    panels = [
+        _cost_panel(setting, attack, key, label, colours)
+        for setting in settings
+        for key, label in costs.items()
+    ]
+    present = [panel for panel in panels if panel.items]
+    return Figure(present, columns=2, caption="The star marks SORA; bars show the deviation over seeds.")
+
+
+def _cost_panel(setting: Setting, attack: str, key: str, label: str, colours: Colours) -> Panel:
+    items: list[Item] = []
+    for row in setting.rows:
+        cost, accuracy = row.entry[key]["mean"], row.entry["accuracy"].get(attack)
+        if accuracy is None or not _known(cost) or not _known(accuracy["mean"]):
+            continue
+        spread = [accuracy["std"] if _known(accuracy["std"]) else 0.0]
+        star = row.name == STAR
+        look: dict[str, Any] = {"marker": "star" if star else "circle", "size": 13 if star else 8}
+        place = [cost], [accuracy["mean"]]
+        items.append(Points(*place, row.name, colours[row.name], spread=spread, **look))
+    y = Axis(f"accuracy under {title_of(attack)}", 0, None, percent=True)
+    return Panel(items, setting.title, Axis(label, low=0), y)
+
+
+def _known(value: Any) -> bool:
+    return value is not None and value == value
+
+
+def overlaid(settings: Sequence[Setting], attack: str, colours: Colours, points: int) -> Figure:
+    """PertAlign, loss and held-out robust accuracy of all runs over their steps; a colour per row."""
+    panels: list[Panel] = []
+    for setting in settings:
+        held_out = f"held-out accuracy under {title_of(attack)}"
+        accuracy = _overlay(setting, colours, lambda run: _held_out(run, attack, points))
+        panels.append(Panel(accuracy, setting.title, STEP, Axis(held_out, 0, None, percent=True)))
+        align = _overlay(setting, colours, lambda run: series(run, "pert_align", points))
+        panels.append(Panel(align, setting.title, STEP, Axis("PertAlign")))
+    present = [panel for panel in panels if panel.items]
+    return Figure(present, columns=2, caption="One line per run, one colour per method.")
+
+
+def _overlay(setting: Setting, colours: Colours, values: Callable[[Any], Any]) -> list[Item]:
+    items: list[Item] = []
+    for row in setting.rows:
+        drawn = 0
+        for run in row.runs:
+            x, y = values(run)
+            if x:
+                items.append(Line(x, y, row.name, colours[row.name], width=1.4, in_legend=drawn == 0))
+                drawn += 1
+    return items
+
+
+def _held_out(run: Any, attack: str, points: int) -> tuple[list[float], list[float | None]]:
+    own = {row["step"]: row["accuracy"].get(attack) for row in run.logs["evals"] if row.get("accuracy")}
+    known = sorted(step for step, value in own.items() if value is not None)
+    return thin(known, [own[step] for step in known], points)
+
+
+def seeds(settings: Sequence[Setting], attack: str, colours: Colours) -> Figure:
+    """The robust accuracy of every seed, and the mean of each row."""
+    panels = [_seed_panel(setting, attack, colours) for setting in settings]
+    return Figure(panels, columns=2, caption="One circle per seed; the bar is the mean.")
+
+
+def _seed_panel(setting: Setting, attack: str, colours: Colours) -> Panel:
+    rows: list[Row] = [row for row in setting.rows if attack in row.entry["accuracy"]]
+    items: list[Item] = []
+    for place, row in enumerate(rows):
+        accuracy = row.entry["accuracy"][attack]
+        values = [value for value in accuracy["values"] if value is not None]
+        if values:
+            mean = Line(
+                [place - 0.25, place + 0.25], [accuracy["mean"]] * 2, "", colours[row.name], width=2.5
+            )
+            dots = Points([place] * len(values), values, row.name, colours[row.name], hollow=True, size=8)
+            items += [mean, dots]
+    names = {float(place): row.name for place, row in enumerate(rows)}
+    x = Axis("", -0.6, len(rows) - 0.4, names=names)
+    y = Axis(f"accuracy under {title_of(attack)}", 0, None, percent=True)
+    return Panel(items, setting.title, x, y, legend=False)

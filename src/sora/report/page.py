@@ -1,0 +1,240 @@
+"""The page: everything about some runs in one HTML file that needs no network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sora import __version__, probes
+from sora._files import create_folder, write_text
+from sora.errors import UserError
+from sora.experiments.tables import radius
+from sora.figures import Figure, on_page
+from sora.report import comparison_figures as across
+from sora.report.comparison import colours, robust_attack, settings_of, table
+from sora.report.reading import DAMAGE, Missing, RunRecord, find_runs, read_run, unique_labels
+from sora.report.run_figures import curves
+from sora.report.sentences import cost_facts, title_of, verdict
+
+GROUPS = ("data", "network", "threat", "optimisation", "watching", "machine")
+POINTS, FEWEST, MOST = 9000, 120, 600  # points of a curve: all runs share the first number
+WITH_IMAGES = 12  # runs whose images fit into the page
+OPEN = 2  # runs whose details are open from the start
+LARGEST = 6_000_000  # bytes
+
+
+def write_page(paths: Sequence[str | Path], out: Path, title: str = "") -> list[str]:
+    """Write the page about runs and comparisons.
+
+    Args:
+        paths: Run folders, or folders of runs.
+        out: The HTML file.
+        title: Heading of the page.
+
+    Returns:
+        What the page does not show, one line each.
+    """
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"{str(out)!r} must end in .html")
+    script = _plotly_script()
+    folders = find_runs(paths)
+    runs = [read_run(*pair) for pair in zip(folders, unique_labels(folders), strict=True)]
+    page = Page(len(runs))
+    content = page.content(runs)
+    html = _template("page.html").render(
+        title=title or ("Run " + runs[0].label if len(runs) == 1 else f"{len(runs)} runs"),
+        version=__version__,
+        css=_file("page.css"),
+        script=_file("page.js"),
+        plotly=script,
+        plots=script_json(page.plots),
+        **content,
+    )
+    create_folder(out.parent)
+    write_text(out, html)
+    left_out = [f"{run.label}: {each.what}" for run in runs for each in run.missing]
+    if (size := out.stat().st_size) > LARGEST:
+        left_out.append(f"the page has {size / 1e6:.1f} MB; fewer runs make it smaller")
+    return left_out
+
+
+class Page:
+    """Collects the figures of a page.
+
+    Args:
+        count: Number of runs, which share the room there is.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.points = max(FEWEST, min(MOST, POINTS // count))
+        self.images = count <= WITH_IMAGES
+        self.plots: list[dict[str, Any]] = []
+
+    def content(self, runs: Sequence[RunRecord]) -> dict[str, Any]:
+        """What the template shows."""
+        missing: list[Missing] = []
+        return {
+            "comparison": self._comparison(runs, missing) if len(runs) > 1 else None,
+            "runs": [self._run(run, number < OPEN) for number, run in enumerate(runs)],
+            "missing": missing,
+        }
+
+    def _figure(self, title: str, figure: Figure) -> dict[str, Any]:
+        panels = on_page.render(figure)
+        for panel in panels:
+            if panel["plot"] is not None:
+                self.plots.append(panel.pop("plot"))
+                panel["number"] = len(self.plots) - 1
+        return {"title": title, "panels": panels, "caption": figure.caption, "columns": figure.columns}
+
+    def _comparison(self, runs: Sequence[RunRecord], missing: list[Missing]) -> dict[str, Any] | None:
+        settings = settings_of(runs, missing)
+        if sum(len(setting.rows) for setting in settings) < 1:
+            return None
+        attack, own = robust_attack(settings), colours(settings)
+        makers = {
+            "Relative overview": lambda: across.overview(
+                across.means(settings, attack), across.means(settings, "clean"), own, title_of(attack)
+            ),
+            "Accuracy against cost": lambda: across.against_cost(settings, attack, own),
+            "Training, all runs": lambda: across.overlaid(settings, attack, own, min(self.points, 300)),
+            "Spread over seeds": lambda: across.seeds(settings, attack, own),
+        }
+        figures = []
+        for title, make in makers.items():
+            try:
+                figures.append(self._figure(title, make()))
+            except DAMAGE as error:
+                missing.append(Missing(f"{title} cannot be shown: {type(error).__name__} {error}"))
+        return {"table": table(settings), "figures": [figure for figure in figures if figure["panels"]]}
+
+    def _run(self, run: RunRecord, is_open: bool) -> dict[str, Any]:
+        figures = []
+        drawn = run.attempt("Curves", lambda: self._figure("Training", curves(run, self.points)), None)
+        figures.append(drawn)
+        titles = {
+            "eps-curve": "Accuracy over eps",
+            "landscape": "Loss landscape",
+            "samples": "Attacked images",
+        }
+        for name, result in run.probes.items():
+            if name == "samples" and not self.images:
+                run.missing.append(
+                    Missing("Images are left out of a page of many runs.", f"sora report {run.path}")
+                )
+                continue
+            figures.append(
+                run.attempt(titles[name], lambda n=name, r=result: self._probe(titles[n], n, r), None)
+            )  # type: ignore[misc]
+        words = run.attempt("Verdict", lambda: verdict(run), None)
+        return {
+            "label": run.label,
+            "path": str(run.folder.path),
+            "open": is_open,
+            "verdict": words,
+            "facts": run.attempt("Facts", lambda: _facts(run), []),
+            "accuracy": run.attempt("Accuracies", lambda: _accuracies(run), []),
+            "warnings": [str(text) for text in run.summary.get("warnings") or ()],
+            "cost": run.attempt("Cost", lambda: cost_facts(run), []),
+            "settings": run.attempt("Settings", lambda: _settings(run.config), []),
+            "figures": [figure for figure in figures if figure and figure["panels"]],
+            "missing": run.missing,
+        }
+
+    def _probe(self, title: str, name: str, result: Mapping[str, Any]) -> dict[str, Any]:
+        probe = probes.create(name)
+        figure = self._figure(title, probe.figure({"": result}))
+        for panel in figure["panels"]:
+            panel["title"], panel["name"] = panel["title"].removeprefix(": "), panel["name"].strip()
+        return {**figure, "caption": f"{probe.sentence(dict(result))}."}
+
+
+def _facts(run: RunRecord) -> list[str]:
+    """What was trained on what, in a few words each."""
+    summary, config = run.summary, run.config
+    if summary:
+        threat = f"{summary['threat']['norm']} eps {radius(summary['threat']).split()[-1]}"
+        facts = [summary["method"], summary["dataset"], summary["model"], threat]
+        return [*map(str, facts), f"{summary['epochs']} epochs", f"seed {summary['seed']}"]
+    values = {**config, **config.get("data", {}), **config.get("network", {}), **config.get("threat", {})}
+    return [str(values[key]) for key in ("method", "dataset", "model") if values.get(key)]
+
+
+def _accuracies(run: RunRecord) -> list[dict[str, Any]]:
+    summary = run.summary
+    rows = []
+    for name, share in (summary.get("accuracy") or {}).items():
+        about = summary["attacks"][name]
+        interval = f"{100 * about['low']:.1f} to {100 * about['high']:.1f}"
+        details = [f"eps {about['eps']:.4g}" if about.get("eps") else "", _steps(about)]
+        rows.append(
+            {
+                "attack": title_of(name),
+                "percent": f"{100 * share:.1f}",
+                "low": 100 * about["low"],
+                "width": 100 * (about["high"] - about["low"]),
+                "share": 100 * share,
+                "interval": interval,
+                "n": f"{about['n']:,}",
+                "details": ", ".join(filter(None, details)),
+            }
+        )
+    return rows
+
+
+def _steps(about: Mapping[str, Any]) -> str:
+    steps, restarts = about.get("steps") or 0, about.get("restarts") or 1
+    size = f" of {about['step_size']:.4g}" if about.get("step_size") else ""
+    text = f"{steps} step{'s' if steps != 1 else ''}{size}" if steps else ""
+    return text + (f", {restarts} restarts" if restarts > 1 else "")
+
+
+def _settings(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The settings by group, each with its origin; `config.yaml` of format 1 has no groups."""
+    origins = config.get("origins") or {}
+    grouped = {name: config[name] for name in GROUPS if isinstance(config.get(name), dict)}
+    tables = grouped or {"settings": {key: value for key, value in config.items() if key != "origins"}}
+    groups = []
+    for name, values in tables.items():
+        flat = {**values, **{f"set.{key}": value for key, value in (values.get("set") or {}).items()}}
+        flat.pop("set", None)
+        rows = [(key, _shown(value), str(origins.get(key, "default"))) for key, value in flat.items()]
+        groups.append({"name": name, "rows": rows})
+    return groups
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return str(value)
+
+
+def script_json(value: Any) -> str:
+    """JSON that cannot end the script element it is embedded in."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _plotly_script() -> str:
+    try:
+        import jinja2  # noqa: F401
+        from plotly.offline import get_plotlyjs
+    except ModuleNotFoundError:
+        raise UserError("a report needs more packages: pip install 'sora-at[report]'") from None
+    return str(get_plotlyjs())
+
+
+def _template(name: str) -> Any:
+    from jinja2 import Environment, StrictUndefined
+
+    return Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    ).from_string(_file(name))
+
+
+def _file(name: str) -> str:
+    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")

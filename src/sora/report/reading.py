@@ -1,0 +1,126 @@
+"""Everything the files of a run hold, read so that one missing or damaged file costs only what it holds."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sora.errors import RunError, UserError
+from sora.evaluation.records import with_later_results
+from sora.probes import Result
+from sora.runs import LOGS, RunFolder
+
+T = TypeVar("T")
+Rows = list[dict[str, Any]]
+# What a file of an unexpected shape leads to; a defect of this package would be something else as a rule.
+DAMAGE = (RunError, UserError, KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError)
+PROBES = ("eps-curve", "landscape", "samples")  # what the page shows if it was measured
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Something the page does not show, and the command that would make it."""
+
+    what: str
+    command: str = ""
+
+
+@dataclass
+class RunRecord:
+    """One run, as far as its files can be read.
+
+    Attributes:
+        folder: The run folder.
+        label: Its name in the page.
+        config: `config.yaml`.
+        summary: `summary.json` with later evaluations; empty for a run that has not finished.
+        logs: The rows of each log.
+        probes: What `sora probe` measured.
+        missing: What is not there.
+    """
+
+    folder: RunFolder
+    label: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    logs: dict[str, Rows] = field(default_factory=dict)
+    probes: dict[str, Result] = field(default_factory=dict)
+    missing: list[Missing] = field(default_factory=list)
+
+    def attempt(self, what: str, action: Callable[[], T], otherwise: T) -> T:
+        """The result of `action`; if the files do not allow it, that is noted."""
+        try:
+            return action()
+        except DAMAGE as error:
+            reason = str(error) if isinstance(error, (RunError, UserError)) else type(error).__name__
+            self.missing.append(Missing(f"{what} cannot be shown: {reason[:300]}"))
+            return otherwise
+
+    @property
+    def path(self) -> str:
+        """The folder as a word of a shell command."""
+        return shlex.quote(str(self.folder.path))
+
+
+def find_runs(paths: Iterable[str | Path]) -> list[RunFolder]:
+    """The runs behind some paths: a folder of runs stands for the runs in it, at any depth up to three."""
+    found: dict[Path, RunFolder] = {}
+    for path in map(Path, paths):
+        if not path.is_dir():
+            raise UserError(f"there is no folder {str(path)!r}")
+        runs = _runs_in(path, depth=3)
+        if not runs:
+            RunFolder(path).read_config()  # raises and says what is missing
+        found |= {run.path.resolve(): run for run in runs}
+    return list(found.values())
+
+
+def _runs_in(path: Path, depth: int) -> list[RunFolder]:
+    if RunFolder(path).exists():
+        return [RunFolder(path)]
+    inside = sorted(entry for entry in path.iterdir() if entry.is_dir()) if depth else []
+    return [run for entry in inside for run in _runs_in(entry, depth - 1)]
+
+
+def unique_labels(folders: list[RunFolder]) -> list[str]:
+    """The folders' names, with as many parents in front as it takes to tell them apart."""
+    parts = [folder.path.resolve().parts for folder in folders]
+    depths = [1] * len(parts)
+    while True:
+        names = ["/".join(own[-depth:]) for own, depth in zip(parts, depths, strict=True)]
+        longer = [
+            min(depth + (names.count(name) > 1), len(own))
+            for name, depth, own in zip(names, depths, parts, strict=True)
+        ]
+        if longer == depths:
+            return names
+        depths = longer
+
+
+def read_run(folder: RunFolder, label: str) -> RunRecord:
+    """Read a run; what is missing is noted with the command that makes it."""
+    run = RunRecord(folder, label)
+    run.config = run.attempt("settings", folder.read_config, {})
+    for log in LOGS:
+        run.logs[log] = run.attempt(f"{log}.jsonl", lambda log=log: folder.read_log(log), [])  # type: ignore[misc]
+    if folder.is_finished():
+        run.summary = run.attempt("summary.json", lambda: _summary(folder), {})
+    else:
+        command = f"sora train --config {run.path}/config.yaml --out {run.path} --resume auto"
+        run.missing.append(Missing("The run has not finished.", command))
+    for name in PROBES:
+        result = run.attempt(f"probes/{name}.json", lambda name=name: folder.read_probe(name), None)  # type: ignore[misc]
+        if result is not None:
+            run.probes[name] = result
+        elif folder.has_model():
+            what = {"eps-curve": "eps curve", "landscape": "loss landscape", "samples": "attacked images"}
+            run.missing.append(Missing(f"No {what[name]}.", f"sora probe {name} {run.path}"))
+    return run
+
+
+def _summary(folder: RunFolder) -> Mapping[str, Any]:
+    summary = folder.read_summary()
+    return with_later_results(folder) if summary.get("attacks") else summary

@@ -1,0 +1,107 @@
+"""The curves of one run: loss, PertAlign and linearity, step size with its cap, accuracies; alarms marked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sora.figures import Axis, Figure, Item, Line, Panel, Rule
+from sora.figures.description import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Style
+from sora.report.reading import RunRecord
+from sora.report.sentences import title_of
+from sora.report.thinning import thin
+
+ATTACKS: Mapping[str, tuple[str, Style]] = {
+    "clean": (GREY, "dotted"),
+    "fgsm": (ORANGE, "dashed"),
+    "pgd10": (BLUE, "solid"),
+}
+STEP = Axis("step", whole=True)
+
+
+def curves(run: RunRecord, points: int) -> Figure:
+    """All panels for which the run has values."""
+    alarms = alarm_rules(run)
+    panels = [_accuracy(run, points), _alignment(run, points), step_size(run, points), _loss(run, points)]
+    present = [panel for panel in panels if panel.items]
+    shown = [
+        Panel([*panel.items, *alarms], panel.title, panel.x, panel.y, legend=panel.legend)
+        for panel in present
+    ]
+    return Figure(shown, columns=2, caption="Dotted red lines mark alarms." if alarms else "")
+
+
+def series(run: RunRecord, key: str, points: int) -> tuple[list[float], list[float | None]]:
+    """The steps and values of one entry of the log; after a rollback, those of the last attempt."""
+    rows = {row["step"]: row[key] for row in run.logs["metrics"] if row.get(key) is not None}
+    steps = sorted(rows)
+    return thin(steps, [rows[step] for step in steps], points)
+
+
+def alarm_rules(run: RunRecord) -> list[Rule]:
+    """An upright line at every alarm."""
+    steps = [row["step"] for row in run.logs["events"] if row.get("event") == "alarm"]
+    return [Rule(step, name="alarm", colour=RED, in_legend=number == 0) for number, step in enumerate(steps)]
+
+
+def _lines(run: RunRecord, points: int, keys: Mapping[str, tuple[str, str]]) -> list[Item]:
+    drawn: list[Item] = []
+    for key, (name, colour) in keys.items():
+        x, y = series(run, key, points)
+        if x:
+            drawn.append(Line(x, y, name, colour))
+    return drawn
+
+
+def _loss(run: RunRecord, points: int) -> Panel:
+    items = _lines(run, points, {"loss": ("training loss", PURPLE)})
+    return Panel(items, "Loss", STEP, Axis("training loss", low=0), legend=True)
+
+
+def _alignment(run: RunRecord, points: int) -> Panel:
+    keys = {"pert_align": ("PertAlign", BLUE), "linearity": ("linearity coefficient", GREEN)}
+    return Panel(_lines(run, points, keys), "PertAlign and linearity", STEP, Axis("cosine; coefficient"))
+
+
+def step_size(run: RunRecord, points: int) -> Panel:
+    """The length of the attack's step in 1/255 of the pixel range, with SORA's cap (Figures 5 and 12)."""
+    x, y = series(run, "step_size", points)
+    items: list[Item] = []
+    if x:
+        items.append(Line(x, [255 * value for value in y if value is not None], "step size", BLUE))
+        eps = run.summary.get("threat", {}).get("eps") or _eps(run)
+        if eps:
+            items.append(Rule(255 * eps, "y", f"eps = {255 * eps:.3g}/255", GREY, "dashed"))
+        cap = _options(run).get("sora.alpha_max")
+        if eps and cap is not None and _value(run, "method") == "sora":
+            items.append(Rule(255 * eps * cap, "y", f"cap = {cap:g} eps", RED, "dashed"))
+    return Panel(items, "Step size of the attack", STEP, Axis("step size (1/255)", low=0))
+
+
+def _options(run: RunRecord) -> Mapping[str, Any]:
+    return run.config.get("threat", {}).get("set", {}) or {}
+
+
+def _value(run: RunRecord, name: str) -> Any:
+    return run.config.get("threat", {}).get(name)
+
+
+def _eps(run: RunRecord) -> float:
+    threat = run.folder.read_settings().threat()
+    return threat.eps
+
+
+def _accuracy(run: RunRecord, points: int) -> Panel:
+    rows = [row for row in run.logs["evals"] if row.get("accuracy")]
+    items: list[Item] = []
+    for attack, (colour, style) in ATTACKS.items():
+        own = {row["step"]: row["accuracy"][attack] for row in rows if attack in row["accuracy"]}
+        if own:
+            x, y = thin(sorted(own), [own[step] for step in sorted(own)], points)
+            items.append(Line(x, y, title_of(attack), colour, style, marker="circle" if len(x) < 40 else ""))
+    where, n = "held-out images", ""
+    if rows:
+        where = "training images" if rows[0].get("split") == "training" else where
+        n = f" (n = {next(iter(rows[0]['attacks'].values()))['n']})" if rows[0].get("attacks") else ""
+    title = f"Accuracy on {where}"
+    return Panel(items, title, STEP, Axis(f"accuracy{n}", 0, 1.02, percent=True))

@@ -1,0 +1,111 @@
+"""What happened to a run, in plain English."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sora.report.reading import RunRecord
+
+TITLES = {"clean": "clean", "fgsm": "FGSM", "pgd10": "PGD-10", "pgd50": "PGD-50", "autoattack": "AutoAttack"}
+TONES = {"robust": "good", "healthy": "good", "not robust": "warn", "suspect": "warn", "overfitted": "bad"}
+MEANING = {
+    "robust": "It is robust: it withstands PGD-10 nearly as well as FGSM.",
+    "healthy": "It is robust: it withstands PGD-10 nearly as well as FGSM.",
+    "not robust": "It is not robust: attacks change most of its predictions.",
+    "suspect": "Its robustness is in doubt: PGD-10 changes clearly more predictions than FGSM.",
+    "overfitted": "It overfitted catastrophically: it withstands the single step of FGSM, but not PGD-10.",
+}
+
+
+class Verdict(NamedTuple):
+    """A verdict: one word, its tone (good, warn, bad or none), and sentences."""
+
+    word: str
+    tone: str
+    text: str
+
+
+def title_of(attack: str) -> str:
+    """An attack's name in a heading."""
+    return TITLES.get(attack, attack)
+
+
+def verdict(run: RunRecord) -> Verdict:
+    """The verdict of a run, and what its logs say about how it came about."""
+    if not run.summary:
+        return Verdict("unfinished", "none", _progress(run))
+    word = run.summary.get("co", {}).get("verdict")
+    if word is None:
+        text = "There is no verdict: it takes accuracies under FGSM and PGD-10."
+        return Verdict("no verdict", "none", f"{text} {_watch(run)}")
+    text = MEANING.get(word, f"The verdict is {word!r}.")
+    peak = _peak(run) if word == "overfitted" else ""
+    return Verdict(str(word), TONES.get(word, "none"), " ".join(filter(None, (text, peak, _watch(run)))))
+
+
+def _progress(run: RunRecord) -> str:
+    rows = run.logs.get("metrics", [])
+    if not rows:
+        return "It has not logged a step yet."
+    last = rows[-1]
+    return f"It has logged {last.get('step')} steps, up to epoch {last.get('epoch')}. {_watch(run)}"
+
+
+def _peak(run: RunRecord) -> str:
+    rows = [row for row in run.logs.get("evals", []) if row.get("accuracy", {}).get("pgd10") is not None]
+    if not rows:
+        return ""
+    best = max(rows, key=lambda row: float(row["accuracy"]["pgd10"]))
+    share = f"{100 * best['accuracy']['pgd10']:.0f} % under PGD-10 on held-out images"
+    return f"Its robustness peaked in epoch {best['epoch']} ({share})."
+
+
+def _watch(run: RunRecord) -> str:
+    """What PertAlign and the guard say."""
+    alarms = [row["step"] for row in run.logs.get("events", []) if row.get("event") == "alarm"]
+    rows = [row for row in run.logs.get("metrics", []) if row.get("pert_align") is not None]
+    aligned = f"PertAlign ended at {rows[-1]['pert_align']:.2f}" if rows else "PertAlign was not logged"
+    if not alarms:
+        return f"{aligned}; no alarm was raised."
+    more = f", and {len(alarms) - 1} more later" if len(alarms) > 1 else ""
+    return f"{aligned}; the first alarm was raised at step {alarms[0]}{more}."
+
+
+def cost_facts(run: RunRecord) -> list[tuple[str, str]]:
+    """What training cost, as pairs of a name and a text."""
+    summary: Mapping[str, Any] = run.summary
+    machine = summary.get("machine") or {}
+    facts = [
+        ("Training time", _seconds(summary.get("train_seconds"))),
+        ("Images per second", _whole(summary.get("images_per_second"))),
+        ("Peak memory", f"{_whole(summary.get('peak_memory_mb'))} MB"),
+        ("Passes per batch", _passes(summary.get("method"))),
+        ("Parameters", _whole(summary.get("parameters"))),
+        ("Training images", _whole(summary.get("n_train"))),
+        ("Machine", str(machine.get("gpu") or machine.get("cpu") or "")),
+        ("torch", str((summary.get("versions") or {}).get("torch", ""))),
+    ]
+    return [(name, text) for name, text in facts if text and not text.startswith("-")]
+
+
+def _passes(method: Any) -> str:
+    from sora import methods
+
+    if method not in methods.names():
+        return ""
+    entry = methods.info(method)
+    return f"{entry.forwards} forward, {entry.backwards} backward"
+
+
+def _seconds(value: Any) -> str:
+    if not isinstance(value, (int, float)):
+        return "-"
+    if value < 120:
+        return f"{value:.0f} s"
+    hours, minutes = divmod(round(value / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+def _whole(value: Any) -> str:
+    return f"{value:,.0f}" if isinstance(value, (int, float)) else "-"
