@@ -10,6 +10,7 @@ import pytest
 
 from sora import _drawing, probes
 from sora.attacks import fgsm
+from sora.figures import on_paper
 from sora.probes import ProbedModel
 from sora.runs import RunFolder
 
@@ -23,6 +24,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The figures that probes would have written."""
     drawn: list[Any] = []
     monkeypatch.setattr(_drawing, "save", lambda figure, file, dpi=110: drawn.append(figure))
+    monkeypatch.setattr(on_paper, "save", lambda figure, file, dpi=130: drawn.append(on_paper.draw(figure)))
     return drawn
 
 
@@ -39,7 +41,7 @@ def test_traces_have_labels_and_one_legend_for_everything(figures: list[Any], tm
     for panel in figure.axes:
         assert panel.get_xlabel() == "step"
         assert "scaled" in panel.get_ylabel()
-        assert panel.yaxis.label.get_fontsize() >= 11
+        assert panel.yaxis.label.get_fontsize() >= 10
         assert set(panel.get_legend_handles_labels()[1]) <= set(legend_of(figure))
     assert {"pert_align", "alarm", "elle (log, scaled)"} <= set(legend_of(figure))
 

@@ -27,6 +27,7 @@ VERBS = {
     "predict": "the class of single images, and whether an attack changes it",
     "probe": "look inside trained models: eps curves, landscapes, boundaries, traces, curvature",
     "report": "one page about runs and comparisons that opens in any browser, without a network",
+    "figure": "the figures of the paper from runs, as PDF, SVG, PNG or a page",
     "data": "fetch, check and look at data sets",
     "list": "methods, models, data sets, attacks, metrics, probes, recipes",
     "show": "everything about one method, model, data set, attack, metric, probe or recipe",

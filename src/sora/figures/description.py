@@ -41,7 +41,7 @@ class Line:
 class Points:
     """Single points, with a text beside each if `texts` are given; `spread` is drawn to either side."""
 
-    x: Sequence[float | str]
+    x: Sequence[float | str | None]
     y: Numbers
     name: str = ""
     colour: str = BLUE

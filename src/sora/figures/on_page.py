@@ -174,7 +174,7 @@ def _(item: Points, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
     if item.hollow:
         marker |= {"symbol": f"{SYMBOLS[item.marker]}-open", "line": {"width": 2, "color": item.colour}}
     trace: Trace = {"type": "scatter", "mode": "markers", "x": rounded(item.x), "y": rounded(item.y)}
-    trace |= {"marker": marker, **_legend(item)}
+    trace |= {"marker": marker, "cliponaxis": False, **_legend(item)}
     if len(item.spread):
         trace["error_y"] = {"array": rounded(item.spread), "color": item.colour, "thickness": 1.4, "width": 4}
     if len(item.texts):

@@ -159,7 +159,11 @@ def _(item: Points, axes: Axes) -> None:
     look |= {"color": item.colour, "label": _label(item)}
     if item.hollow:
         look |= {"markerfacecolor": "none", "markeredgecolor": item.colour, "markeredgewidth": 1.6}
-    values: list[Any] = [list(item.x), np.array(item.y, dtype=float)]
+    texts = any(isinstance(place, str) for place in item.x)
+    values: list[Any] = [
+        list(item.x) if texts else np.array(item.x, dtype=float),
+        np.array(item.y, dtype=float),
+    ]
     if len(item.spread):
         spread = np.nan_to_num(np.array(item.spread, dtype=float))
         axes.errorbar(*values, yerr=spread, capsize=3, elinewidth=1.2, **look)

@@ -16,7 +16,7 @@ def fgsm_accuracy(batch: AttackedBatch) -> Tensor:
     return (batch.adversarial.logits.argmax(1) == batch.y).float().mean()
 
 
-@register("pgd", "accuracy under PGD-10", colour="#2d004b")
+@register("pgd", "accuracy under PGD-10", colour="#8b68c8")
 def pgd_accuracy(batch: AttackedBatch) -> Tensor:
     """Accuracy under PGD-10 from a random start."""
     x_adv = pgd(batch.model, batch.x, batch.y, batch.threat, generator=batch.generator(3))

@@ -9,7 +9,7 @@ from sora.metrics._batch import AttackedBatch
 from sora.metrics._registry import register
 
 
-@register("gradalign", "cosine of the gradients at x and at a random point of the ball", colour="#0b6e99")
+@register("gradalign", "cosine of the gradients at x and at a random point of the ball", colour="#1592a0")
 def grad_align(batch: AttackedBatch) -> Tensor:
     """GradAlign's cosine; the random point is not clamped to the box."""
     noisy = batch.x + batch.threat.random_start(batch.x, batch.generator(1))
@@ -24,7 +24,7 @@ def pert_align(batch: AttackedBatch) -> Tensor:
 
 
 @register(
-    "altpertalign", "AltPertAlign of the gradients at x and at the FGSM example", colour="#0b6e99", line="--"
+    "altpertalign", "AltPertAlign of the gradients at x and at the FGSM example", colour="#1592a0", line="--"
 )
 def alt_pert_align(batch: AttackedBatch) -> Tensor:
     """AltPertAlign of the clean images and their FGSM examples."""

@@ -6,7 +6,7 @@
 
 from sora.probes._base import Probe, ProbedModel, Result
 from sora.probes._registry import Info, create, info, names, register
-from sora.probes._runs import ProbeReport, probe_runs
+from sora.probes._runs import ProbeReport, file_title, probe_runs
 from sora.probes._subject import SubjectOptions, load_subject
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Result",
     "SubjectOptions",
     "create",
+    "file_title",
     "info",
     "load_subject",
     "names",

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from sora._passes import input_gradient
+from sora.attacks import pgd
 from sora.threat import Threat
+
+SecondAxis = Literal["random", "pgd"]
 
 
 class Plane(NamedTuple):
     """The points `x + a u + b v` around each image x, clamped to the box.
 
-    `u` is the FGSM perturbation and `v` a random one of the same radius, so the FGSM example is (1, 0).
+    `u` is the FGSM perturbation, `v` a random one of the same radius or PGD-10's; the FGSM example is at
+    (1, 0).
     """
 
     x: Tensor
@@ -38,12 +42,16 @@ class Plane(NamedTuple):
         return round(a, 6), round(b, 6), round(off.item(), 6)
 
 
-def plane(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int) -> Plane:
-    """The plane around each image of a batch."""
+def plane(
+    model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int, second: SecondAxis = "random"
+) -> Plane:
+    """The plane around each image of a batch, its second direction random or that of PGD-10."""
     generator = torch.Generator(x.device).manual_seed(seed)
     noise = torch.empty_like(x).normal_(generator=generator)
     gradient, _ = input_gradient(model, x, y)
     u, v = (threat.step(x, z, threat.eps) - x for z in (gradient, noise))
+    if second == "pgd":
+        v = pgd(model, x, y, threat, generator=generator) - x
     return Plane(x, u, v, threat)
 
 

@@ -45,7 +45,7 @@ def probe_runs(
         raise UserError("name at least one run folder")
     if not entry.needs_model:
         _refuse_options_of_models(name, options)
-    title = _title(entry, options)
+    title = file_title(entry, options)
     place = Path(out) if out else runs[0].probes
     if out:
         create_folder(place)  # a mistake is reported before anything is measured or stored
@@ -83,7 +83,7 @@ def _refuse_options_of_models(name: str, options: SubjectOptions) -> None:
         raise UserError(f"{name} reads the logs of a run; {given[0]} goes with {', '.join(measuring)}")
 
 
-def _title(entry: Info, options: SubjectOptions) -> str:
+def file_title(entry: Info, options: SubjectOptions) -> str:
     """The name of the files: other images, radii or seeds than usual must not replace the usual result."""
     title = entry.name if options.step is None else f"{entry.name}-{options.step}"
     if not entry.needs_model:

@@ -6,8 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,19 +17,24 @@ from sora._seeds import mix
 from sora.attacks import fgsm, pgd
 from sora.errors import UserError
 from sora.evaluation.progress import progress_bar
+from sora.figures import Axis, Figure, Item, Panel, Points, Regions
 from sora.methods import Inputs
 from sora.probes._base import Probe, ProbedModel, Result
 from sora.probes._plane import Plane, axis, plane
 from sora.probes._registry import register
 from sora.threat import Threat
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-Colour = tuple[float, ...]  # red, green, blue
 CHUNK = 512  # grid points per forward pass
 # Hollow and of different sizes, so that points at one place can be told apart.
-MARKERS = {"FGSM": ("x", 8), "FGSM-RS": ("^", 11), "PGD-10": ("s", 8), "SORA": ("o", 17)}
+MARKERS = {
+    "FGSM": ("cross", 8.0),
+    "FGSM-RS": ("triangle", 11.0),
+    "PGD-10": ("square", 8.0),
+    "SORA": ("circle", 17.0),
+}
+# Ten strong colours, then their pale variants, all light enough for markers to stand out.
+STRONG = ("#57a0d3", "#f4974a", "#66b866", "#e26668", "#ae8ccc", "#a87f76", "#e998d0", "#9c9c9c", "#cdce5a")
+PALE = (*STRONG, "#55cedb", "#c3d7ef", "#ffcf9e", "#b4e6a8", "#ffb8b6", "#d3c4e0", "#d2b4ae", "#f8c8df")
 
 
 @register(
@@ -86,35 +90,20 @@ class Boundary(Probe[ProbedModel]):
             "images": images,
         }
 
-    def picture(self, results: Mapping[str, Result], file: Path) -> None:
+    def figure(self, results: Mapping[str, Result]) -> Figure:
         """One row of panels per run, one panel per image."""
-        from matplotlib.lines import Line2D
-        from matplotlib.patches import Patch
-
-        from sora._drawing import legend_below, plt, save
-
         chosen = _same_images(results, self.panels)
-        rows, columns = len(results), max(map(len, chosen.values()))
-        figure, grid = plt.subplots(rows, columns, figsize=(3.6 * columns, 3.7 * rows), squeeze=False)
-        figure.set_layout_engine("constrained")
+        columns = max(map(len, chosen.values()))
         seen = sorted(
             {c for images in chosen.values() for image in images for r in image["classes"] for c in r}
         )
-        colours = dict(zip(seen, itertools.cycle(_palette()), strict=False))  # the same in every panel
-        for row, (name, result) in zip(grid, results.items(), strict=True):
-            for panel in row[len(chosen[name]) :]:
-                panel.axis("off")
-            for panel, image in zip(row, chosen[name], strict=False):
-                _draw(panel, result["axis"], image, colours)
-                panel.set_title(f"{name}: image {image['image']}, class {image['label']}", fontsize=9)
-        markers = {"the image": ("+", 9), **MARKERS}
-        entries: dict[str, Any] = {
-            name: Line2D([], [], **_marker(marker, size, "black")) for name, (marker, size) in markers.items()
-        }
-        entries |= {f"predicted: class {c}": Patch(color=colour) for c, colour in colours.items()}
+        colours = dict(zip(seen, itertools.cycle(PALE), strict=False))  # the same in every panel
+        panels: list[Panel | None] = []
+        for name, result in results.items():
+            row = [_panel(name, result["axis"], image, colours) for image in chosen[name]]
+            panels += [*row, *[None] * (columns - len(row))]
         text = "white outline: the attack changes the prediction; black outline: it does not"
-        legend_below(figure, entries, title=text)
-        save(figure, file)
+        return Figure(panels, columns=columns, width=3.6, height=3.7, legend_below=text, caption=f"{text}.")
 
     def sentence(self, result: Result) -> str:
         """How many of the correctly classified images each attack fools."""
@@ -173,41 +162,15 @@ def _image(model: nn.Module, around: Plane, reached: dict[str, Tensor], values: 
     return {"classes": classes.view(len(values), len(values)).tolist(), "points": points}
 
 
-def _palette() -> list[Colour]:
-    """Ten strong colours, then their pale variants, all mixed with white so that markers stand out."""
-    from matplotlib import colormaps
-
-    strong, pale = colormaps["tab20"].colors[::2], colormaps["tab20"].colors[1::2]  # type: ignore[attr-defined]
-    return [tuple(0.25 + 0.75 * part for part in colour) for colour in (*strong, *pale)]
-
-
-def _draw(panel: Axes, axis: list[float], image: Mapping[str, Any], colours: Mapping[int, Colour]) -> None:
-    import numpy as np
-    from matplotlib.patheffects import withStroke
-
-    classes = np.array(image["classes"])
-    pixels = np.array([[colours[c] for c in row] for row in image["classes"]])
-    half = (axis[1] - axis[0]) / 2
-    low, high = axis[0] - half, axis[-1] + half
-    panel.imshow(pixels, origin="lower", extent=(low, high, low, high), interpolation="nearest")
-    panel.contour(axis, axis, classes == image["label"], levels=[0.5], colors="black", linewidths=0.8)
-    panel.plot(0, 0, **_marker("+", 9, "black"))
-    for name, point in image["points"].items():
-        marker, size = MARKERS[name]
+def _panel(name: str, axis: list[float], image: Mapping[str, Any], colours: Mapping[int, str]) -> Panel:
+    items: list[Item] = [Regions(axis, axis, image["classes"], colours, image["label"])]
+    for attack, (marker, size) in {"the image": ("plus", 9.0), **MARKERS}.items():
+        look: dict[str, Any] = {"marker": marker, "size": size, "hollow": True}
+        items.append(Points([None], [None], attack, "#000000", **look))  # the entry of the legend
+        point = image["points"].get(attack, {"a": 0.0, "b": 0.0, "class": image["label"]})
         fooled = point["class"] != image["label"]
-        (line,) = panel.plot(point["a"], point["b"], **_marker(marker, size, "white" if fooled else "black"))
-        if fooled:
-            line.set_path_effects([withStroke(linewidth=3.2, foreground="black")])
-    ticks: Any = range(math.ceil(axis[0]), math.floor(axis[-1]) + 1)
-    panel.set(xlabel="FGSM direction", ylabel="random direction", xticks=ticks, yticks=ticks)
-
-
-def _marker(marker: str, size: float, colour: str) -> dict[str, Any]:
-    return {
-        "marker": marker,
-        "markersize": size,
-        "markerfacecolor": "none",
-        "markeredgecolor": colour,
-        "markeredgewidth": 1.6,
-        "linestyle": "none",
-    }
+        look |= {"colour": "#ffffff", "outline": "black"} if fooled else {"colour": "#000000"}
+        items.append(Points([point["a"]], [point["b"]], attack, in_legend=False, **look))
+    whole = {float(tick): str(tick) for tick in range(math.ceil(axis[0]), math.floor(axis[-1]) + 1)}
+    x, y = Axis("FGSM direction", names=whole), Axis("random direction", names=whole)
+    return Panel(items, f"{name}: image {image['image']}, class {image['label']}", x, y, square=True)

@@ -12,7 +12,7 @@ from sora.evaluation.progress import progress_bar
 from sora.figures import Axis, Contours, Figure, Line, Note, Panel, Rule, Surface
 from sora.figures.description import BLUE, RED
 from sora.probes._base import Probe, ProbedModel, Result
-from sora.probes._plane import axis, grid_points, plane
+from sora.probes._plane import SecondAxis, axis, grid_points, plane
 from sora.probes._registry import register
 
 
@@ -24,10 +24,12 @@ class Landscape(Probe[ProbedModel]):
     Attributes:
         span: The grid goes from -span to span along both directions.
         points: Grid points per direction.
+        second: The second direction: random, or from the image to its PGD-10 example.
     """
 
     span: float = 2.0
     points: int = 25
+    second: SecondAxis = "random"
 
     def measure(self, subject: ProbedModel) -> Result:
         """The loss on the grid and along the way from x to the FGSM example.
@@ -39,7 +41,7 @@ class Landscape(Probe[ProbedModel]):
         values = axis(self.span, self.points)
         with frozen(model), progress_bar("landscape", self.points**2, subject.progress) as advance:
             x, y = subject.all_images()
-            around = plane(model, x, y, threat, subject.seed)
+            around = plane(model, x, y, threat, subject.seed, self.second)
             with torch.no_grad():
                 loss = torch.empty(self.points, self.points, device=subject.device)
                 for row, column, b, a in grid_points(values):
@@ -52,6 +54,7 @@ class Landscape(Probe[ProbedModel]):
             "threat": {"norm": threat.norm, "eps": threat.eps},
             "n": len(y),
             "axis": values,
+            "second": self.second,
             "loss": loss.tolist(),
             "way": way.tolist(),
             "bump": (way.max() - way[-1]).item(),
@@ -73,7 +76,7 @@ class Landscape(Probe[ProbedModel]):
 def _axes(result: Result) -> dict[str, Axis]:
     span = round(result["axis"][-1])
     whole = {float(tick): str(tick) for tick in range(-span, span + 1)}
-    second = f"{result.get('second', 'random')} direction"
+    second = "PGD-10 direction" if result.get("second") == "pgd" else "random direction"
     return {"x": Axis("FGSM direction", names=whole), "y": Axis(second, names=whole)}
 
 
@@ -104,7 +107,7 @@ def _way(name: str, result: Result) -> Panel:
             Line(fractions, way, "mean loss", BLUE, marker="circle"),
             Rule(way[-1], "y", "loss at the FGSM example", RED),
         ],
-        title=f"{name}: bump {result['bump']:.2f} above the loss at the end",
+        title=f"{name}: bump: {result['bump']:.2f} above the loss at the end",
         x=Axis("from x (0) to the FGSM example (1)"),
         y=Axis("mean loss", low=0),
     )

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from sora import metrics
+from sora.figures import Axis, Figure, Item, Panel, Rule
+from sora.figures import description as drawing
+from sora.figures.description import Marker, Style
 from sora.metrics import Scale
 from sora.probes._base import Probe, Result
 from sora.probes._registry import register
 from sora.runs import RunFolder
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 NOT_SERIES = (
     "step",
@@ -26,6 +25,7 @@ NOT_SERIES = (
 )  # fields of a log line that are not drawn over time
 ZOOM, ZOOM_SHARE = 60, 1 / 6  # steps on either side of the alarm, and at most this share of the run
 WINDOW = 200
+STYLES: Mapping[str, Style] = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dashed"}
 
 
 class Line(NamedTuple):
@@ -38,14 +38,15 @@ class Line(NamedTuple):
 
 
 # Series that every run logs, drawn before and after the metrics chosen by --monitor.
-FIRST = {"pert_align": Line("black", width=2.2)}
+# Colours are visible on white and on dark pages.
+FIRST = {"pert_align": Line("#2f7fc1", width=2.4)}
 LAST = {
     "aae_share": Line("#e377c2", "--"),
     "loss": Line("#888888", ":", "scaled"),
     "step_size": Line("#b15928", ":", "scaled"),
     **{f"{where} clean": Line("#888888") for where in ("held-out", "training")},
     **{f"{where} fgsm": Line("#e08214") for where in ("held-out", "training")},
-    **{f"{where} pgd10": Line("#2d004b", "--") for where in ("held-out", "training")},
+    **{f"{where} pgd10": Line("#8b68c8", "--") for where in ("held-out", "training")},
 }
 
 
@@ -91,36 +92,17 @@ class Traces(Probe[RunFolder]):
             "falls": [aligned[start][0] for start in falls],
         }
 
-    def picture(self, results: Mapping[str, Result], file: Path) -> None:
+    def figure(self, results: Mapping[str, Result]) -> Figure:
         """One panel per run and, for a run that raised an alarm, a second one around the first alarm."""
-        from sora._drawing import legend_below, panels, save
-
-        views: list[tuple[str, Result, tuple[float, float] | None]] = []
+        panels: list[Panel] = []
         for name, result in results.items():
-            views.append((name, result, None))
-            for alarm in _alarms(result)[:1]:
-                reach = max(1.0, min(ZOOM, ZOOM_SHARE * _steps(result)))
-                window = (max(0.0, alarm - reach), alarm + reach)
-                views.append((f"{name}, around the alarm at step {alarm}", result, window))
-        figure, axes = panels(len(views), width=8.0, height=5.2, columns=2)
-        legend: dict[str, Any] = {}
-        for panel, (title, result, around) in zip(axes, views, strict=True):
-            _draw(panel, result, marker="." if around else "")
-            if around:
-                panel.set_xlim(*around)
-            panel.set_title(title, fontsize=13)
-            panel.set_xlabel("step", fontsize=12)
-            panel.set_ylabel("value; (scaled): to [0, 1] over the run", fontsize=12)
-            panel.tick_params(labelsize=11)
-            panel.set_ylim(-0.15, 1.05)
-            legend |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
-        figure.set_layout_engine("constrained")
-        legend_below(figure, legend, fontsize=12)
-        save(figure, file)
+            panels.append(panel(name, result))
+            panels += [around_alarm(name, result)] if alarms(result) else []
+        return Figure(panels, columns=2, width=8.0, height=5.2, legend_below="")
 
     def sentence(self, result: Result) -> str:
         """How many series there are, and the steps of the alarms."""
-        steps = ", ".join(map(str, _alarms(result)))
+        steps = ", ".join(map(str, alarms(result)))
         return f"{len(result['series'])} series; {f'alarms at step {steps}' if steps else 'no alarms'}"
 
 
@@ -159,22 +141,38 @@ def _steps(result: Result) -> int:
     return max((series["steps"][-1] for series in result["series"].values()), default=0)
 
 
-def _alarms(result: Result) -> list[int]:
+def alarms(result: Result) -> list[int]:
+    """The steps of a run's alarms."""
     return [event["step"] for event in result["events"] if event["event"] == "alarm"]
 
 
-def _draw(panel: Axes, result: Result, marker: str) -> None:
+def around_alarm(name: str, result: Result) -> Panel:
+    """The panel around the first alarm of a run that has one."""
+    alarm = alarms(result)[0]
+    reach = max(1.0, min(ZOOM, ZOOM_SHARE * _steps(result)))
+    window = (max(0.0, alarm - reach), alarm + reach)
+    return panel(f"{name}, around the alarm at step {alarm}", result, window)
+
+
+def panel(title: str, result: Result, window: tuple[float, float] | None = None) -> Panel:
+    """All series of a run, or a window of them, over the steps."""
+    low, high = window or (None, None)
+    x, y = Axis("step", low, high), Axis("value; (scaled): to [0, 1] over the run", -0.15, 1.05)
+    return Panel(_items(result, "circle" if window else ""), title, x, y)
+
+
+def _items(result: Result, marker: Marker) -> list[Item]:
+    items: list[Item] = []
     for name, line in lines().items():
         series = result["series"].get(name, {"steps": [], "scaled": []})
         constant = line.scale == "scaled" and len(set(series["scaled"])) == 1  # e.g. a fixed step size
         if not series["steps"] or constant:
             continue
         label = name if line.scale == "as is" else f"{name} ({line.scale})"
-        panel.plot(
-            series["steps"], series["scaled"], label=label, color=line.colour, linestyle=line.style,
-            linewidth=line.width, marker=marker,
-        )  # fmt: skip
+        look = line.colour, STYLES[line.style], line.width, marker
+        items.append(drawing.Line(series["steps"], series["scaled"], label, *look))
     for event in result["events"]:
         if event["event"] in ("alarm", "recovered"):
             colour = "#c1272d" if event["event"] == "alarm" else "#3c8d40"
-            panel.axvline(event["step"], color=colour, linestyle=":", linewidth=1.8, label=event["event"])
+            items.append(Rule(event["step"], name=event["event"], colour=colour))
+    return items

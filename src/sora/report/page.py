@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,13 +17,14 @@ from sora.report import comparison_figures as across
 from sora.report.comparison import colours, robust_attack, settings_of, table
 from sora.report.reading import DAMAGE, Missing, RunRecord, find_runs, read_run, unique_labels
 from sora.report.run_figures import curves
-from sora.report.sentences import cost_facts, title_of, verdict
+from sora.report.sentences import cost_facts, summary_line, title_of, verdict
 
 GROUPS = ("data", "network", "threat", "optimisation", "watching", "machine")
 POINTS, FEWEST, MOST = 9000, 120, 600  # points of a curve: all runs share the first number
 WITH_IMAGES = 12  # runs whose images fit into the page
 OPEN = 2  # runs whose details are open from the start
 LARGEST = 6_000_000  # bytes
+PAGES = (".html", ".htm")
 
 
 def write_page(paths: Sequence[str | Path], out: Path, title: str = "") -> list[str]:
@@ -36,28 +38,43 @@ def write_page(paths: Sequence[str | Path], out: Path, title: str = "") -> list[
     Returns:
         What the page does not show, one line each.
     """
-    if out.suffix.lower() not in (".html", ".htm"):
+    if out.suffix.lower() not in PAGES:
         raise UserError(f"{str(out)!r} must end in .html")
-    script = _plotly_script()
+    _check_packages()
     folders = find_runs(paths)
     runs = [read_run(*pair) for pair in zip(folders, unique_labels(folders), strict=True)]
     page = Page(len(runs))
     content = page.content(runs)
-    html = _template("page.html").render(
-        title=title or ("Run " + runs[0].label if len(runs) == 1 else f"{len(runs)} runs"),
-        version=__version__,
-        css=_file("page.css"),
-        script=_file("page.js"),
-        plotly=script,
-        plots=script_json(page.plots),
-        **content,
-    )
-    create_folder(out.parent)
-    write_text(out, html)
+    heading = title or (f"Run {runs[0].label}" if len(runs) == 1 else f"{len(runs)} runs")
+    _write(out, heading, page, {**content, "lede": summary_line(runs) if len(runs) > 1 else ""})
     left_out = [f"{run.label}: {each.what}" for run in runs for each in run.missing]
     if (size := out.stat().st_size) > LARGEST:
         left_out.append(f"the page has {size / 1e6:.1f} MB; fewer runs make it smaller")
     return left_out
+
+
+def write_figure_page(figure: Figure, out: Path, title: str) -> None:
+    """Write a page with one figure."""
+    _check_packages()
+    page = Page(1)
+    shown = page.figure(figure.title or title, figure)
+    _write(out, title, page, {"comparison": None, "runs": [], "missing": [], "lede": "", "figures": [shown]})
+
+
+def _write(out: Path, title: str, page: Page, content: Mapping[str, Any]) -> None:
+    from plotly.offline import get_plotlyjs
+
+    html = _template("page.html").render(
+        title=title,
+        version=__version__,
+        css=_file("page.css"),
+        script=_file("page.js"),
+        plotly=get_plotlyjs(),
+        plots=script_json(page.plots),
+        **{"figures": [], **content},
+    )
+    create_folder(out.parent)
+    write_text(out, html)
 
 
 class Page:
@@ -81,7 +98,8 @@ class Page:
             "missing": missing,
         }
 
-    def _figure(self, title: str, figure: Figure) -> dict[str, Any]:
+    def figure(self, title: str, figure: Figure) -> dict[str, Any]:
+        """A figure for the template; what Plotly draws is kept apart."""
         panels = on_page.render(figure)
         for panel in panels:
             if panel["plot"] is not None:
@@ -102,17 +120,19 @@ class Page:
             "Training, all runs": lambda: across.overlaid(settings, attack, own, min(self.points, 300)),
             "Spread over seeds": lambda: across.seeds(settings, attack, own),
         }
+        if len(settings) == 1:
+            del makers["Relative overview"]  # the table says as much
         figures = []
         for title, make in makers.items():
             try:
-                figures.append(self._figure(title, make()))
+                figures.append(self.figure(title, make()))
             except DAMAGE as error:
                 missing.append(Missing(f"{title} cannot be shown: {type(error).__name__} {error}"))
         return {"table": table(settings), "figures": [figure for figure in figures if figure["panels"]]}
 
     def _run(self, run: RunRecord, is_open: bool) -> dict[str, Any]:
         figures = []
-        drawn = run.attempt("Curves", lambda: self._figure("Training", curves(run, self.points)), None)
+        drawn = run.attempt("Curves", lambda: self.figure("Training", curves(run, self.points)), None)
         figures.append(drawn)
         titles = {
             "eps-curve": "Accuracy over eps",
@@ -145,7 +165,7 @@ class Page:
 
     def _probe(self, title: str, name: str, result: Mapping[str, Any]) -> dict[str, Any]:
         probe = probes.create(name)
-        figure = self._figure(title, probe.figure({"": result}))
+        figure = self.figure(title, probe.figure({"": result}))
         for panel in figure["panels"]:
             panel["title"], panel["name"] = panel["title"].removeprefix(": "), panel["name"].strip()
         return {**figure, "caption": f"{probe.sentence(dict(result))}."}
@@ -219,13 +239,10 @@ def script_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _plotly_script() -> str:
-    try:
-        import jinja2  # noqa: F401
-        from plotly.offline import get_plotlyjs
-    except ModuleNotFoundError:
-        raise UserError("a report needs more packages: pip install 'sora-at[report]'") from None
-    return str(get_plotlyjs())
+def _check_packages() -> None:
+    for name in ("plotly", "jinja2"):
+        if importlib.util.find_spec(name) is None:
+            raise UserError("a page needs more packages: pip install 'sora-at[report]'")
 
 
 def _template(name: str) -> Any:

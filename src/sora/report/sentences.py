@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sora.report.reading import RunRecord
@@ -72,6 +73,29 @@ def _watch(run: RunRecord) -> str:
     return f"{aligned}; the first alarm was raised at step {alarms[0]}{more}."
 
 
+def summary_line(runs: Sequence[RunRecord]) -> str:
+    """How many runs there are of what, and their verdicts, in one sentence."""
+    words = Counter(_word(run) for run in runs)
+    order = [*TONES, "no verdict", "unfinished"]
+    parts = [
+        f"{words[word]} {word}" for word in sorted(words, key=lambda w: order.index(w) if w in order else 99)
+    ]
+    sets = sorted({str(run.summary["dataset"]) for run in runs if run.summary.get("dataset")})
+    where = f" on {_listed(sets)}" if 0 < len(sets) < 5 else f" on {len(sets)} data sets" if sets else ""
+    return f"{len(runs)} runs{where}: {_listed(parts)}."
+
+
+def _word(run: RunRecord) -> str:
+    if not run.summary:
+        return "unfinished"
+    co = run.summary.get("co")
+    return str((co.get("verdict") if isinstance(co, dict) else None) or "no verdict")
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) if parts else ""
+
+
 def cost_facts(run: RunRecord) -> list[tuple[str, str]]:
     """What training cost, as pairs of a name and a text."""
     summary: Mapping[str, Any] = run.summary
@@ -80,7 +104,7 @@ def cost_facts(run: RunRecord) -> list[tuple[str, str]]:
         ("Training time", _seconds(summary.get("train_seconds"))),
         ("Images per second", _whole(summary.get("images_per_second"))),
         ("Peak memory", f"{_whole(summary.get('peak_memory_mb'))} MB"),
-        ("Passes per batch", _passes(summary.get("method"))),
+        *_passes(summary.get("method")),
         ("Parameters", _whole(summary.get("parameters"))),
         ("Training images", _whole(summary.get("n_train"))),
         ("Machine", str(machine.get("gpu") or machine.get("cpu") or "")),
@@ -89,13 +113,13 @@ def cost_facts(run: RunRecord) -> list[tuple[str, str]]:
     return [(name, text) for name, text in facts if text and not text.startswith("-")]
 
 
-def _passes(method: Any) -> str:
+def _passes(method: Any) -> list[tuple[str, str]]:
     from sora import methods
 
     if method not in methods.names():
-        return ""
+        return []
     entry = methods.info(method)
-    return f"{entry.forwards} forward, {entry.backwards} backward"
+    return [("Forward passes per step", entry.forwards), ("Backward passes per step", entry.backwards)]
 
 
 def _seconds(value: Any) -> str:
