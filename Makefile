@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow lint bench torture clean
+.PHONY: setup demo test test-slow test-browser lint bench torture clean
 
 setup: .venv/ready
 
@@ -10,7 +10,7 @@ setup: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,parquet]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,parquet,report]'
 	touch $@
 
 demo: setup
@@ -21,6 +21,12 @@ test: setup lint
 
 test-slow: setup
 	$(BIN)/pytest -m slow
+
+# Needs Chromium: Debian's package, or the path of another in $CHROMIUM.
+test-browser: setup
+	command -v "$${CHROMIUM:-chromium}" || apt-get install --yes chromium
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[browser]'
+	$(BIN)/pytest -m browser
 
 lint: setup
 	$(BIN)/ruff check .

@@ -29,7 +29,9 @@ class Info:
 
 
 PROBES: Registry[Info] = Registry(
-    "probe", "sora.probes", order=("eps_curve", "landscape", "boundary", "curvature", "fallen", "traces")
+    "probe",
+    "sora.probes",
+    order=("eps_curve", "landscape", "boundary", "curvature", "fallen", "samples", "traces"),
 )
 
 

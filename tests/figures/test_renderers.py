@@ -1,0 +1,84 @@
+"""One description, two renderers: every item is drawn by both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sora.errors import UserError
+from sora.figures import (
+    Axis,
+    Bars,
+    Contours,
+    Figure,
+    Item,
+    Line,
+    Note,
+    Panel,
+    Picture,
+    Points,
+    Regions,
+    Rule,
+    Span,
+    on_page,
+    on_paper,
+)
+
+PLANE: list[float] = [-1.0, 0.0, 1.0]
+ITEMS: list[Item] = [
+    Line([1, 2, 3], [0.1, None, 0.3], "curve", low=[0, 0, 0.2], high=[0.2, 0.2, 0.4]),
+    Points([1.0], [0.5], "point", texts=["here"], spread=[0.1]),
+    Points(["a", "b"], [0.5, 0.7], "named"),
+    Bars(["one", "two"], [3, 4]),
+    Rule(0.5, "y", "level"),
+    Span(1, 2, "range"),
+    Note(0, 0, "text"),
+    Contours(PLANE, PLANE, [[1.0, 2.0, 3.0]] * 3, 3.0, "loss"),
+    Regions(PLANE, PLANE, [[0, 0, 1]] * 3, {0: "#57a0d3", 1: "#f4974a"}, 0),
+    Picture([[[0], [255]], [[9], [9]]]),
+]
+
+
+@pytest.mark.parametrize("item", ITEMS, ids=lambda item: type(item).__name__)
+def test_every_item_is_drawn_by_both_renderers(item: Item, tmp_path: Path) -> None:
+    figure = Figure([Panel([item], "title")])
+    on_paper.save(figure, tmp_path / "figure.svg")
+    assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
+    [panel] = on_page.render(figure)
+    plot: Any = panel["plot"]
+    layout = plot["layout"] if plot else {}
+    assert panel["image"] or plot["data"] or layout.get("shapes") or layout.get("annotations")
+
+
+@pytest.mark.parametrize(("name", "start"), [("a.pdf", b"%PDF"), ("a.png", b"\x89PNG"), ("a.SVG", b"<?xml")])
+def test_the_ending_decides_the_format_and_the_same_figure_is_the_same_file(
+    name: str, start: bytes, tmp_path: Path
+) -> None:
+    figure = Figure([Panel([Line([1, 2], [3, 4], "line")]), None], title="both", legend_below="")
+    contents = []
+    for folder in ("one", "two"):
+        on_paper.save(figure, tmp_path / folder / name)
+        contents.append((tmp_path / folder / name).read_bytes())
+    assert contents[0].startswith(start)
+    assert contents[0] == contents[1]
+
+
+def test_another_ending_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"must end in one of \.pdf, \.svg, \.png"):
+        on_paper.save(Figure([Panel(ITEMS[:1])]), tmp_path / "figure.gif")
+
+
+def test_text_on_the_page_is_shown_literally() -> None:
+    items: list[Item] = [Line([1], [2], "<a href='x'>link</a> & more"), Note(0, 0, "<b>")]
+    [panel] = on_page.render(Figure([Panel(items, x=Axis("<i>"))]))
+    plot = panel["plot"]
+    assert plot["data"][-1]["name"] == "&lt;a href='x'&gt;link&lt;/a&gt; &amp; more"
+    assert plot["layout"]["annotations"][0]["text"] == "&lt;b&gt;"
+    assert plot["layout"]["xaxis"]["title"]["text"] == "&lt;i&gt;"
+
+
+def test_numbers_on_the_page_are_short_and_never_nan() -> None:
+    [panel] = on_page.render(Figure([Panel([Line([1, 2, 3], [0.123456, float("nan"), float("inf")])])]))
+    assert panel["plot"]["data"][-1]["y"] == [0.1235, None, None]

@@ -1,0 +1,215 @@
+"""The page of `sora report`: what it shows, what it says is missing, and that it executes no foreign text."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sora.errors import UserError
+from sora.report import write_page
+
+from .toys import write_run
+
+pytest.importorskip("plotly")
+SCRIPT = "<script>alert(1)</script>"
+
+
+class Reader(HTMLParser):
+    """The elements of a page, and the text outside scripts and styles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.scripts: list[str] = []
+        self.inside = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag in ("script", "style"):
+            self.inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self.inside:
+            self.inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.inside == "script":
+            self.scripts.append(data)
+        elif not self.inside:
+            self.text += data
+
+    def count(self, tag: str, **attributes: str) -> int:
+        return sum(name == tag and attributes.items() <= attrs.items() for name, attrs in self.tags)
+
+
+def read(paths: list[Path], out: Path) -> tuple[Reader, list[dict[str, Any]]]:
+    """The page of some runs, and what Plotly draws in it."""
+    write_page(paths, out)
+    page = Reader()
+    page.feed(out.read_text(encoding="utf-8"))
+    plots = json.loads(page.scripts[0])
+    return page, plots
+
+
+def names_of(plots: list[dict[str, Any]]) -> set[str]:
+    return {trace.get("name", "") for plot in plots for trace in plot["data"]}
+
+
+def test_a_run_has_verdict_accuracies_curves_probes_cost_and_settings(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "collapsed", probes=True)
+    page, plots = read([run.path], tmp_path / "page.html")
+    for text in (
+        "overfitted catastrophically",
+        "first alarm was raised at step 40",
+        "85.0",
+        "82.0 to 88.0",
+        "360",
+        "Peak memory",
+        "recipe digits",
+        "Attacked images",
+    ):
+        assert text in page.text, text
+    assert {"training loss", "PertAlign", "linearity coefficient", "step size", "alarm"} <= names_of(plots)
+    assert {"clean", "FGSM", "PGD-10"} <= names_of(plots)
+    assert any(trace["type"] == "contour" for plot in plots for trace in plot["data"])
+    assert page.count("img") == 3 * 8
+    assert page.count("div", **{"class": "plot"}) == len(plots)
+    assert "Not shown" not in page.text
+
+
+def test_a_sora_run_shows_the_cap_of_its_step(tmp_path: Path) -> None:
+    _, plots = read([write_run(tmp_path / "s", "sora").path], tmp_path / "page.html")
+    [step_size] = [plot for plot in plots if "step size" in names_of([plot])]
+    assert {"cap = 2 eps", "eps = 25.5/255"} <= names_of([step_size])
+    heights = [shape["y0"] for shape in step_size["layout"]["shapes"]]
+    assert heights == pytest.approx([25.5, 51.0])
+
+
+def test_comparisons_over_two_data_sets_share_one_table(tmp_path: Path) -> None:
+    for dataset in ("digits", "cifar10"):
+        for method in ("fgsm", "sora"):
+            for seed in (0, 1):
+                write_run(tmp_path / dataset / f"{method}-s{seed}", method, seed, dataset)
+    page, plots = read([tmp_path / "digits", tmp_path / "cifar10"], tmp_path / "page.html")
+    assert "8 runs on cifar10 and digits: 4 robust and 4 overfitted." in page.text
+    assert page.count("th", **{"aria-sort": "none"}) == 15
+    assert "45.5 ± 0.7" in page.text
+    for title in ("Relative overview", "Accuracy against cost", "Training, all runs", "Spread over seeds"):
+        assert title in page.text
+    relative = next(plot for plot in plots if "cifar10<br>preactresnet18" in str(plot["layout"]))
+    values = {trace["name"]: trace["y"] for trace in relative["data"]}
+    assert values["sora"] == [1.0, 1.0]
+    assert values["fgsm"] == pytest.approx([0.01 / 0.455] * 2, rel=1e-3)
+
+
+def test_the_page_asks_for_nothing_from_outside(tmp_path: Path) -> None:
+    page, _ = read([write_run(tmp_path / "a", probes=True).path], tmp_path / "page.html")
+    for tag, attrs in page.tags:
+        address = attrs.get("src") or attrs.get("href") or ""
+        assert not address or address.startswith(("data:", "#")), (tag, address)
+    [policy] = [attrs["content"] for tag, attrs in page.tags if attrs.get("http-equiv")]
+    assert policy is not None
+    assert "default-src 'none'" in policy
+    assert "unsafe-eval" not in policy
+    assert (tmp_path / "page.html").stat().st_size < 6_000_000
+
+
+def test_text_of_files_is_never_markup(tmp_path: Path) -> None:
+    hostile = f"x{SCRIPT}".replace("/", "\u2215")  # a file name has no slash
+    for seed in (0, 1):
+        write_run(tmp_path / f"{hostile}{seed}", "sora", seed, dataset=f"{SCRIPT}<b>", model="</script><i>")
+    calm, _ = read(
+        [write_run(tmp_path / "a").path, write_run(tmp_path / "b", "sora").path], tmp_path / "a.html"
+    )
+    page, plots = read([tmp_path / f"{hostile}{seed}" for seed in (0, 1)], tmp_path / "b.html")
+    assert page.count("script") == calm.count("script") == 3
+    assert page.count("b") == page.count("i") == 0
+    assert SCRIPT in page.text  # shown as it is
+    shown = json.dumps(plots)
+    assert "&lt;script&gt;" in shown
+    assert "<script" not in shown
+
+
+def test_an_unfinished_run_is_shown_with_the_command_that_continues_it(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "my run", finished=False)
+    page, plots = read([run.path], tmp_path / "page.html")
+    assert "It has logged 60 steps, up to epoch 3." in page.text
+    assert f"sora train --config '{run.path}'/config.yaml --out '{run.path}' --resume auto" in page.text
+    assert "training loss" in names_of(plots)
+
+
+def test_missing_probes_are_named_with_their_commands(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    run.write_model({}, {})
+    missing = write_page([run.path], tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    for name in ("eps-curve", "landscape", "samples"):
+        assert f"<code>sora probe {name} {run.path}</code>" in text
+    assert len(missing) == 3
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("metrics.jsonl", '{"step": "x", "loss": []}\n'),
+        ("metrics.jsonl", "not json}\n"),
+        ("evals.jsonl", '{"step": 1, "accuracy": 7}\n'),
+        ("events.jsonl", '{"event": "alarm"}\n'),
+        ("summary.json", '{"co": 3}'),
+        ("summary.json", "{"),
+        ("summary.json", '{"attacks": {}, "accuracy": {}, "co": {}}'),
+        ("config.yaml", "threat: 3\norigins: 4\n"),
+        ("evaluation.json", "[1]"),
+        ("probes/eps-curve.json", '{"fgsm": 3}'),
+        ("probes/samples.json", '{"samples": [{"clean": 1}]}'),
+    ],
+)
+def test_one_damaged_file_costs_only_what_it_holds(file: str, content: str, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", probes=True)
+    (run.path / file).write_text(content)
+    other = write_run(tmp_path / "b", "sora")
+    page, plots = read([run.path, other.path], tmp_path / "page.html")
+    assert "Not shown" in page.text or file == "events.jsonl"
+    assert "training loss" in names_of(plots)
+    assert "It is robust" in page.text
+
+
+def test_fifty_long_runs_fit_into_the_page(tmp_path: Path) -> None:
+    first = write_run(tmp_path / "runs" / "sora-0", "sora", steps=3000, probes=True)
+    for seed in range(1, 50):
+        folder = tmp_path / "runs" / f"sora-{seed}"
+        folder.mkdir()
+        for file in first.path.rglob("*.*"):
+            copy = folder / file.relative_to(first.path)
+            copy.parent.mkdir(exist_ok=True)
+            text = file.read_text()
+            copy.write_text(text.replace('"seed": 0', f'"seed": {seed}').replace("seed: 0", f"seed: {seed}"))
+    start = time.process_time()
+    page, _ = read([tmp_path / "runs"], tmp_path / "page.html")
+    assert time.process_time() - start < 20  # seconds of this process, whatever else runs
+    assert (tmp_path / "page.html").stat().st_size < 6_000_000
+    assert page.count("details", **{"class": "run"}) == 50
+
+
+def test_a_folder_without_runs_and_a_wrong_ending_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no run in"):
+        write_page([tmp_path], tmp_path / "page.html")
+    with pytest.raises(UserError, match="there is no folder"):
+        write_page([tmp_path / "none"], tmp_path / "page.html")
+    with pytest.raises(UserError, match=r"must end in \.html"):
+        write_page([tmp_path], tmp_path / "page.pdf")
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    for parent in ("first", "second"):
+        write_run(tmp_path / parent / "fgsm-s0")
+    text = read([tmp_path], tmp_path / "page.html")[0].text
+    assert re.search(r"first/fgsm-s0\s", text)
+    assert re.search(r"second/fgsm-s0\s", text)
