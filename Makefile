@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow test-browser lint bench torture clean
+.PHONY: setup demo test test-slow test-browser lint bench torture docs clean
 
 setup: .venv/ready
 
@@ -45,5 +45,10 @@ bench: setup
 torture: setup
 	$(BIN)/python -m tests.torture --minutes 60 --jobs 2
 
+# The site in build/site; a warning is an error. `make docs` alone installs what it needs.
+docs: setup
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'
+	$(BIN)/mkdocs build --strict --quiet
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

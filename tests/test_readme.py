@@ -1,26 +1,8 @@
-"""The README's Python runs as written."""
+"""The loop of the README; its code blocks as written are run by tests/docs."""
 
-import re
-from pathlib import Path
-
-import pytest
 import torch
 
 import sora
-
-README = Path(__file__).parents[1] / "README.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
-
-
-@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
-def test_code_block_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
-    torch.manual_seed(0)
-    exec(compile(block, "README.md", "exec"), {})
-    assert capsys.readouterr().out
-
-
-def test_there_are_code_blocks() -> None:
-    assert len(BLOCKS) >= 2
 
 
 def test_the_loop_works_on_vectors_without_a_box() -> None:

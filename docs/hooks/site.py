@@ -1,0 +1,66 @@
+"""MkDocs hook: pages that are made from the code, and links that also work on a code host.
+
+A link such as `../SECURITY.md` works where a page is read in the repository. On the site the same file is a
+page of its own, so the link is rewritten when the site is built.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))  # MkDocs imports this file by its path
+
+from command_line import reference
+
+ROOT = Path(__file__).parents[2]
+# Files outside of docs/ that are pages of the site.
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "CHANGELOG.md": "changelog.md",
+    "CITATION.cff": "citation.md",
+    **{f"examples/{path.name}": f"examples/{path.stem}.md" for path in (ROOT / "examples").glob("*.py")},
+}
+COMMAND_LINE = "reference/command-line.md"
+
+_SOURCES = {page: source for source, page in PAGES.items()}
+_LINK = re.compile(r"(\]\()([^)#\s:]+)((?:#[^)\s]*)?\))")
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages that are no files in docs/."""
+    from mkdocs.structure.files import File
+
+    for source, page in PAGES.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, page, content=as_page(source, text)))
+    files.append(File.generated(config, COMMAND_LINE, content=reference()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Rewrite links to files of the repository."""
+    return site_links(markdown, page.file.src_uri)
+
+
+def as_page(source: str, text: str) -> str:
+    """A file as Markdown; a program or a file of settings becomes a page that shows it."""
+    language = {".py": "python", ".cff": "yaml"}.get(Path(source).suffix)
+    return f"# {Path(source).name}\n\n```{language}\n{text}```\n" if language else text
+
+
+def site_links(markdown: str, page: str) -> str:
+    """The page's links with paths of the repository replaced by paths of the site."""
+    source = _SOURCES.get(page, f"docs/{page}")
+
+    def rewritten(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[2]))
+        on_site = PAGES.get(target) or target.removeprefix("docs/")
+        return f"{match[1]}{posixpath.relpath(on_site, posixpath.dirname(page) or '.')}{match[3]}"
+
+    return _LINK.sub(rewritten, markdown)

@@ -1,0 +1,115 @@
+"""Every snippet and command of the documentation runs, or says why it does not."""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from sora.cli import main
+from tests.docs import commands
+from tests.docs.pages import PAGES, Block, blocks_of, inline_commands, setup_of, text_of
+
+RUNNABLE = ("python", "console", "bash")
+TESTED_ELSEWHERE = (
+    "CONTRIBUTING.md",  # tests/test_contributing.py
+    "docs/methods/",  # tests/methods/test_pages.py
+)
+ONLY_RESOLVED = "docs/results/"  # measurements of minutes and hours
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small finished run on digits."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("finished") / "a"
+    flags = "--dataset digits " + commands.SMALL["train"].replace("--attacks clean", "--attacks clean,fgsm")
+    assert main(["train", *flags.split(), "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty working directory with data and modules of its own."""
+    from sora.data._registry import REGISTRY
+    from sora.models._registry import MODELS
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("SORA_DATA", str(tmp_path / "data"))
+    torch.manual_seed(0)
+    with MODELS.scratch(), REGISTRY.scratch():
+        yield tmp_path
+    written = {path.stem for path in tmp_path.glob("*.py")}
+    for name in written & set(sys.modules):  # another page may have a module of the same name
+        del sys.modules[name]
+
+
+def parts(page: str, *, slow: bool) -> list[Block]:
+    blocks = [block for block in blocks_of(text_of(page)) if block.language in RUNNABLE]
+    return [
+        block
+        for block in blocks
+        if "skip" not in block.directives and (slow or "slow" not in block.directives)
+    ]
+
+
+def run_page(page: str, finished_run: Path, *, slow: bool) -> None:
+    """Run the blocks in order, as a reader would: Python blocks share their names."""
+    names: dict[str, object] = {}
+    exec(compile(setup_of(text_of(page)), f"setup of {page}", "exec"), names)
+    for block in blocks_of(text_of(page)):
+        if block.file:
+            Path(block.file).write_text(block.text)
+    for block in parts(page, slow=slow):
+        if block.language == "python" and not block.file:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", torch.jit.TracerWarning)  # docs/deploy.md exports a model
+                exec(compile("\n" * (block.line - 1) + block.text, page, "exec"), names)
+        for command in block.commands:
+            only_resolve = page.startswith(ONLY_RESOLVED)
+            problem = commands.run(command, block.directives, finished_run, only_resolve=only_resolve)
+            assert not problem, f"{page}, line {block.line}: {command}\n{problem}"
+
+
+WITH_CODE = [page for page in PAGES if not page.startswith(TESTED_ELSEWHERE) and parts(page, slow=False)]
+WITH_SLOW_CODE = [
+    page for page in WITH_CODE if any("slow" in block.directives for block in parts(page, slow=True))
+]
+
+
+@pytest.mark.parametrize("page", WITH_CODE)
+def test_snippets_and_commands_run(page: str, workplace: Path, finished_run: Path) -> None:
+    run_page(page, finished_run, slow=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WITH_SLOW_CODE)
+def test_slow_snippets_and_commands_run(page: str, workplace: Path, finished_run: Path) -> None:
+    run_page(page, finished_run, slow=True)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_skipped_block_has_a_reason(page: str) -> None:
+    reasons = [block.directives["skip"] for block in blocks_of(text_of(page)) if "skip" in block.directives]
+    assert all(len(reason.split()) >= 2 for reason in reasons)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_flags_in_sentences_and_skipped_blocks_exist(page: str) -> None:
+    text = text_of(page)
+    skipped = [line for block in blocks_of(text) if "skip" in block.directives for line in block.commands]
+    named = inline_commands(text) + [line for line in skipped if line.startswith("sora ")]
+    assert {line: unknown for line in named if (unknown := commands.unknown_flags(line))} == {}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_stand_in_blocks_that_are_run(page: str) -> None:
+    others = [block for block in blocks_of(text_of(page)) if block.language not in RUNNABLE]
+    lines = [block.line for block in others if re.search(r"^(\$ |sora |torchrun )", block.text, re.MULTILINE)]
+    assert lines == []
