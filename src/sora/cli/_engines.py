@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from sora.experiments.engines import Engine
 
 ENGINE_FLAGS: dict[str, tuple[Any, Any, str]] = {
-    "jobs": (int, 0, "runs at once; 0: one per core, or all that a cluster takes"),
+    "jobs": (int, 0, "runs at the same time; 0: one per core, or as many as a cluster accepts"),
     "engine": (str, "local", "where runs are computed: local, ray or slurm (docs/cluster.md)"),
-    "address": (str | None, None, "with ray: a running cluster, auto or HOST:PORT; else one is started here"),
+    "address": (str | None, None, "with ray: a running cluster, auto or HOST:PORT; default: start one here"),
     "cpus_per_run": (int, 1, "with ray or slurm: cores of a run"),
     "gpus_per_run": (float, 0.0, "with ray or slurm: GPUs of a run"),
     "send_back": (bool, False, "with ray: the machines share no folder; results are sent back"),

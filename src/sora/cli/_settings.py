@@ -23,12 +23,12 @@ _SET = Annotated[
     ),
 ]
 _COMMON: Extra = {
-    "config": (str | None, None, "YAML file with settings, grouped or flat; flags win over it"),
-    "recipe": (str | None, None, "recipe to start from; default: the data set's and the network's own"),
+    "config": (str | None, None, "YAML file with settings, grouped or flat; flags override it"),
+    "recipe": (str | None, None, "recipe to start from; default: the one for the data set and network"),
     "resume": (
         Literal["yes", "auto"] | None,
         None,
-        "without a value: continue an unfinished run; auto: continue it, or start a new one if there is none",
+        "continue an unfinished run; auto: start a new one if there is none",
     ),
     "dry_run": (bool, False, "print every setting with its origin and stop"),
     "quiet": (bool, False, "print nothing while working"),

@@ -88,7 +88,7 @@ class FinishedFlags:
         tyro.conf.arg(metavar="RUN", help="run folders, or folders of comparisons"),
     ]
     out: Annotated[
-        str | None, tyro.conf.arg(help="folder for comparison.json, .csv, .md; none: print only")
+        str | None, tyro.conf.arg(help="folder for comparison.json, .csv, .md; default: only print")
     ] = None
     json: Annotated[bool, tyro.conf.arg(help="print as JSON")] = False
 

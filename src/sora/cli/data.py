@@ -140,9 +140,9 @@ class ShowFlags:
     )
     out: Annotated[str, tyro.conf.arg(help="the PNG file to write")] = "data.png"
     run: Annotated[str | None, tyro.conf.arg(help="a run folder: attack its model with FGSM")] = None
-    model: Annotated[
-        str | None, tyro.conf.arg(help="the run's custom network, package.module:function, specified again")
-    ] = None
+    model: Annotated[str | None, tyro.conf.arg(help="the run's custom network, package.module:function")] = (
+        None
+    )
     images: Annotated[
         int | None, tyro.conf.arg(help="with --run: number of test images; default: one per class, up to 10")
     ] = None

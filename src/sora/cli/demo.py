@@ -23,11 +23,11 @@ CHANCE = 10.0  # per cent of ten classes
 
 @dataclass(frozen=True)
 class Flags:
-    """Train FGSM and SORA side by side on scikit-learn's digits and say what happened."""
+    """Train FGSM and SORA side by side on scikit-learn's digits and summarise the result."""
 
     out: Annotated[str, tyro.conf.arg(help="folder of the runs; finished ones are kept")] = "runs/demo"
     seed: Annotated[int, tyro.conf.arg(help="seed of both runs")] = 0
-    epochs: Annotated[int | None, tyro.conf.arg(help="shorter or longer than the recipe")] = None
+    epochs: Annotated[int | None, tyro.conf.arg(help="epochs; default: the recipe's")] = None
     jobs: Annotated[int, tyro.conf.arg(help="processes at once; 0: one per core")] = 0
     quiet: Annotated[bool, tyro.conf.arg(help="print nothing while working")] = False
     json: Annotated[bool, tyro.conf.arg(help="print the comparison as JSON")] = False

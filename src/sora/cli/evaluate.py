@@ -44,36 +44,36 @@ class Flags:
 
     run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="RUN", help="a run folder")] = None
     weights: str | None = None
-    """in place of a run: weights of a model, a safetensors file or a state dict that torch.save wrote"""
+    """instead of a run: a file of weights, safetensors or a state dict written by torch.save"""
     model: str | None = None
-    """with --weights: its network; with RUN: repeats the run's own package.module:function"""
+    """with --weights: the network; with RUN: the package.module:function of its custom network"""
     dataset: str | None = None
-    """data set; none: the run's"""
+    """data set; default: the run's"""
     width: int | None = None
     """with --weights: channels of the first stage"""
     set: Set = ()
     """with --weights: an option of the network, e.g. model.stages=2; may be repeated"""
     attacks: str = "clean,fgsm,pgd10"
-    """clean, fgsm, pgdK, pgdKxR (K steps, R restarts), aa (AutoAttack), aa-reduced (the same without
-    apgd-t), its parts apgd-ce, apgd-t, fab-t, square, ...; for random models aa-rand and pgdK@eotN;
-    `sora list attacks` describes each"""
+    """separated by commas: clean, fgsm, pgdK, pgdKxR (K steps, R restarts), aa (AutoAttack), aa-reduced
+    (AutoAttack without apgd-t), its parts apgd-ce, apgd-t, fab-t, square; for random models aa-rand and
+    pgdK@eotN; `sora list attacks` describes each"""
     eps: str | None = None
-    """radii, e.g. 4/255,8/255 or l2:0.5; none: what the run was trained for; with --weights, the default
-    for the data set (8/255 where it has none of its own), which is then printed"""
+    """radii separated by commas, e.g. 4/255,8/255 or l2:0.5; default: the run's, or with --weights that of
+    the data set (8/255 if it has none)"""
     norms: str | None = None
-    """linf, l2 or both, for each radius without a norm of its own"""
+    """linf, l2 or both, for radii that name no norm"""
     limit: int | None = None
-    """number of test images, class-balanced; none: as in the run; 0: all"""
+    """number of test images, class-balanced; default: as in the run; 0: all"""
     first: bool = False
-    """with --limit N: the first N test images, as leaderboards take them"""
+    """with --limit N: take the first N test images, as leaderboards do"""
     batch_size: int = BATCH
     """images attacked together"""
     seed: int = 0
     """seed of the attacks"""
     data_dir: str | None = None
-    """where data sets live; else $SORA_DATA, else the user's cache"""
+    """folder of the data sets; default: $SORA_DATA, else the user's cache"""
     out: str | None = None
-    """folder of evaluation.json; none: the run, or FILE-evaluation beside the weights FILE"""
+    """folder for evaluation.json; default: the run, or FILE-evaluation beside the weights FILE"""
     device: str = "auto"
     """cpu, cuda, cuda:1 ...; auto: a GPU if there is one"""
     threads: int = 0
@@ -83,17 +83,17 @@ class Flags:
     trust_source: str | None = None
     """with --trust: run folder of a second model, whose adversarial examples are tried on this one"""
     per_class: bool = False
-    """print the accuracy of each class as well"""
+    """also print the accuracy of each class"""
     confusion: str | None = None
-    """print true against predicted classes under this attack"""
+    """print the confusion matrix under this attack"""
     card: bool = False
     """write model_card.md and model_card.json"""
     additional_data: Literal["yes", "no"] | None = None
-    """with --card: whether the model was trained on more images than the data set's; none: unknown"""
+    """with --card: whether the model was trained on images from elsewhere; default: unknown"""
     save_adversarial: str | None = None
     """write the attacked images to this .npz file"""
     adversarial: str | None = None
-    """in place of attacks: check the images of such a file, of this model or of another"""
+    """instead of running attacks: check the images in such a file, made for this model or another"""
     json: bool = False
     """print the records as JSON"""
     quiet: bool = False

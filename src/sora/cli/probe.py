@@ -20,7 +20,7 @@ _LIMITS = ", ".join(
 
 @dataclass(frozen=True)
 class Flags:
-    """sora probe KIND RUN [RUN ...]."""
+    """Look inside trained models: sora probe KIND RUN [RUN ...]."""
 
     kind: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="KIND", help=_KINDS)]
     runs: Annotated[
@@ -30,18 +30,18 @@ class Flags:
     at: int | None = None
     """use the weights of this step, from a snapshot of the run, instead of the final ones"""
     limit: Annotated[
-        int | None, tyro.conf.arg(help=f"test images, class-balanced; if not given, {_LIMITS}")
+        int | None, tyro.conf.arg(help=f"number of test images, class-balanced; default: {_LIMITS}")
     ] = None
     eps: str | None = None
-    """another radius than the one the run was trained for"""
+    """radius; default: the run's"""
     seed: int = 0
     """seed of random directions and starts"""
     model: str | None = None
-    """for a run with a custom network: specifies its package.module:function again"""
+    """the run's custom network, package.module:function"""
     data_dir: str | None = None
-    """folder of the data sets; if not given, $SORA_DATA, else the user's cache"""
+    """folder of the data sets; default: $SORA_DATA, else the user's cache"""
     out: str | None = None
-    """folder of the picture; if not given, probes/ in the first run"""
+    """folder for the picture; default: probes/ in the first run"""
     device: str = "auto"
     """cpu, cuda, cuda:1 ...; auto: a GPU if there is one"""
     threads: int = 0

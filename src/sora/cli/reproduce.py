@@ -38,17 +38,19 @@ class Flags:
         tyro.conf.Positional[str | None], tyro.conf.arg(metavar="TABLE", help="a name from --list")
     ] = None
     list: Annotated[bool, tyro.conf.arg(help="print the tables and stop")] = False
-    dataset: Annotated[str | None, tyro.conf.arg(help="data set; none: the table's first")] = None
-    model: Annotated[str | None, tyro.conf.arg(help="network; none: the table's first")] = None
-    methods: Annotated[str | None, tyro.conf.arg(help="rows to compute, by name, else by method")] = None
-    attacks: Annotated[str | None, tyro.conf.arg(help="attacks in place of the table's")] = None
+    dataset: Annotated[str | None, tyro.conf.arg(help="data set; default: the table's first")] = None
+    model: Annotated[str | None, tyro.conf.arg(help="network; default: the table's first")] = None
+    methods: Annotated[str | None, tyro.conf.arg(help="rows to compute, by name or by method")] = None
+    attacks: Annotated[str | None, tyro.conf.arg(help="attacks instead of the table's")] = None
     seeds: Annotated[int, tyro.conf.arg(help="runs per row: seed, seed+1, ...")] = 3
-    epochs: Annotated[int | None, tyro.conf.arg(help="fewer than the paper's")] = None
+    epochs: Annotated[int | None, tyro.conf.arg(help="epochs; default: the paper's")] = None
     width: Annotated[int | None, tyro.conf.arg(help="channels of the first stage")] = None
     limit_train: Annotated[int | None, tyro.conf.arg(help="training images, class-balanced")] = None
     limit_test: Annotated[int | None, tyro.conf.arg(help="test images, class-balanced")] = None
     seed: Annotated[int, tyro.conf.arg(help="the first seed")] = 0
-    out: Annotated[str | None, tyro.conf.arg(help="folder; none: runs/reproduce/TABLE-DATASET-MODEL")] = None
+    out: Annotated[str | None, tyro.conf.arg(help="folder; default: runs/reproduce/TABLE-DATASET-MODEL")] = (
+        None
+    )
     data_dir: Annotated[str | None, tyro.conf.arg(help="folder of the data sets")] = None
     device: Annotated[str, tyro.conf.arg(help="cpu, cuda, cuda:1 ...; auto: a GPU if there is one")] = "auto"
     threads: Annotated[int, tyro.conf.arg(help="CPU threads per run; 0: the cores divided by the jobs")] = 0
@@ -59,7 +61,9 @@ class Flags:
     gpus_per_run: Annotated[float, tyro.conf.arg(help=_ENGINE["gpus_per_run"])] = 0.0
     send_back: Annotated[bool, tyro.conf.arg(help=_ENGINE["send_back"])] = False
     slurm: Annotated[str, tyro.conf.arg(help=_ENGINE["slurm"])] = ""
-    dry_run: Annotated[bool, tyro.conf.arg(help="say what would be computed and how long it takes")] = False
+    dry_run: Annotated[
+        bool, tyro.conf.arg(help="print what would be computed and how long it would take")
+    ] = False
     quiet: Annotated[bool, tyro.conf.arg(help="print nothing while working")] = False
     json: Annotated[bool, tyro.conf.arg(help="print the result as JSON")] = False
 

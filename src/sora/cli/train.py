@@ -13,7 +13,11 @@ from sora.runs import RunFolder
 from sora.runs.resume import settings_of_run
 
 EXTRA: Extra = {
-    "allow_world_change": (bool, False, "resume also with another number of processes (another result)"),
+    "allow_world_change": (
+        bool,
+        False,
+        "resume with a different number of processes; the result then differs",
+    ),
 }
 
 

@@ -46,9 +46,11 @@ class NetworkSettings(Options):
     """What is trained."""
 
     model: str = option("preactresnet18", "network: from `sora list models`, or package.module:function")
-    width: int | None = option(None, "channels of the first stage; none: the paper's", low=1)
-    mean: tuple[float, ...] | None = option(None, "channel means for layer 0 of the network")
-    std: tuple[float, ...] | None = option(None, "channel deviations for layer 0 of the network", above=0)
+    width: int | None = option(None, "channels of the first stage; default: the paper's", low=1)
+    mean: tuple[float, ...] | None = option(None, "channel means; the network's first layer subtracts them")
+    std: tuple[float, ...] | None = option(
+        None, "channel deviations; the network's first layer divides by them", above=0
+    )
     init: str | None = option(None, "weights to start from: safetensors, or a .pt state dict")
 
 
@@ -82,9 +84,11 @@ class OptimisationSettings(Options):
     momentum: float = option(0.9, "momentum of SGD", low=0, high=1)
     cycle_momentum: bool = option(False, "cyclic: momentum falls by 0.1 towards the peak and rises again")
     weight_decay: float = option(5e-4, "weight decay, on all parameters", low=0)
-    ema: float | None = option(None, "decay of averaged weights, which replace the last", low=0, high=1)
+    ema: float | None = option(
+        None, "decay of the moving average of the weights, which replaces the last weights", low=0, high=1
+    )
     accumulate: int = option(1, "parts a batch is split into, to save memory", low=1)
-    on_nonfinite: Literal["stop", "skip"] = option("stop", "when the loss is NaN or infinite")
+    on_nonfinite: Literal["stop", "skip"] = option("stop", "what to do when the loss is NaN or infinite")
 
 
 @dataclass(frozen=True)
@@ -92,14 +96,16 @@ class WatchingSettings(Options):
     """What is evaluated, logged and kept, and what happens on an alarm."""
 
     eval_every: int = option(1, "epochs between evaluations while training; 0: never", low=0)
-    attacks: tuple[str, ...] = option(("clean", "fgsm", "pgd10"), "attacks of all evaluations")
-    guard: Literal["off", "warn", "stop", "rollback", "pgd"] = option("warn", "what an alarm does")
-    log_every: int = option(10, "steps per line of metrics.jsonl", low=1)
+    attacks: tuple[str, ...] = option(
+        ("clean", "fgsm", "pgd10"), "attacks of all evaluations, separated by commas"
+    )
+    guard: Literal["off", "warn", "stop", "rollback", "pgd"] = option("warn", "what to do on an alarm")
+    log_every: int = option(10, "steps between lines of metrics.jsonl", low=1)
     checkpoint_every: int = option(0, "steps between checkpoints; 0: one per epoch", low=0)
     snapshots: bool = option(True, "keep the weights of every epoch and around an alarm, for probes")
     monitor: tuple[str, ...] = option((), "metrics to follow while training, e.g. gradalign,aae,kl,elle,pgd")
     monitor_every: int = option(50, "steps between two measurements of the monitors", low=1)
-    variant: str | None = option(None, "name of the run's row in tables; none: its method")
+    variant: str | None = option(None, "name of the run's row in tables; default: the method")
 
 
 @dataclass(frozen=True)
@@ -109,9 +115,11 @@ class MachineSettings(Options):
     device: str = option("auto", "cpu, cuda, cuda:1 ...; auto: a GPU if there is one")
     threads: int = option(0, "CPU threads; 0: torch's choice", low=0)
     precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "number format of the network's passes")
-    compile: bool = option(False, "compile both passes into one graph; minutes first, faster steps after")
-    sync_bn: bool = option(False, "BatchNorm statistics over the batch of all processes")
-    out: str | None = option(None, "run folder; none: runs/DATASET-METHOD-sSEED")
+    compile: bool = option(
+        False, "compile both passes into one graph: takes minutes at first, then steps are faster"
+    )
+    sync_bn: bool = option(False, "compute BatchNorm statistics over the batch of all processes")
+    out: str | None = option(None, "run folder; default: runs/DATASET-METHOD-sSEED")
 
 
 GROUPS: dict[str, type[Options]] = {
