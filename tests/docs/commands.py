@@ -18,7 +18,7 @@ from tests.docs.pages import ROOT
 SMALL_NETWORK = "--width 4 --set model.stages=1"
 SMALL_DATA = "--batch-size 32 --limit-train 64 --limit-test 40 --holdout 20"
 SMALL = {
-    "train": f"--epochs 1 {SMALL_DATA} {SMALL_NETWORK} --threads 1 --attacks clean --quiet",
+    "train": f"--epochs 1 {SMALL_DATA} {SMALL_NETWORK} --threads 1 --attacks clean --log-every 1 --quiet",
     "evaluate": "--limit 20 --threads 1 --quiet",
     "probe": "--limit 8 --threads 1",
     "predict": "--threads 1",

@@ -22,7 +22,7 @@ PAGES = sorted(
     if path.name != "CHANGELOG.md"
 )
 
-_DIRECTIVE = re.compile(r"<!-- test: (skip|slow|add|use|setup)\b,?\s*(.*?)\s*-->", re.DOTALL)
+_DIRECTIVE = re.compile(r"^<!-- test: (skip|slow|add|use|setup)\b,?\s*(.*?)\s*-->", re.DOTALL | re.MULTILINE)
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 
 
