@@ -23,6 +23,7 @@ TINY = (
 # FGSM fails from the start on digits: an alarm at step 41 and a return.
 ALARMED = (
     "--method fgsm --guard rollback --epochs 22 --eval-every 11 --monitor gradalign,pgd --monitor-every 10"
+    " --keep best-robust"
 )
 LONG_ENOUGH = "--method sora --epochs 3 --eval-every 0 --attacks clean"
 

@@ -17,10 +17,14 @@ import sora
 from sora.data import Dataset
 from sora.settings import MAY_CHANGE, Settings
 
+# Settings that are newer than the hashes of existing runs: they are hashed only where they differ from this.
+ADDED = {"keep": "last"}
+
 
 def settings_hash(settings: Settings) -> str:
     """A short name for all settings that decide the numbers; a checkpoint of another run has another one."""
     values = {key: value for key, value in settings.flat().items() if key not in MAY_CHANGE}
+    values = {key: value for key, value in values.items() if key not in ADDED or value != ADDED[key]}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -100,6 +100,11 @@ class WatchingSettings(Options):
         ("clean", "fgsm", "pgd10"), "attacks of all evaluations, separated by commas"
     )
     guard: Literal["off", "warn", "stop", "rollback", "pgd"] = option("warn", "what to do on an alarm")
+    keep: Literal["last", "best", "best-robust"] = option(
+        "last",
+        "weights to hand over; best-robust: of the epoch with the highest PGD-10 accuracy on held-out images;"
+        " best: with the highest mean of clean and PGD-10 accuracy",
+    )
     log_every: int = option(10, "steps between lines of metrics.jsonl", low=1)
     checkpoint_every: int = option(0, "steps between checkpoints; 0: one per epoch", low=0)
     snapshots: bool = option(True, "keep the weights of every epoch and around an alarm, for probes")
@@ -171,6 +176,11 @@ class Settings(
         if self.guard not in ("off", "warn") and not method.has_pert_align:
             raise UserError(
                 f"guard {self.guard} needs PertAlign, which {self.method} does not have; allowed: off, warn"
+            )
+        if self.keep != "last" and (self.holdout == 0 or not self.eval_every):
+            raise UserError(
+                f"keep {self.keep} compares epochs on held-out images;"
+                " holdout and eval_every must be 1 or more"
             )
         for key in self.set:
             if key.split(".")[0] not in (method.family, "model"):

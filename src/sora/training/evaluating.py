@@ -12,6 +12,7 @@ from sora.evaluation._checks import inspect_model
 from sora.evaluation.examples import as_examples, in_precision_of
 from sora.evaluation.records import evaluate_into
 from sora.evaluation.subject import ABOUT, network_facts, select_test_images
+from sora.training.keeping import NEEDED
 from sora.training.run import Run
 
 CHECKED = 64  # images that the model is checked on before training
@@ -41,7 +42,7 @@ def evaluate_watched(run: Run) -> Evaluation:
             run.state.evaluated,
             run.splits.watched,
             run.threat,
-            attacks_while_training(run.settings.attacks),
+            attacks_while_training(run.settings.attacks, run.settings.keep),
             device=run.device,
             progress=run.console.is_shown,
         )
@@ -70,6 +71,10 @@ def evaluate_test_set(run: Run) -> Evaluation:
     return evaluation.only(attacks)
 
 
-def attacks_while_training(names: tuple[str, ...]) -> list[Attack]:
-    """The attacks of evaluations between epochs: PGD-10 in place of those that take hours."""
-    return create_all(["pgd10" if attack.slow else attack for attack in create_all(names)])
+def attacks_while_training(names: tuple[str, ...], keep: str = "last") -> list[Attack]:
+    """The attacks of evaluations between epochs: PGD-10 in place of those that take hours.
+
+    Where weights are chosen by these evaluations, those that the choice needs are added.
+    """
+    quick = ["pgd10" if attack.slow else attack for attack in create_all(names)]
+    return create_all(quick if keep == "last" else [*quick, *NEEDED])

@@ -12,7 +12,8 @@ from sora.training.hooks import Hook
 from sora.training.run import Run
 
 MAX_ROLLBACKS = 3
-_NOT_UNDONE = ("attempt", "events", "best", "images")  # a return to an earlier state keeps these
+# A return to an earlier state keeps these.
+_NOT_UNDONE = ("attempt", "events", "best", "evaluated_epochs", "images")
 
 
 class GuardActions(Hook):

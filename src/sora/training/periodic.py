@@ -11,6 +11,7 @@ from sora.metrics import measure
 from sora.runs import plain_state
 from sora.training.evaluating import evaluate_watched
 from sora.training.hooks import Hook
+from sora.training.keeping import note_evaluation
 from sora.training.run import Run
 
 SNAPSHOT_BYTES = 2_000_000_000  # of all epochs' snapshots together; larger networks keep fewer
@@ -42,7 +43,7 @@ class Evaluations(Hook):
 
     def after_epoch(self, run: Run) -> None:
         """Evaluate the weights, and note whether they are the best so far on held-out images."""
-        state, settings, place = run.state, run.settings, run.state.place()
+        settings, place = run.settings, run.state.place()
         if not settings.eval_every or place["epoch"] % settings.eval_every:
             return
         with run.meter.paused():
@@ -55,12 +56,8 @@ class Evaluations(Hook):
         run.console.say(f"epoch {place['epoch']}/{settings.epochs}  {which} (n={evaluation.n})  {numbers}")
         for text in evaluation.void.values():
             run.console.warn(text)
-        if (
-            split == "holdout" and not evaluation.void
-        ):  # images that are trained on cannot choose among weights
-            score = min(evaluation.accuracy.values())
-            run.is_best = score > state.best
-            state.best = max(score, state.best)
+        if split == "holdout" and not evaluation.void:  # images that are trained on cannot choose weights
+            note_evaluation(run, evaluation)
         run.hooks.notify("on_evaluation", run, evaluation)
 
 

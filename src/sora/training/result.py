@@ -9,6 +9,7 @@ from sora.evaluation import Evaluation, warnings_about
 from sora.runs import RunFolder, plain_state
 from sora.runs.provenance import describe_data, machine, versions
 from sora.training.evaluating import evaluate_test_set
+from sora.training.keeping import restore_chosen
 from sora.training.run import Run
 from sora.training.state import mean
 
@@ -26,8 +27,9 @@ class TrainResult(Evaluation):
 def finish(run: Run) -> TrainResult:
     """Evaluate the final weights on the test set, for the first and only time, and write the result."""
     run.average_buffers()
+    kept = restore_chosen(run)
     evaluation = evaluate_test_set(run)
-    summary = summarize(run, evaluation)
+    summary = summarize(run, evaluation) | ({"kept": kept} if kept else {})
     if run.writes:
         about = {"weights": run.weights, "data": describe_data(run.dataset), "versions": versions()}
         run.folder.write_model(plain_state(run.state.evaluated), run.network_description | about)

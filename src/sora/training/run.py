@@ -81,7 +81,7 @@ class Run:
         self.method: Method = self.state.method
         """The method of the next step; the guard may put PGD in its place."""
         self.weights = "last"
-        """Which weights are handed over: last, last_good or initial."""
+        """Which weights are handed over: last, last_good, initial, or as `--keep` says."""
         self.ended_early = False
         self.stop_signal: int | None = None
         self._interruptible = False

@@ -37,6 +37,7 @@ class State:
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     events: list[dict[str, Any]] = field(default_factory=list)
     best: float = -1.0
+    evaluated_epochs: dict[str, Any] = field(default_factory=dict)  # best and last, for `--keep`
     warmup: float = 0.0  # epochs over which eps grows, after a restart from the initial weights
     epoch_open: bool = False  # interrupted after its last step, before what follows an epoch was done
     skipped: int = 0
@@ -116,8 +117,8 @@ class State:
 
 
 _PLAIN = (
-    *("step", "attempt", "pending", "events", "best", "warmup", "epoch_open", "skipped", "seconds"),
-    *("images", "peak_mb", "previous_log", "event_logged"),
+    *("step", "attempt", "pending", "events", "best", "evaluated_epochs", "warmup", "epoch_open"),
+    *("skipped", "seconds", "images", "peak_mb", "previous_log", "event_logged"),
 )
 
 

@@ -1,0 +1,128 @@
+"""`--keep`: which epoch's weights are handed over, and what the summary says about it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from sora import Linf
+from sora.errors import UserError
+from sora.evaluation import Evaluation
+from sora.runs import RunFolder
+from sora.runs.provenance import MAY_CHANGE, settings_hash
+from sora.settings import Settings
+from sora.training import Hook, train
+from sora.training.keeping import score
+from tests.training.disturbances import Killed, kill_at
+
+BuildSettings = Callable[..., Settings]
+
+LINEAR = {"model": "given:Sequential", "eps": "0.02", "batch_size": 8, "lr": 0.05}  # 12 steps per epoch
+EPOCH = 12
+
+
+class Spoil(Hook):
+    """Sets all weights to zero at the beginning of the third epoch and after it."""
+
+    def before_step(self, run: Any, batch: Any) -> None:
+        if run.state.step >= 2 * EPOCH:
+            for parameter in run.state.model.parameters():
+                parameter.data.zero_()
+
+
+def linear() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(256, 10))
+
+
+def trained(config: Settings, *hooks: Hook) -> tuple[RunFolder, dict[str, Any]]:
+    result = train(config, model=linear(), hooks=[Spoil(), *hooks], quiet=True)
+    return RunFolder(config.folder()), result.summary
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+class TestChoice:
+    @pytest.mark.parametrize("keep", ["best", "best-robust"])
+    def test_the_best_epoch_is_handed_over_and_named(self, settings: BuildSettings, keep: str) -> None:
+        folder, summary = trained(settings("fgsm", keep=keep, **LINEAR))
+        lines = [line["accuracy"] for line in folder.read_log("evals")]
+        value = {"best": lambda a: a["clean"] + a["pgd10"], "best-robust": lambda a: a["pgd10"]}[keep]
+        best = max(range(3), key=lambda k: value(lines[k]))
+        assert best < 2, "the third epoch was spoiled"
+        kept = summary["kept"]
+        assert summary["weights"] == keep
+        assert (kept["best"]["epoch"], kept["best"]["step"]) == (best + 1, (best + 1) * EPOCH)
+        assert kept["best"]["low"] <= lines[best]["pgd10"] == kept["best"]["pgd10"] <= kept["best"]["high"]
+        assert kept["last"]["epoch"] == 3
+        assert f"weights of epoch {best + 1}: highest" in kept["reason"]
+        assert "20 held-out images" in kept["reason"]
+        assert same(load_file(folder.weights), load_file(folder.snapshots()[(best + 1) * EPOCH]))
+
+    def test_by_default_the_last_weights_are(self, settings: BuildSettings) -> None:
+        folder, summary = trained(settings("fgsm", **LINEAR))
+        assert summary["weights"] == "last"
+        assert "kept" not in summary
+        assert same(load_file(folder.weights), load_file(folder.snapshots()[3 * EPOCH]))
+
+    def test_pgd_decides_also_where_only_fgsm_was_asked_for(self, settings: BuildSettings) -> None:
+        config = settings("fgsm", keep="best-robust", attacks=("clean", "fgsm"), **LINEAR)
+        folder, summary = trained(config)
+        assert all("pgd10" in line["accuracy"] for line in folder.read_log("evals"))
+        assert "pgd10" not in summary["accuracy"]  # the test set is evaluated as asked
+
+    def test_averaged_weights_are_those_of_the_best_epoch(self, settings: BuildSettings) -> None:
+        folder, summary = trained(settings("fgsm", keep="best-robust", ema=0.5, **LINEAR))
+        step = summary["kept"]["best"]["step"]
+        assert step < 3 * EPOCH
+        assert same(load_file(folder.weights), load_file(folder.snapshots()[step]))
+
+    def test_a_killed_run_makes_the_same_choice(self, settings: BuildSettings) -> None:
+        one, summary = trained(settings("fgsm", out="one", keep="best-robust", **LINEAR))
+        config = settings("fgsm", out="other", keep="best-robust", **LINEAR)
+        with pytest.raises(Killed):
+            trained(config, kill_at(2 * EPOCH + 3))
+        other, again = trained(config)
+        assert again["kept"] == summary["kept"]
+        assert one.weights.read_bytes() == other.weights.read_bytes()
+
+
+class TestScore:
+    def evaluation(self, **correct: int) -> Evaluation:
+        labels = torch.ones(10, dtype=torch.long)
+        predictions = {name: (torch.arange(10) < count).long() for name, count in correct.items()}
+        return Evaluation(Linf(0.1), labels, 2, predictions, {})
+
+    def test_fgsm_plays_no_part(self) -> None:
+        collapsed = self.evaluation(clean=10, fgsm=10, pgd10=1)
+        robust = self.evaluation(clean=8, fgsm=6, pgd10=5)
+        for keep in ("best", "best-robust"):
+            assert score(robust, keep) > score(collapsed, keep)
+
+    def test_best_counts_clean_accuracy_as_well(self) -> None:
+        one, other = self.evaluation(clean=9, pgd10=4), self.evaluation(clean=6, pgd10=5)
+        assert score(one, "best") > score(other, "best")
+        assert score(one, "best-robust") < score(other, "best-robust")
+
+
+class TestSettings:
+    @pytest.mark.parametrize("lacking", [{"holdout": 0}, {"eval_every": 0}])
+    def test_refused_without_held_out_evaluations(self, settings: BuildSettings, lacking: Any) -> None:
+        with pytest.raises(UserError, match="holdout and eval_every must be 1 or more"):
+            settings(keep="best", **lacking)
+
+    def test_the_default_leaves_the_hash_of_older_runs_as_it_was(self, settings: BuildSettings) -> None:
+        values = {key: value for key, value in settings().flat().items() if key not in (*MAY_CHANGE, "keep")}
+        before = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+        assert settings_hash(settings()) == before
+        assert settings_hash(settings(keep="best")) != settings_hash(settings())
+        assert settings_hash(settings(keep="best")) != settings_hash(settings(keep="best-robust"))
