@@ -71,15 +71,16 @@ def test_a_second_model_is_tried(copy: Path, run: Path) -> None:
 
 def test_a_failed_test_changes_the_verdict_of_the_run(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate(copy, "--trust") == 0
-    records = json.loads((copy / "evaluation.json").read_text())
+    folder = RunFolder(copy)
+    records = folder.read_evaluations()
     records[0]["trust"][3] |= {"outcome": "failed", "advice": "remove the rounding"}
-    (copy / "evaluation.json").write_text(json.dumps(records))
+    folder.write_evaluations(records)
     capsys.readouterr()
     assert evaluate(copy, "--attacks", "clean,fgsm,pgd10,pgd20") == 0  # merged with the stored tests
     printed = " ".join(capsys.readouterr().out.split())
     assert "linf 0.15: suspect" in printed
     assert "failed: zero gradients: remove the rounding" in printed
-    assert with_later_results(RunFolder(copy))["co"]["verdict"] == "suspect"
+    assert with_later_results(folder)["co"]["verdict"] == "suspect"
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,19 @@ def test_a_damaged_file_is_one_line_that_names_it(name, finished) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_an_evaluation_record_that_was_changed_is_refused(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    records = [{"accuracy": {"pgd10": 0.5125}, "seed": 0}, {"accuracy": {"pgd10": 0.25}}]
+    folder.write_evaluations(records)
+    assert folder.read_evaluations() == records
+    text = folder.evaluations.read_text()
+    folder.evaluations.write_text(text.replace("0.5125", "0.5725"))
+    with pytest.raises(RunError, match=r"evaluation\.json is damaged: a record does not fit its checksum"):
+        folder.read_evaluations()
+    folder.evaluations.write_text(json.dumps(records))  # as older versions wrote them
+    assert folder.read_evaluations() == records
+
+
 @pytest.mark.parametrize("damage", ["cut", "changed", "removed"])
 def test_a_log_of_a_finished_run_that_is_not_as_it_was_is_refused(damage, finished) -> None:
     folder = RunFolder(finished.folder())

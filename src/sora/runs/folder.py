@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from sora._files import make_folder, plain, remove_leftovers, write_json, write_tensors, write_text
+from sora._files import make_folder, remove_leftovers, write_json, write_tensors, write_text
 from sora._limits import SETTINGS
 from sora._reading import parse_json, read_text
 from sora.errors import RunError, UserError
 from sora.runs.checkpoints import Checkpoints
-from sora.runs.digests import digest_file
+from sora.runs.digests import digest_file, with_checksum, without_checksum
 from sora.runs.lock import locked
 from sora.runs.logs import Log, LogStart, read_last_line, read_log
 from sora.runs.tensors import write_verified
@@ -217,11 +217,11 @@ class RunFolder:
         records = self._read_json(self.evaluations, list)
         if not all(isinstance(record, dict) for record in records):
             raise RunError(f"{self.evaluations} is not a list of records; move it away to start a new one")
-        return list(records)
+        return [without_checksum(record, self.evaluations) for record in records]
 
     def write_evaluations(self, records: list[dict[str, Any]]) -> None:
         """Replace the evaluation records, one per line."""
-        lines = ",\n".join(json.dumps(plain(record), allow_nan=False) for record in records)
+        lines = ",\n".join(json.dumps(with_checksum(record), allow_nan=False) for record in records)
         self.path.mkdir(parents=True, exist_ok=True)
         write_text(self.evaluations, f"[\n{lines}\n]\n")
 
