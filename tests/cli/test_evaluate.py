@@ -148,7 +148,7 @@ def test_a_radius_that_was_given_is_not_called_a_default(
 
 def test_the_help_names_every_kind_of_weights(capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate("--help") == 0
-    assert "a state dict that torch.save wrote" in " ".join(capsys.readouterr().out.replace("│", "").split())
+    assert "a state dict written by torch.save" in " ".join(capsys.readouterr().out.replace("│", "").split())
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
