@@ -35,9 +35,9 @@ def browser() -> Iterator[Any]:
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five comparisons over two data sets, an unfinished run and one with a hostile name."""
     root = tmp_path_factory.mktemp("report")
-    digits = [("digits", model) for model in ("resnet18", "senet18", "preactresnet18")]
-    cifar10 = [("cifar10", model) for model in ("resnet18", "preactresnet18")]
-    for number, (dataset, model) in enumerate([*digits, *cifar10]):
+    pairs = [("digits", model) for model in ("resnet18", "senet18", "preactresnet18")]
+    pairs += [("cifar10", model) for model in ("resnet18", "preactresnet18")]
+    for number, (dataset, model) in enumerate(pairs):
         for method in ("fgsm", "sora"):
             for seed in (0, 1):
                 folder = root / f"comparison{number}" / f"{method}-s{seed}"

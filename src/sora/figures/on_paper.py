@@ -149,8 +149,8 @@ def _(item: Line, axes: Axes) -> None:
         marker=MARKERS[item.marker] or None, markersize=3.5,
     )  # fmt: skip
     if len(item.low):
-        ends = (np.array(part, dtype=float) for part in (item.low, item.high))
-        axes.fill_between(values[0], *ends, color=item.colour, alpha=0.15, linewidth=0)
+        low, high = (np.array(part, dtype=float) for part in (item.low, item.high))
+        axes.fill_between(values[0], low, high, color=item.colour, alpha=0.15, linewidth=0)
 
 
 @_draw.register
@@ -160,25 +160,18 @@ def _(item: Points, axes: Axes) -> None:
     if item.hollow:
         look |= {"markerfacecolor": "none", "markeredgecolor": item.colour, "markeredgewidth": 1.6}
     texts = any(isinstance(place, str) for place in item.x)
-    values: list[Any] = [
-        list(item.x) if texts else np.array(item.x, dtype=float),
-        np.array(item.y, dtype=float),
-    ]
+    x: Any = list(item.x) if texts else np.array(item.x, dtype=float)
+    y = np.array(item.y, dtype=float)
     if len(item.spread):
         spread = np.nan_to_num(np.array(item.spread, dtype=float))
-        axes.errorbar(*values, yerr=spread, capsize=3, elinewidth=1.2, **look)
+        axes.errorbar(x, y, yerr=spread, capsize=3, elinewidth=1.2, **look)
     else:
-        (drawn,) = axes.plot(*values, **look)
+        (drawn,) = axes.plot(x, y, **look)
         if item.outline:
             drawn.set_path_effects([withStroke(linewidth=3.2, foreground=item.outline)])
-    for x, y, text in zip(item.x, item.y, item.texts, strict=False):
+    for place in zip(item.texts, x, y, strict=False):
         axes.annotate(
-            text,
-            (x, y),
-            xytext=(0, 7),
-            textcoords="offset points",
-            fontsize=8.5,
-            ha="center",  # type: ignore[arg-type]
+            place[0], place[1:], xytext=(0, 7), textcoords="offset points", fontsize=8.5, ha="center"
         )
 
 
