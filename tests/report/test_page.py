@@ -99,7 +99,8 @@ def test_comparisons_over_two_data_sets_share_one_table(tmp_path: Path) -> None:
                 write_run(tmp_path / dataset / f"{method}-s{seed}", method, seed, dataset)
     page, plots = read([tmp_path / "digits", tmp_path / "cifar10"], tmp_path / "page.html")
     assert "8 runs on cifar10 and digits: 4 robust and 4 overfitted." in page.text
-    assert page.count("th", **{"aria-sort": "none"}) == 15
+    assert page.count("th", **{"aria-sort": "none"}) == 11
+    assert "For all rows: Network preactresnet18, eps 0.1, Seeds 2, n 360." in page.text
     assert "45.5 ± 0.7" in page.text
     for title in ("Relative overview", "Accuracy against cost", "Training, all runs", "Spread over seeds"):
         assert title in page.text

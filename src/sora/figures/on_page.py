@@ -222,7 +222,13 @@ def _(item: Note, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
 
 @_add.register
 def _(item: Contours, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
-    bar = {"title": {"text": escaped(item.name), "side": "right"}, "thickness": 12, "outlinewidth": 0}
+    top = _round_up(item.top)
+    bar = {
+        "title": {"text": escaped(item.name), "side": "right"},
+        "thickness": 12,
+        "outlinewidth": 0,
+        "nticks": 6,
+    }
     traces.append(
         {
             "type": "contour",
@@ -230,10 +236,10 @@ def _(item: Contours, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
             "y": rounded(item.y),
             "z": [rounded(row) for row in item.z],
             "colorscale": "Viridis",
-            "contours": {"start": 0, "end": item.top, "size": item.top / 20},
+            "contours": {"start": 0, "end": top, "size": top / 20},
             "line": {"width": 0},
             "zmin": 0,
-            "zmax": item.top,
+            "zmax": top,
             "colorbar": bar,
             "showlegend": False,
             "hovertemplate": "%{x:.2f}, %{y:.2f}: %{z:.3g}<extra></extra>",
@@ -261,6 +267,14 @@ def _(item: Regions, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
             "hovertemplate": "%{text}<extra></extra>",
         }
     )
+
+
+def _round_up(value: float) -> float:
+    """The next round number, for the end of a scale."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(factor * power for factor in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10) if factor * power >= value)
 
 
 def _pale(colour: str) -> str:

@@ -39,6 +39,7 @@ FORMATS = (".pdf", ".svg", ".png")
 STYLES = {"solid": "-", "dashed": "--", "dotted": ":"}
 MARKERS = {"": "", "circle": "o", "square": "s", "triangle": "^", "diamond": "D", "cross": "x", "plus": "+"}
 MARKERS["star"] = "*"
+CROWDED = 8  # names under an axis; more are slanted
 # Without the date, so that the same figure is the same file.
 METADATA: dict[str, dict[str, Any]] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
 
@@ -111,7 +112,9 @@ def _set_axis(axis: Axis, label: Callable[..., Any], ticks: Any, limits: Any, sc
     if axis.log:
         scale("log")
     if axis.names:
-        ticks.set_ticks(list(axis.names), list(axis.names.values()))
+        many = len(axis.names) > CROWDED
+        texts = [text.replace("\n", " ") if many else text for text in axis.names.values()]
+        ticks.set_ticks(list(axis.names), texts, **({"rotation": 40, "ha": "right"} if many else {}))
     elif axis.percent:
         ticks.set_major_formatter(PercentFormatter(1.0))
     elif axis.whole:

@@ -13,6 +13,7 @@ from sora.figures import PALETTE
 from sora.report.reading import DAMAGE, Missing, RunRecord
 from sora.report.sentences import TONES, title_of
 
+FACTS = ("Data set", "Network", "eps", "Seeds", "n")  # columns that a table drops if all rows share them
 STAR = "sora"  # the method that has a colour and a marker of its own in every figure
 
 
@@ -86,12 +87,24 @@ def robust_attack(settings: Sequence[Setting]) -> str:
 
 
 def table(settings: Sequence[Setting]) -> dict[str, Any]:
-    """Heads and cells, each with the value it is sorted by."""
+    """Heads and cells, each with the value it is sorted by; what all rows share is said once, below."""
     attacks = attacks_of([row.entry for setting in settings for row in setting.rows])
     head = ["Method", "Data set", "Network", "eps", "Seeds", *(f"{title_of(name)} %" for name in attacks)]
     head += ["n", "Verdict", "PertAlign", "First alarm", "Forwards", "Train s", "Peak MB"]
     rows = [_cells(setting, row, attacks) for setting in settings for row in setting.rows]
-    return {"head": head, "rows": rows}
+    shared = {
+        head[at]: rows[0][at]["text"] for at in range(1, len(head)) if head[at] in FACTS and _same(rows, at)
+    }
+    kept = [at for at, name in enumerate(head) if name not in shared]
+    return {
+        "head": [head[at] for at in kept],
+        "rows": [[row[at] for at in kept] for row in rows],
+        "shared": ", ".join(f"{name} {text}" for name, text in shared.items()),
+    }
+
+
+def _same(rows: Sequence[Sequence[Mapping[str, Any]]], at: int) -> bool:
+    return len({row[at]["text"] for row in rows}) == 1
 
 
 def _cells(setting: Setting, row: Row, attacks: Sequence[str]) -> list[dict[str, Any]]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sora.figures import Axis, Figure, Item, Line, Panel, Points
+from sora.figures.description import Marker
 from sora.report.comparison import STAR, Row, Setting
 from sora.report.run_figures import STEP, series
 from sora.report.sentences import title_of
@@ -37,6 +40,7 @@ def overview(robust: Accuracies, clean: Accuracies, colours: Colours, attack: st
 def _relative(title: str, accuracies: Accuracies, colours: Colours) -> Panel:
     best = [max(own.values(), default=0.0) for own in accuracies.values()]
     names = list(dict.fromkeys(name for own in accuracies.values() for name in own))
+    markers = _markers(names, colours)
     items: list[Item] = []
     for name in sorted(names, key=lambda name: name == STAR):  # the last one is drawn on top
         values = [
@@ -45,11 +49,22 @@ def _relative(title: str, accuracies: Accuracies, colours: Colours) -> Panel:
         ]
         star = name == STAR
         places, colour = list(range(len(values))), colours.get(name, "#878d96")
-        marker: Any = "star" if star else "circle"
-        items.append(Points(places, values, name, colour, marker, 12 if star else 6.5))
+        items.append(Points(places, values, name, colour, markers[name], 12 if star else 6.5))
     ticks = {float(place): text for place, text in enumerate(accuracies)}
     width = Axis("", -0.5, len(accuracies) - 0.5, names=ticks)
     return Panel(items, title, width, Axis("share of the best", -0.03, 1.06, percent=True))
+
+
+def _markers(names: Sequence[str], colours: Colours) -> dict[str, Marker]:
+    """A marker for each name that sets it apart from the others of its colour."""
+    kinds: tuple[Marker, ...] = ("circle", "square", "triangle", "diamond")
+    seen: Counter[str] = Counter()
+    markers: dict[str, Marker] = {}
+    for name in names:
+        colour = colours.get(name, "")
+        markers[name] = "star" if name == STAR else kinds[seen[colour] % len(kinds)]
+        seen[colour] += 1
+    return markers
 
 
 def against_cost(settings: Sequence[Setting], attack: str, colours: Colours) -> Figure:
@@ -60,23 +75,34 @@ def against_cost(settings: Sequence[Setting], attack: str, colours: Colours) -> 
         for setting in settings
         for key, label in costs.items()
     ]
-    present = [panel for panel in panels if panel.items]
+    present = _present(panels, settings)
     return Figure(present, columns=2, caption="The star marks SORA; bars show the deviation over seeds.")
 
 
 def _cost_panel(setting: Setting, attack: str, key: str, label: str, colours: Colours) -> Panel:
     items: list[Item] = []
+    right = top = 0.0
     for row in setting.rows:
         cost, accuracy = row.entry[key]["mean"], row.entry["accuracy"].get(attack)
         if accuracy is None or not _known(cost) or not _known(accuracy["mean"]):
             continue
         spread = [accuracy["std"] if _known(accuracy["std"]) else 0.0]
+        right, top = max(right, cost), max(top, accuracy["mean"] + spread[0])
         star = row.name == STAR
         look: dict[str, Any] = {"marker": "star" if star else "circle", "size": 13 if star else 8}
         place = [cost], [accuracy["mean"]]
         items.append(Points(*place, row.name, colours[row.name], spread=spread, **look))
-    y = Axis(f"accuracy under {title_of(attack)}", 0, None, percent=True)
-    return Panel(items, setting.title, Axis(label, low=0), y)
+    y = Axis(f"accuracy under {title_of(attack)}", 0, 1.12 * top or None, percent=True)
+    title = f"{title_of(attack)} accuracy over {label.partition(' (')[0]}; {setting.title}"
+    return Panel(items, title, Axis(label, 0, 1.12 * right or None), y)
+
+
+def _present(panels: Sequence[Panel], settings: Sequence[Setting]) -> list[Panel]:
+    """The panels that show something; a single setting is not repeated in every title."""
+    shown = [panel for panel in panels if panel.items]
+    if len(settings) > 1:
+        return shown
+    return [replace(panel, title=panel.title.partition("; ")[0]) for panel in shown]
 
 
 def _known(value: Any) -> bool:
@@ -89,10 +115,11 @@ def overlaid(settings: Sequence[Setting], attack: str, colours: Colours, points:
     for setting in settings:
         held_out = f"held-out accuracy under {title_of(attack)}"
         accuracy = _overlay(setting, colours, lambda run: _held_out(run, attack, points))
-        panels.append(Panel(accuracy, setting.title, STEP, Axis(held_out, 0, None, percent=True)))
+        title = f"Held-out accuracy under {title_of(attack)}; {setting.title}"
+        panels.append(Panel(accuracy, title, STEP, Axis(held_out, 0, None, percent=True)))
         align = _overlay(setting, colours, lambda run: series(run, "pert_align", points))
-        panels.append(Panel(align, setting.title, STEP, Axis("PertAlign")))
-    present = [panel for panel in panels if panel.items]
+        panels.append(Panel(align, f"PertAlign; {setting.title}", STEP, Axis("PertAlign")))
+    present = _present(panels, settings)
     return Figure(present, columns=2, caption="One line per run, one colour per method.")
 
 
@@ -117,7 +144,7 @@ def _held_out(run: Any, attack: str, points: int) -> tuple[list[float], list[flo
 def seeds(settings: Sequence[Setting], attack: str, colours: Colours) -> Figure:
     """The robust accuracy of every seed, and the mean of each row."""
     panels = [_seed_panel(setting, attack, colours) for setting in settings]
-    return Figure(panels, columns=2, caption="One circle per seed; the bar is the mean.")
+    return Figure(_present(panels, settings), columns=2, caption="One circle per seed; the bar is the mean.")
 
 
 def _seed_panel(setting: Setting, attack: str, colours: Colours) -> Panel:
@@ -135,4 +162,5 @@ def _seed_panel(setting: Setting, attack: str, colours: Colours) -> Panel:
     names = {float(place): row.name for place, row in enumerate(rows)}
     x = Axis("", -0.6, len(rows) - 0.4, names=names)
     y = Axis(f"accuracy under {title_of(attack)}", 0, None, percent=True)
-    return Panel(items, setting.title, x, y, legend=False)
+    title = f"Accuracy under {title_of(attack)}; {setting.title}"
+    return Panel(items, title, x, y, legend=False)

@@ -23,6 +23,7 @@ GROUPS = ("data", "network", "threat", "optimisation", "watching", "machine")
 POINTS, FEWEST, MOST = 9000, 120, 600  # points of a curve: all runs share the first number
 WITH_IMAGES = 12  # runs whose images fit into the page
 OPEN = 2  # runs whose details are open from the start
+WIDE = 9  # inches; a panel of that width has a row of its own
 LARGEST = 6_000_000  # bytes
 PAGES = (".html", ".htm")
 
@@ -105,7 +106,13 @@ class Page:
             if panel["plot"] is not None:
                 self.plots.append(panel.pop("plot"))
                 panel["number"] = len(self.plots) - 1
-        return {"title": title, "panels": panels, "caption": figure.caption, "columns": figure.columns}
+        return {
+            "title": title,
+            "panels": panels,
+            "caption": figure.caption,
+            "columns": figure.columns,
+            "wide": figure.width >= WIDE,
+        }
 
     def _comparison(self, runs: Sequence[RunRecord], missing: list[Missing]) -> dict[str, Any] | None:
         settings = settings_of(runs, missing)
@@ -168,7 +175,8 @@ class Page:
         figure = self.figure(title, probe.figure({"": result}))
         for panel in figure["panels"]:
             panel["title"], panel["name"] = panel["title"].removeprefix(": "), panel["name"].strip()
-        return {**figure, "caption": f"{probe.sentence(dict(result))}."}
+        sentence = probe.sentence(dict(result))
+        return {**figure, "caption": f"{sentence[:1].upper()}{sentence[1:]}."}
 
 
 def _facts(run: RunRecord) -> list[str]:

@@ -102,10 +102,10 @@ def _landscape(request: Request) -> Figure:
 def _collapse(request: Request) -> Figure:
     runs = request.runs()
     lines: list[Item] = []
-    for number, run in enumerate(runs):
+    for run, colour in zip(runs, _run_colours(runs), strict=True):
         x, y = series(run, "pert_align", POINTS)
         if x:
-            lines.append(Line(x, y, run.label, PALETTE[number % len(PALETTE)]))
+            lines.append(Line(x, y, f"PertAlign of {run.label}", colour))
         lines += alarm_rules(run)
     panels = [Panel(lines, "PertAlign while training", STEP, Axis("PertAlign"))]
     for run in runs:
@@ -113,6 +113,13 @@ def _collapse(request: Request) -> Figure:
         if traces.alarms(result):
             panels.append(traces.around_alarm(run.label, result))
     return Figure(panels, columns=2, width=7.0, height=4.6, legend_below="")
+
+
+def _run_colours(runs: Sequence[RunRecord]) -> list[str]:
+    """SORA's runs have its colour, the others one of their own each."""
+    others = iter(PALETTE[1 + number % (len(PALETTE) - 1)] for number in range(len(runs)))
+    methods = [run.config.get("threat", {}).get("method") for run in runs]
+    return [BLUE if method == STAR else next(others) for method in methods]
 
 
 def _traces(request: Request) -> Figure:
@@ -144,6 +151,7 @@ def _settings(request: Request) -> list[Setting]:
 def _overview(request: Request) -> Figure:
     if request.paper:
         robust, clean = (_of_paper(metric) for metric in ("pgd10", "clean"))
+        clean = {title: clean[title] for title in robust}  # the same columns in both panels
         names = list(dict.fromkeys(name for own in robust.values() for name in own))
         cycle = {name: PALETTE[1 + number % (len(PALETTE) - 1)] for number, name in enumerate(names)}
         figure = across.overview(robust, clean, cycle | {STAR: BLUE}, "PGD-10")
