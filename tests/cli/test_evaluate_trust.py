@@ -20,8 +20,11 @@ torch.set_num_threads(1)
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "a"
-    flags = "--dataset digits --method fgsm --epochs 1 --batch-size 250 --width 4 --limit-test 40 --threads 1"
-    assert main(["train", *flags.split(), "--holdout", "0", "--quiet", "--out", str(folder)]) == 0
+    flags = "--dataset digits --method benign --epochs 1 --batch-size 250 --width 4 --limit-test 40"
+    assert (
+        main(["train", *flags.split(), "--holdout", "0", "--threads", "1", "--quiet", "--out", str(folder)])
+        == 0
+    )
     return folder
 
 
