@@ -6,11 +6,12 @@ import contextlib
 import io
 import os
 import re
+import textwrap
 
 from sora.cli import VERBS, main
 
 DATA_VERBS = ("list", "get", "check", "show")
-COLUMNS = "80"  # wider help is printed in two columns
+COLUMNS = 80  # wider help is printed in two columns
 INTRO = """# Command line
 
 Every verb and flag, as `sora VERB --help` prints them. This page is generated from the code when the site is
@@ -31,7 +32,7 @@ def reference() -> str:
 def help_of(*verb: str) -> str:
     """The help of one verb as a block."""
     printed, before = io.StringIO(), os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = COLUMNS
+    os.environ["COLUMNS"] = str(COLUMNS)
     try:
         with contextlib.redirect_stdout(printed):
             main([*verb, "--help"])
@@ -41,4 +42,5 @@ def help_of(*verb: str) -> str:
         else:
             os.environ["COLUMNS"] = before
     plain = re.sub(r"\x1b\[[0-9;]*m", "", printed.getvalue())  # without colours
-    return f"```text\n{plain.strip()}\n```\n"
+    lines = [textwrap.fill(line, COLUMNS) if line[:1].isalpha() else line for line in plain.splitlines()]
+    return "```text\n" + "\n".join(lines).strip() + "\n```\n"
