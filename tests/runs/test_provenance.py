@@ -5,6 +5,7 @@ import dataclasses
 import torch
 
 from sora.runs.provenance import machine, machine_line, settings_hash, versions
+from sora.settings import Settings
 
 
 def test_the_hash_follows_what_decides_the_numbers(settings) -> None:
@@ -12,6 +13,12 @@ def test_the_hash_follows_what_decides_the_numbers(settings) -> None:
     assert settings_hash(one) == settings_hash(dataclasses.replace(one, out="elsewhere", threads=7))
     assert settings_hash(one) != settings_hash(dataclasses.replace(one, seed=1))
     assert settings_hash(one) != settings_hash(settings(set={"sora.beta": 0.1}))
+
+
+def test_settings_added_later_leave_the_hash_of_older_runs_as_it_was(settings) -> None:
+    assert settings_hash(Settings()) == "46cb9bc2cb536e3b"  # as before label smoothing and --keep
+    changes = ({"keep": "best"}, {"keep": "best-robust"}, {"smoothing": 0.1}, {"smooth_attack": False})
+    assert len({settings_hash(settings(**change)) for change in ({}, *changes)}) == 5
 
 
 def test_versions_name_the_code(settings) -> None:

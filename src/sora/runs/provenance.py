@@ -18,7 +18,7 @@ from sora.data import Dataset
 from sora.settings import MAY_CHANGE, Settings
 
 # Settings that are newer than the hashes of existing runs: they are hashed only where they differ from this.
-ADDED = {"keep": "last"}
+ADDED = {"keep": "last", "smoothing": 0.0, "smoothing_kind": "uniform", "smooth_attack": True}
 
 
 def settings_hash(settings: Settings) -> str:
