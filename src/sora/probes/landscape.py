@@ -9,7 +9,7 @@ import torch
 
 from sora._passes import cross_entropy, frozen
 from sora.evaluation.progress import progress_bar
-from sora.figures import Axis, Contours, Figure, Line, Note, Panel, Rule, Surface
+from sora.figures import Axis, Contours, Figure, Item, Line, Note, Panel, Rule, Surface
 from sora.figures.description import BLUE, RED
 from sora.probes._base import Probe, ProbedModel, Result
 from sora.probes._plane import SecondAxis, axis, grid_points, plane
@@ -73,30 +73,30 @@ class Landscape(Probe[ProbedModel]):
         return f"on the way from the images to their FGSM examples the mean loss {highest} (n = {n})"
 
 
-def _axes(result: Result) -> dict[str, Axis]:
+def _axes(result: Result) -> tuple[Axis, Axis]:
     span = round(result["axis"][-1])
     whole = {float(tick): str(tick) for tick in range(-span, span + 1)}
     second = "PGD-10 direction" if result.get("second") == "pgd" else "random direction"
-    return {"x": Axis("FGSM direction", names=whole), "y": Axis(second, names=whole)}
+    return Axis("FGSM direction", names=whole), Axis(second, names=whole)
 
 
 def _surface(name: str, result: Result) -> Panel:
     low, high = (limit(map(limit, result["loss"])) for limit in (min, max))
     title = f"{name}: loss from {low:.2g} to {high:.2g}\n(mean of {result['n']} images)"
     values = result["axis"]
-    return Panel([Surface(values, values, result["loss"], high, "loss")], title, **_axes(result))
+    return Panel([Surface(values, values, result["loss"], high, "loss")], title, *_axes(result))
 
 
 def _contours(name: str, result: Result) -> Panel:
     """The losses up to about twice the highest one on the way to the FGSM example, where the bump is."""
     values, top = result["axis"], 2 * max(result["way"])
-    items = [
+    items: list[Item] = [
         Contours(values, values, result["loss"], top, "loss (own scale)"),
         Line([0, 1], [0, 0], colour="#ffffff", width=1.2, marker="circle", in_legend=False),
         Note(0, 0.08, "x"),
         Note(1, 0.08, "FGSM"),
     ]
-    return Panel(items, name, **_axes(result))
+    return Panel(items, name, *_axes(result))
 
 
 def _way(name: str, result: Result) -> Panel:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sora import __version__, probes
 from sora._files import create_folder, write_text
 from sora.errors import UserError
-from sora.experiments.tables import radius
 from sora.figures import Figure, on_page
 from sora.report import comparison_figures as across
 from sora.report.comparison import colours, robust_attack, settings_of, table
 from sora.report.reading import DAMAGE, Missing, RunRecord, find_runs, read_run, unique_labels
+from sora.report.run_facts import accuracies_of, facts_of, origins_of
 from sora.report.run_figures import curves
 from sora.report.sentences import cost_facts, summary_line, title_of, verdict
 
-GROUPS = ("data", "network", "threat", "optimisation", "watching", "machine")
 POINTS, FEWEST, MOST = 9000, 120, 600  # points of a curve: all runs share the first number
 WITH_IMAGES = 12  # runs whose images fit into the page
 OPEN = 2  # runs whose details are open from the start
@@ -65,12 +65,13 @@ def write_figure_page(figure: Figure, out: Path, title: str) -> None:
 def _write(out: Path, title: str, page: Page, content: Mapping[str, Any]) -> None:
     from plotly.offline import get_plotlyjs
 
+    script: Callable[[], Any] = get_plotlyjs  # the package has no types
     html = _template("page.html").render(
         title=title,
         version=__version__,
         css=_file("page.css"),
         script=_file("page.js"),
-        plotly=get_plotlyjs(),
+        plotly=str(script()),
         plots=script_json(page.plots),
         **{"figures": [], **content},
     )
@@ -119,7 +120,7 @@ class Page:
         if sum(len(setting.rows) for setting in settings) < 1:
             return None
         attack, own = robust_attack(settings), colours(settings)
-        makers = {
+        makers: dict[str, Callable[[], Figure]] = {
             "Relative overview": lambda: across.overview(
                 across.means(settings, attack), across.means(settings, "clean"), own, title_of(attack)
             ),
@@ -152,93 +153,29 @@ class Page:
                     Missing("Images are left out of a page of many runs.", f"sora report {run.path}")
                 )
                 continue
-            figures.append(
-                run.attempt(titles[name], lambda n=name, r=result: self._probe(titles[n], n, r), None)
-            )  # type: ignore[misc]
+            figures.append(run.attempt(titles[name], partial(self._probe, titles[name], name, result)))
         words = run.attempt("Verdict", lambda: verdict(run), None)
         return {
             "label": run.label,
             "path": str(run.folder.path),
             "open": is_open,
             "verdict": words,
-            "facts": run.attempt("Facts", lambda: _facts(run), []),
-            "accuracy": run.attempt("Accuracies", lambda: _accuracies(run), []),
+            "facts": run.attempt("Facts", lambda: facts_of(run), []),
+            "accuracy": run.attempt("Accuracies", lambda: accuracies_of(run), []),
             "warnings": [str(text) for text in run.summary.get("warnings") or ()],
             "cost": run.attempt("Cost", lambda: cost_facts(run), []),
-            "settings": run.attempt("Settings", lambda: _settings(run.config), []),
+            "settings": run.attempt("Settings", lambda: origins_of(run.config), []),
             "figures": [figure for figure in figures if figure and figure["panels"]],
             "missing": run.missing,
         }
 
     def _probe(self, title: str, name: str, result: Mapping[str, Any]) -> dict[str, Any]:
         probe = probes.create(name)
-        figure = self.figure(title, probe.figure({"": result}))
+        figure = self.figure(title, probe.figure({"": dict(result)}))
         for panel in figure["panels"]:
             panel["title"], panel["name"] = panel["title"].removeprefix(": "), panel["name"].strip()
         sentence = probe.sentence(dict(result))
         return {**figure, "caption": f"{sentence[:1].upper()}{sentence[1:]}."}
-
-
-def _facts(run: RunRecord) -> list[str]:
-    """What was trained on what, in a few words each."""
-    summary, config = run.summary, run.config
-    if summary:
-        threat = f"{summary['threat']['norm']} eps {radius(summary['threat']).split()[-1]}"
-        facts = [summary["method"], summary["dataset"], summary["model"], threat]
-        return [*map(str, facts), f"{summary['epochs']} epochs", f"seed {summary['seed']}"]
-    values = {**config, **config.get("data", {}), **config.get("network", {}), **config.get("threat", {})}
-    return [str(values[key]) for key in ("method", "dataset", "model") if values.get(key)]
-
-
-def _accuracies(run: RunRecord) -> list[dict[str, Any]]:
-    summary = run.summary
-    rows = []
-    for name, share in (summary.get("accuracy") or {}).items():
-        about = summary["attacks"][name]
-        interval = f"{100 * about['low']:.1f} to {100 * about['high']:.1f}"
-        details = [f"eps {about['eps']:.4g}" if about.get("eps") else "", _steps(about)]
-        rows.append(
-            {
-                "attack": title_of(name),
-                "percent": f"{100 * share:.1f}",
-                "low": 100 * about["low"],
-                "width": 100 * (about["high"] - about["low"]),
-                "share": 100 * share,
-                "interval": interval,
-                "n": f"{about['n']:,}",
-                "details": ", ".join(filter(None, details)),
-            }
-        )
-    return rows
-
-
-def _steps(about: Mapping[str, Any]) -> str:
-    steps, restarts = about.get("steps") or 0, about.get("restarts") or 1
-    size = f" of {about['step_size']:.4g}" if about.get("step_size") else ""
-    text = f"{steps} step{'s' if steps != 1 else ''}{size}" if steps else ""
-    return text + (f", {restarts} restarts" if restarts > 1 else "")
-
-
-def _settings(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The settings by group, each with its origin; `config.yaml` of format 1 has no groups."""
-    origins = config.get("origins") or {}
-    grouped = {name: config[name] for name in GROUPS if isinstance(config.get(name), dict)}
-    tables = grouped or {"settings": {key: value for key, value in config.items() if key != "origins"}}
-    groups = []
-    for name, values in tables.items():
-        flat = {**values, **{f"set.{key}": value for key, value in (values.get("set") or {}).items()}}
-        flat.pop("set", None)
-        rows = [(key, _shown(value), str(origins.get(key, "default"))) for key, value in flat.items()]
-        groups.append({"name": name, "rows": rows})
-    return groups
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    return str(value)
 
 
 def script_json(value: Any) -> str:

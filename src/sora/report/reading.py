@@ -5,15 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from sora.errors import RunError, UserError
 from sora.evaluation.records import with_later_results
 from sora.probes import Result
 from sora.runs import LOGS, RunFolder
 
-T = TypeVar("T")
 Rows = list[dict[str, Any]]
 # What a file of an unexpected shape leads to; a defect of this package would be something else as a rule.
 DAMAGE = (RunError, UserError, KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError)
@@ -50,7 +50,7 @@ class RunRecord:
     probes: dict[str, Result] = field(default_factory=dict)
     missing: list[Missing] = field(default_factory=list)
 
-    def attempt(self, what: str, action: Callable[[], T], otherwise: T) -> T:
+    def attempt(self, what: str, action: Callable[[], Any], otherwise: Any = None) -> Any:
         """The result of `action`; if the files do not allow it, that is noted."""
         try:
             return action()
@@ -105,14 +105,14 @@ def read_run(folder: RunFolder, label: str) -> RunRecord:
     run = RunRecord(folder, label)
     run.config = run.attempt("settings", folder.read_config, {})
     for log in LOGS:
-        run.logs[log] = run.attempt(f"{log}.jsonl", lambda log=log: folder.read_log(log), [])  # type: ignore[misc]
+        run.logs[log] = run.attempt(f"{log}.jsonl", partial(folder.read_log, log), [])
     if folder.is_finished():
         run.summary = run.attempt("summary.json", lambda: _summary(folder), {})
     else:
         command = f"sora train --config {run.path}/config.yaml --out {run.path} --resume auto"
         run.missing.append(Missing("The run has not finished.", command))
     for name in PROBES:
-        result = run.attempt(f"probes/{name}.json", lambda name=name: folder.read_probe(name), None)  # type: ignore[misc]
+        result = run.attempt(f"probes/{name}.json", partial(folder.read_probe, name))
         if result is not None:
             run.probes[name] = result
         elif folder.has_model():
