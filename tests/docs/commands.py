@@ -24,7 +24,7 @@ SMALL = {
     "predict": "--threads 1",
 }
 BUNDLED = ("digits", "folder:photos")  # data that a test has; runs on other data are only resolved
-READS_RUNS = ("evaluate", "probe", "predict", "compare")
+READS_RUNS = ("evaluate", "probe", "predict", "compare", "report", "figure")
 DATA_VERBS = ("list", "get", "check", "show")
 
 
