@@ -14,6 +14,7 @@ from torch import Tensor, distributed, nn
 
 from sora._files import make_folder, write_text
 from sora._passes import seeded
+from sora._reading import read_bytes
 from sora._seeds import mix
 from sora.attacks import Attack, create
 from sora.errors import RunError
@@ -55,8 +56,7 @@ class UnitStore:
     def __init__(self, folder: Path | None, attacks: Sequence[str] = ()) -> None:
         self._folder = folder
         self._attacks = "\n".join(sorted(attacks))
-        name = hashlib.blake2b(self._attacks.encode(), digest_size=8).hexdigest()
-        self._own = None if folder is None else folder / name
+        self._own = None if folder is None else folder / _folder_name(self._attacks.encode())
 
     def load(self, key: str, count: int, with_inputs: bool) -> Attacked | None:
         """A unit's outcome; None if it is not done or its file is damaged."""
@@ -94,11 +94,21 @@ class UnitStore:
         return 0 if self._folder is None else len(list(self._folder.glob("*/*.safetensors")))
 
 
+def _folder_name(attacks: bytes) -> str:
+    return hashlib.blake2b(attacks, digest_size=8).hexdigest()
+
+
 def remove_units(folder: Path, recorded: Sequence[str]) -> None:
-    """Delete the units of evaluations whose attacks are all in a record now; those of others stay."""
-    for names in folder.glob(f"*/{NAMES}"):
-        if set(names.read_text().split("\n")) <= set(recorded):
-            shutil.rmtree(names.parent, ignore_errors=True)  # another process may delete it at the same time
+    """Delete the units of evaluations whose attacks are all in a record now; those of others stay.
+
+    Units whose attacks are no longer known, because the file is damaged, are deleted too: nothing else ever
+    would, and an evaluation that needs them computes them again.
+    """
+    for path in folder.glob(f"*/{NAMES}"):
+        names = read_bytes(path)
+        damaged = _folder_name(names) != path.parent.name
+        if damaged or set(names.decode().split("\n")) <= set(recorded):
+            shutil.rmtree(path.parent, ignore_errors=True)  # another process may delete it at the same time
     for parent in (folder, folder.parent):
         try:
             parent.rmdir()
