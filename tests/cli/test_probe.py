@@ -122,6 +122,18 @@ def test_damaged_logs_are_one_line(
         path.write_text(whole)
 
 
+@pytest.mark.parametrize("kind", [kind for kind in probes.names() if probes.info(kind).needs_model])
+def test_damaged_weights_are_not_measured(
+    kind: str, runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(runs[0], tmp_path / "run")
+    content = bytearray((run / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (run / "model.safetensors").write_bytes(content)
+    assert main(["probe", kind, str(run), "--limit", "4", "--device", "cpu"]) == 1
+    assert "model.safetensors is damaged or was replaced" in capsys.readouterr().err
+
+
 def test_a_missing_snapshot_is_named(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe", "landscape", str(runs[0]), "--at", "3"]) == 2
     assert "has no snapshot of step 3; it has: 2, 4" in capsys.readouterr().err

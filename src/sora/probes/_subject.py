@@ -46,7 +46,9 @@ def load_subject(run: RunFolder, default_images: int, options: SubjectOptions) -
         description = describe_network(settings, dataset)
         model = load_network(description, run.snapshot(options.step), options.model)
     elif run.has_model():
-        model = load_network(run.read_model(), run.weights, options.model)
+        description = run.read_model()
+        run.check_weights(description)
+        model = load_network(description, run.weights, options.model)
     else:
         steps = ", ".join(map(str, run.snapshots())) or "none"
         raise UserError(f"{run.path} is not finished; --at STEP takes a snapshot, it has: {steps}")
