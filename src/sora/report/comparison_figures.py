@@ -42,13 +42,15 @@ def _relative(title: str, accuracies: Accuracies, colours: Colours) -> Panel:
     names = list(dict.fromkeys(name for own in accuracies.values() for name in own))
     markers = _markers(names, colours)
     items: list[Item] = []
-    for name in sorted(names, key=lambda name: name == STAR):  # the last one is drawn on top
+    # Side by side within a column, so that equal values do not hide each other; SORA is drawn on top.
+    for number, name in enumerate(sorted(names, key=lambda name: name == STAR)):
         values = [
             own[name] / top if name in own and top else None
             for own, top in zip(accuracies.values(), best, strict=True)
         ]
         star = name == STAR
-        places, colour = list(range(len(values))), colours.get(name, "#878d96")
+        beside = 0.6 * ((number + 0.5) / len(names) - 0.5)
+        places, colour = [place + beside for place in range(len(values))], colours.get(name, "#878d96")
         items.append(Points(places, values, name, colour, markers[name], 12 if star else 6.5))
     ticks = {float(place): text for place, text in enumerate(accuracies)}
     width = Axis("", -0.5, len(accuracies) - 0.5, names=ticks)

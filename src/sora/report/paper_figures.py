@@ -155,7 +155,7 @@ def _overview(request: Request) -> Figure:
         names = list(dict.fromkeys(name for own in robust.values() for name in own))
         cycle = {name: PALETTE[1 + number % (len(PALETTE) - 1)] for number, name in enumerate(names)}
         figure = across.overview(robust, clean, cycle | {STAR: BLUE}, "PGD-10")
-        return dataclasses.replace(figure, width=16.0, title="The paper's own numbers")
+        return dataclasses.replace(figure, width=17.0, height=5.2, title="The paper's own numbers")
     settings = _settings(request)
     attack = robust_attack(settings)
     robust, clean = (across.means(settings, name) for name in (attack, "clean"))
