@@ -96,7 +96,9 @@
     const count = div.data[curve].x.length;
     const at = ((place.has(div) ? place.get(div) : by > 0 ? -1 : count) + by + count) % count;
     place.set(div, at);
-    Plotly.Fx.hover(div, [{ curveNumber: curve, pointNumber: at }]);
+    const unified = div.layout.hovermode === "x unified";
+    if (unified) Plotly.Fx.hover(div, { xval: div.data[curve].x[at] }, "xy");
+    else Plotly.Fx.hover(div, [{ curveNumber: curve, pointNumber: at }]);
   });
   document.addEventListener("focusout", (event) => {
     if (event.target.classList && event.target.classList.contains("plot") && drawn.has(event.target)) Plotly.Fx.unhover(event.target);
