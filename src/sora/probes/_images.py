@@ -1,13 +1,17 @@
-"""Images as whole numbers that JSON can store, and differences that can be seen."""
+"""Images as whole numbers that JSON can store, differences that can be seen, and rows of both for figures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sora.figures import Panel, Picture
+
+ROWS = ("clean", "attacked", "difference")
 LARGEST = 64  # pixels per side of an image as it is stored and drawn
 Pixels = list[list[list[int]]]  # (H, W, C), from 0 to 255
 
@@ -28,3 +32,16 @@ def amplified(pairs: Sequence[tuple[Pixels, Pixels]]) -> tuple[list[Pixels], flo
     factor = 127.5 / largest
     levels = [(127.5 + factor * change).round().clamp(0, 255).int().tolist() for change in changes]
     return levels, factor
+
+
+def image_rows(name: str, samples: Sequence[Mapping[str, Any]]) -> list[list[Panel]]:
+    """The rows of panels that show clean images, attacked images, and their differences."""
+    differences, factor = amplified([(sample["clean"], sample["attacked"]) for sample in samples])
+    texts = [f"{name}\n{row}" for row in (*ROWS[:2], f"{ROWS[2]} x {factor:.0f}")]
+    rows: list[list[Panel]] = [[], [], []]
+    for sample, difference in zip(samples, differences, strict=True):
+        images = sample["clean"], sample["attacked"], difference
+        titles = f"class {sample['label']}", f"taken for {sample['attacked_class']}", ""
+        for row, image, title, text in zip(rows, images, titles, texts, strict=True):
+            row.append(Panel([Picture(image)], title, name=text if not row else ""))
+    return rows

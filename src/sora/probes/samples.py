@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from sora._passes import frozen
 from sora.attacks import fgsm
-from sora.figures import Figure, Panel, Picture
+from sora.figures import Figure, Panel
 from sora.probes._base import Probe, ProbedModel, Result
-from sora.probes._images import amplified, pixels
+from sora.probes._images import image_rows, pixels
 from sora.probes._registry import register
-
-ROWS = ("clean", "attacked", "difference")
 
 
 @register(
@@ -61,16 +59,3 @@ class Samples(Probe[ProbedModel]):
             for key in ("clean_class", "attacked_class")
         ]
         return f"of {n} images {right[0]} are classified correctly, {right[1]} after FGSM"
-
-
-def image_rows(name: str, samples: Sequence[Mapping[str, Result]]) -> list[list[Panel]]:
-    """The rows of panels that show clean images, attacked images, and their differences."""
-    differences, factor = amplified([(sample["clean"], sample["attacked"]) for sample in samples])  # type: ignore[misc]
-    texts = [f"{name}\n{row}" for row in (*ROWS[:2], f"{ROWS[2]} x {factor:.0f}")]
-    rows: list[list[Panel]] = [[], [], []]
-    for sample, difference in zip(samples, differences, strict=True):
-        images = sample["clean"], sample["attacked"], difference
-        titles = f"class {sample['label']}", f"taken for {sample['attacked_class']}", ""
-        for row, image, title, text in zip(rows, images, titles, texts, strict=True):
-            row.append(Panel([Picture(image)], title, name=text if not row else ""))  # type: ignore[arg-type]
-    return rows
