@@ -69,7 +69,7 @@ class Fallen(Probe[ProbedModel]):
         for name, result in results.items():
             for row in image_rows(name, _kept(result)):
                 panels += [*row, *[None] * (columns - len(row))]
-        return Figure(panels, columns=columns, width=1.5, height=1.65)
+        return Figure(panels, columns=columns, width=max(1.5, 5.0 / columns), height=1.65)
 
     def sentence(self, result: Result) -> str:
         """How many of the correctly classified images fall."""

@@ -49,7 +49,7 @@ class Samples(Probe[ProbedModel]):
         for name, result in results.items():
             for row in image_rows(name, result["samples"]):
                 panels += [*row, *[None] * (columns - len(row))]
-        return Figure(panels, columns=columns, width=1.35, height=1.6)
+        return Figure(panels, columns=columns, width=max(1.35, 5.0 / columns), height=1.6)
 
     def sentence(self, result: Result) -> str:
         """How many predictions are correct before and after the attack."""
