@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import sora
 from sora import attacks, curvature, data, methods, models
-from sora.errors import UserError
+from sora.errors import UserError, short
 
 LINF = sora.Linf("8/255")
 X, Y = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 1])
@@ -211,3 +211,9 @@ def test_a_radius_in_pixel_levels_is_recognised() -> None:
     assert sora.Linf(8, box=(0, 255)).eps == 8
     assert sora.Linf(8, box=None).eps == 8
     assert sora.L2(3).eps == 3
+
+
+def test_a_number_too_large_to_print_is_described() -> None:
+    large = 10**5000
+    for value in (large, -large, {"epochs": large}, [large]):
+        assert "whole number of 16610 bits" in short(value)

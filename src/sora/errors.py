@@ -10,7 +10,18 @@ import reprlib
 from collections.abc import Iterable
 from typing import Any
 
-_SHORT = reprlib.Repr()
+
+class _Short(reprlib.Repr):
+    def repr_int(self, x: int, level: int) -> str:
+        # Python refuses to print very large numbers, and a file may hold one.
+        return (
+            f"<whole number of {x.bit_length()} bits>"
+            if x.bit_length() > 1000
+            else super().repr_int(x, level)
+        )
+
+
+_SHORT = _Short()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 120
 _SHORT.maxlevel = 3
 
