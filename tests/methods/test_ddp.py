@@ -33,7 +33,7 @@ def test_wrapped_and_bare_gradients_are_equal(label: str) -> None:
         trained = copy.deepcopy(model)
         net = DistributedDataParallel(trained, broadcast_buffers=False) if wrapped else trained
         torch.manual_seed(0)
-        list(steps(prepared(label, LINF, x), net, x, y))
+        list(steps(prepared(label, LINF, x, model), net, x, y))
         results.append([p.grad for p in trained.parameters()])
     for bare, wrapped_gradient in zip(*results, strict=True):
         torch.testing.assert_close(wrapped_gradient, bare)

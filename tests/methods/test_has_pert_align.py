@@ -12,7 +12,7 @@ from .toys import LINF
 @pytest.mark.parametrize("label", ROWS)
 def test_a_method_has_a_pert_align_if_the_registry_says_so(label: str) -> None:
     model, x, y = batch_for("two layers")
-    method = prepared(label, LINF, x)
+    method = prepared(label, LINF, x, model)
     values = [
         method.step(model, x, y, index=torch.arange(len(x))).pert_align for _ in range(max(2, method.updates))
     ]

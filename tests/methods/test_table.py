@@ -70,6 +70,10 @@ ROWS = {  # a method's name, and after a space a variant of it
     "fgsm-rs-cs single": Row(2, reach=2.0, hyper={"initialize": True, "reg_single": True}),
     "fgsm-mep-cs": Row(3),
     "fgsm-mep-cs all": Row(3, hyper={"reg_single": True, "reg_multi": True, "strict": True}),
+    "fgsm-uap": Row(2),
+    "fgsm-uap sign": Row(2, hyper={"mom_of": "sign", "strict": True}),
+    "fgsm-cuap": Row(2),
+    "fgsm-fuap": Row(3),
 }
 CASES = [(label, norm) for label in ROWS for norm in methods.info(label.split()[0]).norms]
 NETS = {"two layers": two_layer, "batchnorm": batchnorm, "vector": vector}
@@ -79,12 +83,12 @@ each_case = pytest.mark.parametrize(("label", "norm"), CASES)
 NO_START_LOSS = ("benign", "free", "nuat", "atas", "trades", "fgsm-ckpt", "ssat", "gat")
 
 
-def prepared(label: str, threat: Threat, x: Tensor) -> Method:
+def prepared(label: str, threat: Threat, x: Tensor, model: nn.Module) -> Method:
     """A method set up as a training loop would."""
     method = create(label.split()[0], threat, **ROWS[label].hyper)
     shape = tuple(x.shape[1:])
     sizes = {"n_train": 20, "batch_size": len(x), "epochs": 30, "steps_per_epoch": 4, "classes": CLASSES}
-    method.setup(shape=shape, **sizes)
+    method.setup(shape=shape, model=model, **sizes)
     method.begin_epoch(1)
     return method
 
@@ -116,7 +120,7 @@ def test_every_method_has_a_row() -> None:
 def test_one_batch_trains_inside_the_declared_set(label: str, norm: str, net: str) -> None:
     model, x, y = batch_for(net)
     threat = BALLS[norm] if net != "vector" else type(BALLS[norm])(BALLS[norm].eps, box=None)
-    method = prepared(label, threat, x)
+    method = prepared(label, threat, x, model)
     for out in steps(method, model, x, y):
         assert out.loss.isfinite()
         assert 0 <= out.accuracy <= 1
@@ -132,7 +136,7 @@ def test_one_batch_trains_inside_the_declared_set(label: str, norm: str, net: st
 @each_row
 def test_one_image_is_a_batch(label: str) -> None:
     model, x, y = batch_for("two layers", count=1)
-    for out in steps(prepared(label, LINF, x), model, x, y):
+    for out in steps(prepared(label, LINF, x, model), model, x, y):
         assert out.loss.isfinite()
 
 
@@ -141,14 +145,14 @@ def test_forwards_are_what_the_registry_says(label: str) -> None:
     model, x, y = batch_for("batchnorm")
     seen = []
     model.register_forward_hook(lambda module, args, logits: seen.append(len(logits)))
-    list(steps(prepared(label, LINF, x), model, x, y))
+    list(steps(prepared(label, LINF, x, model), model, x, y))
     assert sum(seen) / len(x) == ROWS[label].forwards
 
 
 @each_row
 def test_craft_fills_no_parameter_gradient(label: str) -> None:
     model, x, y = batch_for("two layers")
-    method = prepared(label, LINF, x)
+    method = prepared(label, LINF, x, model)
     method.craft(model, Inputs(x, y, method.draw(x), torch.arange(len(x))))
     assert all(p.grad is None for p in model.parameters())
     assert not x.requires_grad
@@ -177,7 +181,7 @@ def test_modes_and_flags_are_restored_also_after_an_exception(label: str, norm: 
         failing = FailsAtForward(model, at)
         modes = [module.training for module in failing.modules()]
         flags = [p.requires_grad for p in failing.parameters()]
-        method = prepared(label, BALLS[norm], x)
+        method = prepared(label, BALLS[norm], x, model)
         finished = True
         try:
             list(steps(method, failing, x, y))
@@ -194,7 +198,7 @@ def test_modes_and_flags_are_restored_also_after_an_exception(label: str, norm: 
 @each_case
 def test_state_dict_carries_everything_to_the_next_batch(label: str, norm: str) -> None:
     model, x, y = batch_for("two layers")
-    method, other = (prepared(label, BALLS[norm], x) for _ in range(2))
+    method, other = (prepared(label, BALLS[norm], x, model) for _ in range(2))
     for seed in range(2):
         torch.manual_seed(seed)
         list(steps(method, model, x, y))
@@ -218,7 +222,7 @@ def test_loss_scale_changes_the_gradients_and_nothing_else(label: str, norm: str
     results = []
     for scale in (None, 1024.0):
         torch.manual_seed(0)
-        method, trained = prepared(label, BALLS[norm], x), copy.deepcopy(model)
+        method, trained = prepared(label, BALLS[norm], x, model), copy.deepcopy(model)
         outs = list(steps(method, trained, x, y, loss_scale=scale))
         results.append((outs, [p.grad for p in trained.parameters()], list(method.buffers())))
     for plain, scaled in zip(results[0][0], results[1][0], strict=True):
@@ -236,7 +240,7 @@ def test_loss_scale_changes_the_gradients_and_nothing_else(label: str, norm: str
 def test_all_zero_input_gradients_give_finite_steps(label: str, norm: str) -> None:
     model, x, y = batch_for("two layers")
     nn.init.zeros_(model[-1].weight)  # constant logits
-    method = prepared(label, BALLS[norm], x)
+    method = prepared(label, BALLS[norm], x, model)
     for out in steps(method, model, x, y):
         assert out.loss.isfinite()
         assert out.x_adv.isfinite().all()
@@ -248,7 +252,7 @@ def test_all_zero_input_gradients_give_finite_steps(label: str, norm: str) -> No
 @each_case
 def test_a_network_that_returns_nan_does_not_raise_and_leaves_the_state_finite(label: str, norm: str) -> None:
     model, x, y = batch_for("two layers")
-    method = prepared(label, BALLS[norm], x)
+    method = prepared(label, BALLS[norm], x, model)
     list(steps(method, model, x, y))
     nn.init.constant_(model[-1].bias, math.nan)
     for out in steps(method, model, x, y):
@@ -259,7 +263,7 @@ def test_a_network_that_returns_nan_does_not_raise_and_leaves_the_state_finite(l
 @each_case
 def test_a_step_never_waits_for_the_device_after_a_shapes_first(label: str, norm: str) -> None:
     model, x, y = batch_for("batchnorm")
-    method = prepared(label, BALLS[norm], x)
+    method = prepared(label, BALLS[norm], x, model)
     list(steps(method, model, x, y))
     waits = pytest.raises(AssertionError, match="waits") if ROWS[label].waits else nullcontext()
     with waits, no_sync():
@@ -272,7 +276,7 @@ def test_not_observing_changes_no_gradient(label: str, norm: str) -> None:
     results = []
     for observing in (True, False):
         torch.manual_seed(0)
-        method, trained = prepared(label, BALLS[norm], x), copy.deepcopy(model)
+        method, trained = prepared(label, BALLS[norm], x, model), copy.deepcopy(model)
         method.observing = observing
         outs = list(steps(method, trained, x, y))
         results.append([p.grad for p in trained.parameters()])
@@ -284,7 +288,7 @@ def test_not_observing_changes_no_gradient(label: str, norm: str) -> None:
 @each_case
 def test_abnormal_examples_are_counted_where_both_losses_come_from_one_mode(label: str, norm: str) -> None:
     model, x, y = batch_for("two layers")
-    method = prepared(label, BALLS[norm], x)
+    method = prepared(label, BALLS[norm], x, model)
     for out in steps(method, model, x, y):
         counted = "aae_share" in out.extras
         assert counted == (label.split()[0] not in NO_START_LOSS)

@@ -40,10 +40,11 @@ class OwnOptimizer(nn.Module):
                     destination[f"{prefix}{index}.{slot}"] = value
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *_: Any) -> None:
-        self.optimizer.state.clear()  # before its first step an optimiser has no state
-        parameters = self._parameters_in_order()
+        state: dict[int, dict[str, Tensor]] = {}  # empty before the optimiser's first step
         for name, value in state_dict.items():
             if name.startswith(prefix):
                 index, slot = name.removeprefix(prefix).split(".", 1)
                 # A copy: the optimiser changes it in place.
-                self.optimizer.state[parameters[int(index)]][slot] = value.clone()
+                state.setdefault(int(index), {})[slot] = value.clone()
+        # This moves the state to the devices where the optimiser expects it.
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
