@@ -116,6 +116,10 @@ class Method(nn.Module, ABC):
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
         """The input to train on. Must not add to any parameter's `.grad`."""
 
+    def network_input(self, leaf: Tensor, crafted: Crafted) -> Tensor:
+        """The input of the update's pass: `leaf`, or a tensor of the same values that carries a graph too."""
+        return leaf
+
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
         """The loss to minimise, given the logits at the crafted input."""
         return self.train_loss(logits, batch.y)
@@ -198,7 +202,7 @@ class Method(nn.Module, ABC):
         wanted = compared or self.info.uses_input_gradient
         leaf, scale = crafted.x_adv.detach().requires_grad_(wanted), batch.loss_scale
         with torch.enable_grad():
-            logits = model(leaf)
+            logits = model(self.network_input(leaf, crafted))
             loss = self.objective(model, logits, batch, crafted)
             if crafted.penalty is not None:
                 loss = loss + crafted.penalty

@@ -23,10 +23,13 @@ class OwnOptimizer(nn.Module):
         self.optimizer = optimizer
 
     def minimize(self, loss: Tensor) -> None:
-        """One step that lowers `loss`. No gradient reaches parameters of anything else."""
+        """One step that lowers `loss`. No gradient reaches parameters of anything else.
+
+        Entries of the gradient that are not finite count as 0: one bad batch must not end the parameters.
+        """
         gradients = torch.autograd.grad(loss, self._parameters_in_order())
         for parameter, gradient in zip(self._parameters_in_order(), gradients, strict=True):
-            parameter.grad = gradient
+            parameter.grad = torch.where(gradient.isfinite(), gradient, 0.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 

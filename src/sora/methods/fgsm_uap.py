@@ -109,8 +109,8 @@ class FGSMUAP(Method):
         if by == "features":
             if model is None:
                 raise UserError("groups=features needs the network; call setup(model=)")
-            layers = nn.Linear(last_linear(model).in_features, counts[by]), nn.Linear(counts[by], classes or 1)
-            self.head = nn.Sequential(*layers).to(device)
+            inputs, middle = last_linear(model).in_features, counts[by]
+            self.head = nn.Sequential(nn.Linear(inputs, middle), nn.Linear(middle, classes or 1)).to(device)
             # Fused: the ordinary form reads its number of steps on the host.
             self.adam = OwnOptimizer(Adam(self.head.parameters(), lr=self.hyper.head_lr, fused=True))
 
@@ -119,7 +119,7 @@ class FGSMUAP(Method):
         return (self.threat.random_start(x),) if self.hyper.groups == "features" else ()
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One step of size eps from the clamped perturbation of the image's group, projected onto the ball."""
+        """One step of size eps from the perturbation of the image's group, projected onto the ball."""
         if self.u is None:
             raise UserError("this method stores shared perturbations; call setup(...) first")
         x, threat = batch.x, self.threat
@@ -139,8 +139,7 @@ class FGSMUAP(Method):
         noisy = self.threat.clamp(batch.x + batch.noise[0])
         with torch.no_grad(), self.features.recording(model):
             model(noisy)
-            features = self.features.last.to(self.head[0].weight)
-        features = torch.where(features.isfinite(), features, 0.0)  # the head must stay finite
+            features = self.features.last.to(next(self.head.parameters()))
         with torch.enable_grad():
             scores = self.head[0](features)
             logits = self.head[1](scores.relu())

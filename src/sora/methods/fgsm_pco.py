@@ -1,0 +1,130 @@
+"""FGSM-PCO: trains on a mixture of the old and the amplified new adversarial example."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from sora._passes import precise
+from sora.methods import Crafted, Inputs, Learned, Method, Smoothing, option, register
+from sora.methods._memory import Memory, MemoryHyper
+from sora.methods.fgsm_mep import mse
+from sora.threat import Threat
+
+
+@dataclass(frozen=True)
+class FGSMPCOHyper(MemoryHyper):
+    """The hyper-parameters of FGSM-PCO."""
+
+    kappa: float = option(1.5, "factor on the new perturbation in the mixture", low=0)
+    phi: float = option(0.6, "target of the true class; the others share the rest equally", low=0, high=1)
+    lam: float = option(10.0, "weight of the difference of the distances of the logits (lambda)", low=0)
+    mix_graph: bool = option(False, "pass gradients through the mixing ratio too, as the authors' code does")
+    box_mix: bool = option(False, "clamp the mixture to valid pixels")
+    strict: bool = option(
+        False, "PertAlign from the cross-entropy alone, at the cost of another backward pass"
+    )
+
+
+@register(
+    "fgsm-pco",
+    "trains on a mixture of the image's old and its amplified new adversarial example",
+    paper="Wang et al., Preventing Catastrophic Overfitting in Fast Adversarial Training:"
+    " A Bi-level Optimization Perspective",
+    venue="ECCV 2024",
+    forwards="3",
+    backwards="1 in + 1 (three graphs)",
+    paper_cost="-",
+    memory="two batches of activations; one perturbation for each training image",
+    needs=("setup", "index"),
+    single_process=True,
+    own_targets="phi",
+)
+class FGSMPCO(Method):
+    """`loss = CE(z1, S_o(phi)) + lambda |MSE(z2, z0) - MSE(z2, z1)|` at the start, the mixture and `x + d`.
+
+    Stored: `delta` by image, random signs at first and never refilled; how many batches had a gradient that
+    is not finite, which leaves it as it is.
+    """
+
+    hyper_class = FGSMPCOHyper
+    hyper: FGSMPCOHyper
+    skipped: Tensor
+
+    def __init__(self, threat: Threat, hyper: FGSMPCOHyper) -> None:
+        super().__init__(threat, hyper)
+        self.smoothing = Smoothing(1 - hyper.phi, "others")
+        self.delta = Memory(hyper)
+        self.register_buffer("skipped", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def strict_gradient(self) -> bool:
+        """Whether PertAlign leaves the regulariser out."""
+        return self.hyper.strict
+
+    def setup(
+        self,
+        *,
+        n_train: int,
+        shape: tuple[int, ...],
+        batch_size: int,
+        canvas: tuple[int, ...] | None = None,
+        **_: Any,
+    ) -> None:
+        """Allocate a perturbation for every training image."""
+        self.delta.allocate(
+            n_train=n_train,
+            shape=shape,
+            batch_size=batch_size,
+            device=self.skipped.device,
+            canvas=canvas,
+        )
+        self.delta.fill_signs(self.threat.eps)
+
+    def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
+        """One step from the stored perturbation; both examples are mixed by the confidence at the start."""
+        x, threat = batch.x, self.threat
+        delta = threat.project(self.delta.read(batch))  # eps may have changed, and float16 rounds up
+        g, z0 = self.attack_gradient(model, x + delta, batch.y, batch.loss_scale, keep_graph=True)
+        x_new = threat.projected_step(x, delta, g, threat.eps)
+        p = self.confidence(z0, batch.y)
+        with torch.set_grad_enabled(self.hyper.mix_graph):
+            mixed = mixture(x, delta, x_new - x, p, self.hyper.kappa)
+            mixed = threat.clamp(mixed) if self.hyper.box_mix else mixed
+        return Crafted(mixed.detach(), g, logits=z0.detach(), step_size=threat.eps, kept=(z0, x_new, mixed))
+
+    def confidence(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Probability of the true class of each example, the weight of its new adversarial example."""
+        return precise(logits).softmax(1).gather(1, y.unsqueeze(1)).squeeze(1)
+
+    def network_input(self, leaf: Tensor, crafted: Crafted) -> Tensor:
+        """With `mix_graph`, connect the input of the update's pass to the mixing ratio."""
+        mixed = crafted.kept[2]
+        return leaf + (mixed - mixed.detach()) if mixed.requires_grad else leaf  # adds exact zeros
+
+    def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
+        """Smoothed cross-entropy at the mixture plus the difference of distances to the logits at `x + d`."""
+        z0, x_new, _ = crafted.kept
+        z2 = model(x_new)
+        return self.train_loss(logits, batch.y) + self.hyper.lam * difference(z0, logits, z2)
+
+    def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
+        """Store the new perturbation, unless the gradient is not finite."""
+        usable = cast(Tensor, crafted.gradient).isfinite().all()
+        self.delta.write(batch, crafted.kept[1] - batch.x, usable)
+        self.skipped.add_(~usable)
+        return {"skipped": self.skipped.clone()}
+
+
+def mixture(x: Tensor, old: Tensor, new: Tensor, p: Tensor, kappa: float) -> Tensor:
+    """`(1 - p)(x + old) + p (x + kappa new)` with one p per example."""
+    p = p.view(-1, *[1] * (x.dim() - 1)).to(x.dtype)
+    return x + (1 - p) * old + p * kappa * new
+
+
+def difference(z0: Tensor, z1: Tensor, z2: Tensor) -> Tensor:
+    """`|MSE(z2, z0) - MSE(z2, z1)|`."""
+    return (mse(z2, z0) - mse(z2, z1)).abs()
