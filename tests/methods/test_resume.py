@@ -17,6 +17,7 @@ HYPER: dict[str, dict[str, Any]] = {
     "elle": {"elle.adaptive": True},
     "fgsm-mep": {"fgsm-mep.reset_every": 2},
     "free": {"free.replays": 3},
+    "liet": {"liet.every": 2},
     "nuat": {"nuat.ramp": True, "nuat.alternate": True},
     "aaer": {"aaer.ramp_epochs": 20},
     "pgd": {"pgd.steps": 3},
