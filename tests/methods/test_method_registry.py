@@ -77,6 +77,7 @@ def test_the_order_of_names_is_the_papers() -> None:
     paper += ["fgsm-uap", "fgsm-cuap", "fgsm-fuap"]
     paper += ["fgsm-uap", "fgsm-cuap", "fgsm-fuap", "fgsm-pco"]
     paper += ["fgsm-uap", "fgsm-cuap", "fgsm-fuap", "fgsm-pco", "liet"]
+    paper += ["fgsm-uap", "fgsm-cuap", "fgsm-fuap", "fgsm-pco", "liet", "tdat"]
     names = methods.names(in_all=True)
     assert names == [name for name in paper if name in names]
     assert "pgd" not in names

@@ -79,6 +79,8 @@ ROWS = {  # a method's name, and after a space a variant of it
     "fgsm-pco graph": Row(3, reach=1.5, hyper={"mix_graph": True, "box_mix": True, "strict": True}),
     "liet": Row(2.5),  # on a batch that updates the label information of its three classes
     "liet wide": Row(2.5, reach=3.0, hyper={"clip_ball": False, "k": 2.0, "lo": 0.0, "hi": 1.0}),
+    "tdat": Row(2),
+    "tdat paper": Row(3, hyper={"relax": "tanh", "mo": 0.75, "reference": "clean", "norm": "l2"}),
 }
 CASES = [(label, norm) for label in ROWS for norm in methods.info(label.split()[0]).norms]
 NETS = {"two layers": two_layer, "batchnorm": batchnorm, "vector": vector}
