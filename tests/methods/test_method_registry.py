@@ -78,6 +78,7 @@ def test_the_order_of_names_is_the_papers() -> None:
     paper += ["fgsm-uap", "fgsm-cuap", "fgsm-fuap", "fgsm-pco"]
     paper += ["fgsm-uap", "fgsm-cuap", "fgsm-fuap", "fgsm-pco", "liet"]
     paper += ["fgsm-uap", "fgsm-cuap", "fgsm-fuap", "fgsm-pco", "liet", "tdat"]
+    paper += ["fgsm-uap", "fgsm-cuap", "fgsm-fuap", "fgsm-pco", "liet", "tdat", "fgsm-law"]
     names = methods.names(in_all=True)
     assert names == [name for name in paper if name in names]
     assert "pgd" not in names

@@ -16,6 +16,7 @@ HYPER: dict[str, dict[str, Any]] = {
     "atas": {"atas.warmup": 1, "atas.reset_every": 2},
     "elle": {"elle.adaptive": True},
     "fgsm-mep": {"fgsm-mep.reset_every": 2},
+    "fgsm-law": {"fgsm-law.theta": 1.1},
     "free": {"free.replays": 3},
     "liet": {"liet.every": 2},
     "nuat": {"nuat.ramp": True, "nuat.alternate": True},

@@ -81,6 +81,8 @@ ROWS = {  # a method's name, and after a space a variant of it
     "liet wide": Row(2.5, reach=3.0, hyper={"clip_ball": False, "k": 2.0, "lo": 0.0, "hi": 1.0}),
     "tdat": Row(2),
     "tdat paper": Row(3, hyper={"relax": "tanh", "mo": 0.75, "reference": "clean", "norm": "l2"}),
+    "fgsm-law": Row(3),
+    "fgsm-law start": Row(2, hyper={"reference": "start", "gate_add": 1, "attack_logits": True}),
 }
 CASES = [(label, norm) for label in ROWS for norm in methods.info(label.split()[0]).norms]
 NETS = {"two layers": two_layer, "batchnorm": batchnorm, "vector": vector}

@@ -1,0 +1,171 @@
+"""FGSM-LAW: a penalty on the change of predictions and features, and weights averaged where that helps."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from sora._passes import bare, cross_entropy, precise
+from sora.errors import UserError
+from sora.methods import Crafted, Hyper, Inputs, Learned, Method, Smoothing, option, register
+from sora.methods._base import Differentiate, backward
+from sora.methods._features import Features
+from sora.methods.fgsm_mep import mse
+from sora.threat import Threat
+
+OFFSET = 0.125  # added to the squared distance of the inputs, far above it
+
+
+@dataclass(frozen=True)
+class FGSMLAWHyper(Hyper):
+    """The hyper-parameters of FGSM-LAW; the defaults are the authors' for CIFAR-10."""
+
+    lam: float = option(12.0, "weight of the Lipschitz penalty (lambda)", low=0)
+    phi: float = option(0.7, "target of the true class; the others share the rest equally", low=0, high=1)
+    theta: float = option(0.82, "weights are averaged where adversarial / reference accuracy is lower", low=0)
+    gate_add: int = option(0, "added to the correct predictions at the reference in that ratio", low=0)
+    c_max: float = option(0.999, "largest weight of the old average", low=0, high=1)
+    reference: Literal["clean", "start"] = option(
+        "clean", "what the penalty compares with: the image (one more pass) or the attack's start"
+    )
+    attack_logits: bool = option(
+        False, "attack the ordinary cross-entropy, not that of probabilities taken for logits"
+    )
+    strict: bool = option(
+        False, "PertAlign from the cross-entropy alone, at the cost of another backward pass"
+    )
+
+
+@register(
+    "fgsm-law",
+    "one step from random signs, a Lipschitz penalty, and weights averaged while accuracy drops",
+    paper="Jia et al., Revisiting and Exploring Efficient Fast Adversarial Training via LAW:"
+    " Lipschitz Regularization and Auto Weight Averaging",
+    venue="arXiv 2308.11443, 2023",
+    forwards="3",
+    backwards="1 in + 1 (two graphs)",
+    paper_cost="-",
+    memory="one batch of activations; a copy of the weights",
+    needs=("setup", "after_update"),
+    single_process=True,
+    own_targets="phi",
+)
+class FGSMLAW(Method):
+    """`loss = CE(z1, S_o(phi)) + lambda D / (MSE(x_adv, x0) + 0.125)` with weights averaged behind a gate.
+
+    D is the squared change of softmax(z) and of softmax(h), z the logits and h the features.
+    Stored: the averaged network, how often it was updated (`n`), and whether the current batch updates it.
+    """
+
+    hyper_class = FGSMLAWHyper
+    hyper: FGSMLAWHyper
+    n: Tensor
+    gate: Tensor
+
+    def __init__(self, threat: Threat, hyper: FGSMLAWHyper) -> None:
+        super().__init__(threat, hyper)
+        self.smoothing = Smoothing(1 - hyper.phi, "others", smooth_attack=False)
+        self.features = Features()
+        self.average: nn.Module | None = None
+        self.register_buffer("n", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("gate", torch.zeros((), dtype=torch.bool))
+
+    @property
+    def strict_gradient(self) -> bool:
+        """Whether PertAlign leaves the penalty out."""
+        return self.hyper.strict
+
+    @property
+    def averaged(self) -> nn.Module | None:
+        """The network with averaged weights, which is evaluated and handed over."""
+        return self.average
+
+    def setup(self, *, model: nn.Module | None = None, **_: Any) -> None:
+        """Copy the initial weights, where the average starts."""
+        if model is None:
+            raise UserError("fgsm-law averages weights; call setup(model=)")
+        self.average = copy.deepcopy(model).requires_grad_(False)
+
+    def draw(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Noise whose signs are used."""
+        return (self.threat.random_start(x),)
+
+    def attack_loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Cross-entropy of hard labels; as in the authors' code, probabilities take the place of logits."""
+        if not self.hyper.attack_logits:
+            logits = precise(logits).softmax(1)
+        return cross_entropy(logits, y)
+
+    def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
+        """One step of size eps from signs of eps/2, projected onto the ball."""
+        x, threat = batch.x, self.threat
+        noise = threat.clamp(x + batch.noise[0]) - x
+        start = threat.clamp(x + threat.eps / 2 * noise.sign())
+        keep = self.hyper.reference == "start"
+        with self.features.recording(model):
+            g, z0 = self.attack_gradient(model, start, batch.y, batch.loss_scale, keep_graph=keep)
+            kept = (start, z0, self.features.last) if keep else ()
+        x_adv = threat.projected_step(x, start - x, g, threat.eps)
+        return Crafted(x_adv, g, logits=z0.detach(), step_size=threat.eps, kept=kept)
+
+    def learn(
+        self, model: nn.Module, batch: Inputs, crafted: Crafted, differentiate: Differentiate = backward
+    ) -> Learned:
+        """The weight update, with the features of its passes recorded."""
+        with self.features.recording(bare(model)):
+            return super().learn(model, batch, crafted, differentiate)
+
+    def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
+        """Smoothed cross-entropy plus the penalty, with gradients through both passes."""
+        h1 = self.features.last
+        if crafted.kept:
+            x0, z0, h0 = crafted.kept
+        else:
+            x0, z0 = batch.x, model(batch.x)
+            h0 = self.features.last
+        self.judge(logits.detach(), z0.detach(), batch.y)
+        change = mse(softmax(logits), softmax(z0)) + mse(softmax(h1), softmax(h0))
+        return self.train_loss(logits, batch.y) + self.hyper.lam * change / denominator(crafted.x_adv, x0)
+
+    def judge(self, adversarial: Tensor, reference: Tensor, y: Tensor) -> None:
+        """Decide whether this batch's update enters the average: where the attack costs much accuracy.
+
+        Args:
+            adversarial: Logits at the adversarial inputs.
+            reference: Logits at the reference.
+            y: Class labels.
+        """
+        correct = (adversarial.argmax(1) == y).sum()
+        among = (reference.argmax(1) == y).sum() + self.hyper.gate_add
+        # Without a correct prediction there is no ratio.
+        self.gate.copy_((correct / among.clamp(min=1) < self.hyper.theta) & (among > 0))
+
+    def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
+        """Log how many updates the average has."""
+        return {"averaged_updates": self.n.clone()}
+
+    @torch.no_grad()
+    def after_update(self, model: nn.Module) -> None:
+        """Average the new weights and buffers, if the batch was one of those that count."""
+        if self.average is None:
+            return
+        c = ((self.n + 1) / (self.n + 10)).clamp(max=self.hyper.c_max)
+        pairs = zip(self.average.state_dict().values(), model.state_dict().values(), strict=True)
+        for average, current in pairs:
+            new = c * average + (1 - c) * current if average.is_floating_point() else current
+            average.copy_(torch.where(self.gate, new, average))
+        self.n.add_(self.gate)
+
+
+def denominator(x_adv: Tensor, x0: Tensor) -> Tensor:
+    """Mean squared distance of the inputs plus the offset."""
+    return mse(x_adv, x0) + OFFSET
+
+
+def softmax(z: Tensor) -> Tensor:
+    """In at least float32."""
+    return precise(z).softmax(1)
