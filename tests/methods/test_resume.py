@@ -17,6 +17,7 @@ HYPER: dict[str, dict[str, Any]] = {
     "elle": {"elle.adaptive": True},
     "fgsm-mep": {"fgsm-mep.reset_every": 2},
     "fgsm-law": {"fgsm-law.theta": 1.1},
+    "fgsm-lass": {"fgsm-lass.every": 2, "fgsm-lass.step_lr": 0.1},
     "free": {"free.replays": 3},
     "liet": {"liet.every": 2},
     "nuat": {"nuat.ramp": True, "nuat.alternate": True},

@@ -83,6 +83,7 @@ ROWS = {  # a method's name, and after a space a variant of it
     "tdat paper": Row(3, hyper={"relax": "tanh", "mo": 0.75, "reference": "clean", "norm": "l2"}),
     "fgsm-law": Row(3),
     "fgsm-law start": Row(2, hyper={"reference": "start", "gate_add": 1, "attack_logits": True}),
+    "fgsm-lass": Row(3),  # on a batch that trains the predictor
 }
 CASES = [(label, norm) for label in ROWS for norm in methods.info(label.split()[0]).norms]
 NETS = {"two layers": two_layer, "batchnorm": batchnorm, "vector": vector}
