@@ -19,9 +19,11 @@ def training(rng: random.Random) -> list[str]:
     if rng.random() < 0.25:
         return alarmed(rng)
     method, options = _method(rng), _options(rng)
-    if "free" in method and "--accumulate" in options:  # it replays whole batches
-        at = options.index("--accumulate")
-        del options[at : at + 2]
+    # Free AT replays whole batches; FGSM-LAW averages weights itself.
+    for name, flag in (("free", "--accumulate"), ("fgsm-law", "--ema")):
+        if name in method and flag in options:
+            at = options.index(flag)
+            del options[at : at + 2]
     return [*TINY, *method, *options]
 
 

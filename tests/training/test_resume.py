@@ -43,7 +43,15 @@ def test_killed_and_resumed_equals_never_killed(method, norm, eps, settings) -> 
     assert contents(broken) == contents(whole)
 
 
-@pytest.mark.parametrize("changes", [{"ema": 0.9}, {"optimizer": "adamw", "lr": 1e-3}, {"eps_warmup": 1.5}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ema": 0.9},
+        {"ema": 0.9, "ema_buffers": "estimate"},
+        {"optimizer": "adamw", "lr": 1e-3},
+        {"eps_warmup": 1.5},
+    ],
+)
 def test_everything_that_changes_is_in_the_checkpoint(changes, settings) -> None:
     whole, broken = settings(out="whole", **changes), settings(out="broken", **changes)
     train(whole, quiet=True)

@@ -18,7 +18,13 @@ from sora.data import Dataset
 from sora.settings import MAY_CHANGE, Settings
 
 # Settings that are newer than the hashes of existing runs: they are hashed only where they differ from this.
-ADDED = {"keep": "last", "smoothing": 0.0, "smoothing_kind": "uniform", "smooth_attack": True}
+ADDED = {
+    "keep": "last",
+    "smoothing": 0.0,
+    "smoothing_kind": "uniform",
+    "smooth_attack": True,
+    "ema_buffers": "copy",
+}
 
 
 def settings_hash(settings: Settings) -> str:

@@ -87,6 +87,9 @@ class OptimisationSettings(Options):
     ema: float | None = option(
         None, "decay of the moving average of the weights, which replaces the last weights", low=0, high=1
     )
+    ema_buffers: Literal["copy", "average", "estimate"] = option(
+        "copy", "BatchNorm statistics of averaged weights: the last ones, averaged too, or estimated anew"
+    )
     accumulate: int = option(1, "parts a batch is split into, to save memory", low=1)
     on_nonfinite: Literal["stop", "skip"] = option("stop", "what to do when the loss is NaN or infinite")
 

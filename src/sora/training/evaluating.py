@@ -39,7 +39,7 @@ def evaluate_watched(run: Run) -> Evaluation:
     # Training stops at the end of a step, but an evaluation may take hours: a signal ends it at once.
     with run.console.paused(), run.interruptible():
         return evaluate(
-            run.state.evaluated,
+            run.evaluated,
             run.splits.watched,
             run.threat,
             attacks_while_training(run.settings.attacks, run.settings.keep),
@@ -57,7 +57,7 @@ def evaluate_test_set(run: Run) -> Evaluation:
     with run.console.paused(), run.interruptible():
         (evaluation,) = evaluate_into(
             run.folder,
-            run.state.evaluated,
+            run.evaluated,
             run.splits.test,
             [run.threat],
             attacks,

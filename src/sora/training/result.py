@@ -32,7 +32,7 @@ def finish(run: Run) -> TrainResult:
     summary = summarize(run, evaluation) | ({"kept": kept} if kept else {})
     if run.writes:
         about = {"weights": run.weights, "data": describe_data(run.dataset), "versions": versions()}
-        run.folder.write_model(plain_state(run.state.evaluated), run.network_description | about)
+        run.folder.write_model(plain_state(run.evaluated), run.network_description | about)
         run.folder.write_summary(summary)
     for text in summary["warnings"]:
         run.console.warn(f"warning: {text}")

@@ -23,6 +23,7 @@ from sora.runs.provenance import settings_hash
 from sora.runs.recovery import Recovered, read_own, recover
 from sora.settings import GIVEN, Resolved
 from sora.training import distributed
+from sora.training.averaging import with_estimated_statistics
 from sora.training.console import Console
 from sora.training.hooks import Hook, Hooks
 from sora.training.interrupts import Interrupted
@@ -214,6 +215,14 @@ class Run:
         state = self.state
         return {"model": state.model} | ({} if state.ema is None else {"ema": state.ema})
 
+    @property
+    def evaluated(self) -> nn.Module:
+        """The network that is evaluated and handed over; with `ema_buffers` estimate a new copy each time."""
+        state, settings = self.state, self.settings
+        if state.ema is None or settings.ema_buffers != "estimate":
+            return state.evaluated
+        return with_estimated_statistics(state.evaluated, self.splits.train, settings.batch_size, self.device)
+
     def save(self, *, best: bool = False, good: bool = False, average: bool = True) -> None:
         """Write a checkpoint of this step; all ranks must call it together.
 
@@ -242,7 +251,7 @@ class Run:
 
     def write_snapshot(self, step: int, weights: dict[str, torch.Tensor] | None = None) -> None:
         """Keep weights for probes, the current ones by default."""
-        tensors = plain_state(self.state.evaluated) if weights is None else weights
+        tensors = plain_state(self.evaluated) if weights is None else weights
         self.folder.write_snapshot(step, self.state.attempt, tensors)
 
     def write_event(self, event: str, **facts: Any) -> None:

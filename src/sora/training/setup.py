@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from sora import methods
 from sora._ranks import world
@@ -18,6 +17,7 @@ from sora.models import fast_layout
 from sora.runs import build_network, describe_network, load_weights
 from sora.settings import Settings
 from sora.settings.fields import OptimisationSettings
+from sora.training.averaging import make_average
 from sora.training.precision import make_scaler
 from sora.training.schedule import rate_drops
 from sora.training.state import State
@@ -68,12 +68,11 @@ def prepare_state(
     )
     if settings.ema and method.averaged is not None:
         raise UserError(f"{settings.method} averages weights itself; leave out ema")
-    average = get_ema_multi_avg_fn(settings.ema or 0.0)  # type: ignore[no-untyped-call]
     return State(
         model,
         make_optimizer(settings, model),
         method,
-        AveragedModel(model, multi_avg_fn=average) if settings.ema else None,
+        make_average(model, settings.ema, settings.ema_buffers) if settings.ema else None,
         make_scaler(settings.precision, device),
         steps_per_epoch=steps_per_epoch,
     )

@@ -1,0 +1,44 @@
+"""Averaged weights (`--ema`) and the BatchNorm statistics that go with them."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
+
+from sora.data import ImageSet
+from sora.evaluation.examples import as_examples, in_precision_of
+
+ESTIMATED_ON = 1024  # training images that statistics are estimated on
+
+
+def make_average(model: nn.Module, decay: float, buffers: str) -> AveragedModel:
+    """`w_avg = decay w_avg + (1 - decay) w` after each update; the first update copies (section 4.2).
+
+    Args:
+        model: The network that is trained.
+        decay: The weight of the old average.
+        buffers: `average` treats buffers like weights, truncating whole numbers; otherwise they are copied.
+    """
+    average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+    return AveragedModel(model, multi_avg_fn=average, use_buffers=buffers == "average")
+
+
+def with_estimated_statistics(
+    network: nn.Module, images: ImageSet, batch_size: int, device: torch.device
+) -> nn.Module:
+    """A copy whose BatchNorm statistics are means over batches of clean training images.
+
+    Always the same images without augmentation, so that the result depends on the weights alone. A copy, so
+    that checkpoints do not depend on when it was used.
+    """
+    network = copy.deepcopy(network)
+    examples = in_precision_of(network, as_examples(images))
+    count = min(ESTIMATED_ON, len(images))
+    # Equal parts: BatchNorm cannot use a batch of one image.
+    parts = torch.arange(count).tensor_split(math.ceil(count / batch_size))
+    update_bn((examples.take(part, device)[0] for part in parts), network)
+    return network
