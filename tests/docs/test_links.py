@@ -94,4 +94,4 @@ def test_the_command_line_page_has_every_verb_and_flag() -> None:
     page = load_hook("command_line").reference()
     assert [verb for verb in VERBS if f"\n## sora {verb}\n" not in page] == []
     assert [flag for flag in ("--eps-warmup NUMBER", "--via", "--save-adversarial") if flag not in page] == []
-    assert max(map(len, page.splitlines())) <= 100  # one column of options, not two
+    assert max(map(len, page.splitlines())) <= 120  # one column of options, not two
