@@ -9,12 +9,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from sora._passes import bare, cross_entropy, precise
+from sora._passes import bare, cross_entropy, mse, precise
 from sora.errors import UserError
 from sora.methods import Crafted, Hyper, Inputs, Learned, Method, Smoothing, option, register
 from sora.methods._base import Differentiate, backward
 from sora.methods._features import Features
-from sora.methods.fgsm_mep import mse
 from sora.threat import Threat
 
 OFFSET = 0.125  # added to the squared distance of the inputs, far above it

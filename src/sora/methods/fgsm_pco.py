@@ -8,10 +8,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from sora._passes import precise
+from sora._passes import mse, precise
 from sora.methods import Crafted, Inputs, Learned, Method, Smoothing, option, register
 from sora.methods._memory import Memory, MemoryHyper
-from sora.methods.fgsm_mep import mse
 from sora.threat import Threat
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from sora._passes import cross_entropy, precise
+from sora._passes import cross_entropy, mse, precise
 from sora.errors import UserError
 from sora.methods import (
     Crafted,
@@ -25,7 +25,6 @@ from sora.methods import (
     soft_targets,
 )
 from sora.methods._features import Features, last_linear
-from sora.methods.fgsm_mep import mse
 from sora.threat import Threat
 
 
