@@ -33,8 +33,14 @@ MARKERS = {
     "SORA": ("circle", 17.0),
 }
 # Ten strong colours, then their pale variants, all light enough for markers to stand out.
-STRONG = ("#57a0d3", "#f4974a", "#66b866", "#e26668", "#ae8ccc", "#a87f76", "#e998d0", "#9c9c9c", "#cdce5a")
-PALE = (*STRONG, "#55cedb", "#c3d7ef", "#ffcf9e", "#b4e6a8", "#ffb8b6", "#d3c4e0", "#d2b4ae", "#f8c8df")
+STRONG = (
+    "#5799c7", "#ff9f4a", "#61b861", "#e05d5e", "#af8dce",
+    "#a98078", "#ea99d1", "#9f9f9f", "#cdce59", "#51cedb",
+)  # fmt: skip
+PALE = (
+    "#c2d5ee", "#ffcc9a", "#b2e7a7", "#ffb2b0", "#d4c4e0",
+    "#d3b5af", "#f9c8dd", "#d5d5d5", "#e4e4aa", "#b6e3ec",
+)  # fmt: skip
 
 
 @register(
@@ -97,7 +103,7 @@ class Boundary(Probe[ProbedModel]):
         seen = sorted(
             {c for images in chosen.values() for image in images for r in image["classes"] for c in r}
         )
-        colours = dict(zip(seen, itertools.cycle(PALE), strict=False))  # the same in every panel
+        colours = dict(zip(seen, itertools.cycle(STRONG + PALE), strict=False))  # the same in every panel
         panels: list[Panel | None] = []
         for name, result in results.items():
             row = [_panel(name, result["axis"], image, colours) for image in chosen[name]]
