@@ -5,10 +5,19 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from sora._signals import Interrupts, Stopped, stopping_soon
+
+
+@pytest.fixture(autouse=True)
+def usual_interrupts() -> Iterator[None]:
+    """Python's own handler; a shell starts background processes with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class _SignalWhenRemoved:
@@ -74,10 +83,7 @@ def test_an_interrupt_that_a_library_turned_into_another_exception_is_still_know
 
 def test_a_handler_of_the_host_program_is_kept() -> None:
     numbers: list[int] = []
-    usual = signal.signal(signal.SIGINT, lambda number, frame: numbers.append(number))
-    try:
-        with Interrupts() as interrupts:
-            signal.raise_signal(signal.SIGINT)
-        assert (numbers, interrupts.received) == ([signal.SIGINT], False)
-    finally:
-        signal.signal(signal.SIGINT, usual)
+    signal.signal(signal.SIGINT, lambda number, frame: numbers.append(number))
+    with Interrupts() as interrupts:
+        signal.raise_signal(signal.SIGINT)
+    assert (numbers, interrupts.received) == ([signal.SIGINT], False)
