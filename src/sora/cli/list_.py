@@ -17,11 +17,12 @@ Row = dict[str, Any]
 METHODS_LEGEND = """\
 Order: as in the paper's tables; methods that are not in them follow.
 passes F / B: forward and backward passes over the batch per step. "2 / 1 in + 1" is the attack's forward pass
-  and its backward pass to the input only, then one of each for the weights; "joint": one backward for both.
+  and its backward pass to the input only, then one of each for the weights; "joint": one backward for both,
+  "two graphs": one backward through the attack's pass as well.
 norms: the norms it is defined for (--norm).
 needs: what `sora train` provides and a loop of your own must: setup (call method.setup once), index and
-  transform (arguments of step). eval-mode craft: the attack runs in evaluation mode; second order: gradients
-  of gradients.
+  transform (arguments of step), after_update (call method.after_update after each step of the optimiser).
+  eval-mode craft: the attack runs in evaluation mode; second order: gradients of gradients.
 `sora show NAME` prints a method's page; `sora list methods --cost` measures passes, memory and time here."""
 
 
