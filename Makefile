@@ -41,7 +41,7 @@ bench: setup
 	$(BIN)/python benchmarks/textbook.py --width 64 --rounds 5 --processes 1
 	$(BIN)/python benchmarks/memory.py --width 64
 
-# An hour of kills, flipped bits, bad input and hostile files; docs/reliability.md has the last table.
+# An hour of kills, flipped bits, bad input and hostile files; docs/results/reliability.md has the last table.
 torture: setup
 	$(BIN)/python -m tests.torture --minutes 60 --jobs 2
 
