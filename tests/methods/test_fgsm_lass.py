@@ -123,3 +123,13 @@ def test_misuse_is_refused_in_one_line() -> None:
     model, (x, y) = two_layer(), images()
     with pytest.raises(UserError, match=r"has a predictor of step sizes; call setup"):
         create("fgsm-lass", LINF).step(model, x, y)
+
+
+def test_the_predictor_adds_two_convolutions_of_stride_two() -> None:
+    torch.manual_seed(0)
+    part, x = StepPredictor(1).eval(), torch.rand(5, 7, 8, 1).permute(0, 3, 1, 2)  # channels-last
+    wide = F.conv2d(x.contiguous(), part.wide.weight, stride=2, padding=1)
+    point = x[:, :, ::2, ::2] * part.point.weight.view(1, 64, 1, 1)
+    normalised = (wide + point) / (1 + part.wide_norm.eps) ** 0.5
+    expected = part.last(normalised.relu().mean((2, 3))).squeeze(1).sigmoid()
+    torch.testing.assert_close(part(x), expected)

@@ -117,7 +117,7 @@ class StepPredictor(nn.Module):
         super().__init__()
         self.wide = nn.Conv2d(channels, WIDTH, 3, stride=2, padding=1, bias=False)
         self.wide_norm = nn.BatchNorm2d(WIDTH)
-        self.point = nn.Conv2d(channels, WIDTH, 1, stride=2, bias=False)
+        self.point = nn.Conv2d(channels, WIDTH, 1, bias=False)
         self.point_norm = nn.BatchNorm2d(WIDTH)
         self.last = nn.Linear(WIDTH, 1)
 
@@ -125,6 +125,9 @@ class StepPredictor(nn.Module):
         """The fraction of the largest step, shape (B,)."""
         x = x.to(self.last.weight.dtype)
         x = x if x.dim() == 4 else x.flatten(1)[:, :, None, None]
-        hidden = (self.wide_norm(self.wide(x)) + self.point_norm(self.point(x))).relu()
+        # The 1x1 convolution has stride 2. Given as an option of the layer, the CPU kernel of torch for
+        # channels-last images of one channel writes outside its memory.
+        point = self.point(x[:, :, ::2, ::2])
+        hidden = (self.wide_norm(self.wide(x)) + self.point_norm(point)).relu()
         fractions: Tensor = self.last(hidden.mean((2, 3))).squeeze(1).sigmoid()
         return fractions
