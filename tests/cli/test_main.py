@@ -117,6 +117,7 @@ def test_show_nothing_known(sora) -> None:
     assert "did you mean 'sora'" in done.err
 
 
+@pytest.mark.slow
 def test_cost_table_counts_the_passes(sora) -> None:
     rows = {row["name"]: row for row in json.loads(sora("list", "methods", "--cost", "--json").out)}
     assert (rows["sora"]["forwards"], rows["pgd-10"]["forwards"], rows["free"]["forwards"]) == (2, 11, 8)

@@ -103,6 +103,7 @@ def test_radius_zero_is_clean(seed: int, kind: type[Threat]) -> None:
     assert len(set(evaluation.accuracy.values())) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_square")
 @settings(max_examples=3, deadline=None)
 @given(seed=st.integers(0, 99))

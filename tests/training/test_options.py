@@ -59,6 +59,7 @@ def test_parts_of_a_batch_add_up_to_the_batch(settings: BuildSettings) -> None:
     assert largest_gap(whole, parts) < 1e-6
 
 
+@pytest.mark.slow
 def test_bf16_trains_float32_weights(settings: BuildSettings, tmp_path: Path) -> None:
     config = settings("fgsm", precision="bf16", **SHORT)
     (tmp_path / "bf16.yaml").write_text(Resolved(config, {}).stored())
