@@ -147,9 +147,8 @@ def _flag(name: str, hint: Any, limits: Any) -> st.SearchStrategy[list[str]]:
 
 
 def _without_value(name: str) -> list[str]:
-    flag = f"--{name.replace('_', '-')}"
-    switches = ("cycle_momentum", "snapshots", "compile", "sync_bn")
-    return ["train", *TINY, flag, "maybe"] if name in switches else ["train", *TINY, flag]
+    flag, (hint, _) = f"--{name.replace('_', '-')}", settings_fields()[name]
+    return ["train", *TINY, flag, "maybe"] if hint is bool else ["train", *TINY, flag]
 
 
 FIXED = (
