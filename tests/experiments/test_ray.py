@@ -34,7 +34,7 @@ def finish(process: subprocess.Popen[str]) -> None:
 def result(folder: Path) -> tuple[dict[str, bytes], object]:
     weights = {path.parent.name: path.read_bytes() for path in folder.glob("*/model.safetensors")}
     rows = json.loads((folder / "comparison.json").read_text())["methods"]
-    return weights, {name: (row["accuracy"], row["values"], row["verdict"]) for name, row in rows.items()}
+    return weights, {name: (row["accuracy"], row["verdict"], row["alarms"]) for name, row in rows.items()}
 
 
 @pytest.fixture(scope="module")
