@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -31,7 +32,7 @@ _cleaned: set[Path] = set()  # folders in which this process has removed what de
 def _replace(path: Path, write: Callable[[Path], None]) -> None:
     if path.parent not in _cleaned:
         remove_leftovers(path.parent)
-    scratch = path.with_name(f".sora-{_HOST}-{os.getpid()}-{secrets.token_hex(8)}.tmp")
+    scratch = _scratch_beside(path)
     temporary = scratch / path.name
     _active.add(scratch.name)
     try:
@@ -45,6 +46,18 @@ def _replace(path: Path, write: Callable[[Path], None]) -> None:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         _active.discard(scratch.name)
+
+
+def _scratch_beside(path: Path) -> Path:
+    return path.with_name(f".sora-{_HOST}-{os.getpid()}-{secrets.token_hex(8)}.tmp")
+
+
+def delete_folder(path: Path) -> None:
+    """Delete a folder, if it is there; a kill leaves it whole or as a leftover, never half of it."""
+    scratch = _scratch_beside(path)
+    with contextlib.suppress(OSError):  # another process may delete it at the same time
+        path.rename(scratch)
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def remove_leftovers(folder: Path) -> None:

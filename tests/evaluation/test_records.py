@@ -200,6 +200,30 @@ def test_a_short_evaluation_leaves_the_units_of_a_longer_one(
     assert resumed.record() == alone.record()
 
 
+@pytest.mark.parametrize("killed_in", ["sora.evaluation.records.remove_units", "sora._files.shutil.rmtree"])
+def test_a_kill_before_the_units_are_deleted_is_made_up_for(
+    tmp_path: Path,
+    model: nn.Module,
+    pair: tuple[Tensor, Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+    killed_in: str,
+) -> None:
+    """The record is written, its units are still there or half deleted: the next evaluation deletes them."""
+    folder, attacks = RunFolder(tmp_path), create_all("clean,pgd2")
+
+    def kill(path: Path, *_: object, **__: object) -> None:
+        if folder.evaluation_state in path.parents and folder.read_evaluations():
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(killed_in, kill)
+        with pytest.raises(Killed):
+            evaluate_into(folder, model, pair, [Linf(0.05)], attacks, batch_size=10)
+    assert list(folder.evaluation_state.rglob("*.safetensors"))
+    evaluate_into(folder, model, pair, [Linf(0.05)], attacks, batch_size=10)
+    assert not folder.evaluation_state.exists()
+
+
 def test_damaged_units_are_computed_again(
     tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]
 ) -> None:

@@ -125,9 +125,10 @@ def evaluate_into(
             evaluation = new if evaluation is None else evaluation.merged(new)
             if not shard or distributed.get_rank() == 0:
                 evaluation = save(folder, evaluation, facts)
-                recorded = [*evaluation.predictions, *evaluation.void]
-                remove_units(folder.evaluation_state / state_name(fingerprint, threat), recorded)
         assert evaluation is not None
+        if not shard or distributed.get_rank() == 0:  # also what a kill right after `save` left
+            recorded = [*evaluation.predictions, *evaluation.void]
+            remove_units(folder.evaluation_state / state_name(fingerprint, threat), recorded)
         evaluations.append(evaluation)
     if failed:
         raise AttackFailed(failed, evaluations)

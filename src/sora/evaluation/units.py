@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import shutil
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, distributed, nn
 
-from sora._files import make_folder, write_text
+from sora._files import delete_folder, make_folder, remove_leftovers, write_text
 from sora._passes import seeded
 from sora._reading import read_bytes
 from sora._seeds import mix
@@ -104,16 +104,15 @@ def remove_units(folder: Path, recorded: Sequence[str]) -> None:
     Units whose attacks are no longer known, because the file is damaged, are deleted too: nothing else ever
     would, and an evaluation that needs them computes them again.
     """
+    remove_leftovers(folder)
     for path in folder.glob(f"*/{NAMES}"):
         names = read_bytes(path)
         damaged = _folder_name(names) != path.parent.name
         if damaged or set(names.decode().split("\n")) <= set(recorded):
-            shutil.rmtree(path.parent, ignore_errors=True)  # another process may delete it at the same time
+            delete_folder(path.parent)
     for parent in (folder, folder.parent):
-        try:
+        with contextlib.suppress(OSError):  # not there, or not empty: another evaluation is under way
             parent.rmdir()
-        except OSError:  # not empty: another evaluation is under way
-            break
 
 
 class AttackRunner:
