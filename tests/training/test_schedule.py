@@ -1,6 +1,7 @@
 """Learning rate, momentum and eps over a run."""
 
 import pytest
+import torch
 
 from sora.settings import Settings
 from sora.training import schedule
@@ -31,6 +32,38 @@ class TestSchedule:
         config = Settings(lr=0.1, schedule="multistep", milestones=(0.5, 0.75))
         rates = [schedule.learning_rate(config, update, 8) for update in range(8)]
         assert rates == pytest.approx([0.1] * 4 + [0.01] * 2 + [0.001] * 2)
+
+    def test_one_cycle_is_stepped_per_epoch_and_moves_the_momentum(self) -> None:
+        """more-methods.md, section 5: 0.004 at e = 1, 0.1 at e = 30, 4e-7 at e = 100."""
+        config = Settings(
+            schedule="one-cycle", epochs=100, lr=0.1, lr_min=4e-7, momentum=0.95, cycle_momentum=True
+        )
+        steps = 383
+        for epoch, rate, momentum in ((1, 0.004, 0.95), (30, 0.1, 0.85), (100, 4e-7, 0.95)):
+            for update in ((epoch - 1) * steps, epoch * steps - 1):
+                assert schedule.learning_rate(config, update, 100 * steps) == pytest.approx(rate)
+                assert schedule.momentum(config, update, 100 * steps) == pytest.approx(momentum)
+
+    @pytest.mark.parametrize("epochs", [4, 5, 10, 100])
+    def test_one_cycle_agrees_with_torch(self, epochs: int) -> None:
+        config = Settings(
+            schedule="one-cycle", epochs=epochs, lr=0.1, lr_min=4e-7, momentum=0.95, cycle_momentum=True
+        )
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1, momentum=0.9)
+        reference = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=epochs)
+        for epoch in range(epochs):
+            (group,) = optimizer.param_groups
+            assert schedule.learning_rate(config, 3 * epoch + 1, 3 * epochs) == pytest.approx(group["lr"])
+            assert schedule.momentum(config, 3 * epoch + 1, 3 * epochs) == pytest.approx(group["momentum"])
+            optimizer.step()
+            reference.step()
+
+    @pytest.mark.parametrize("epochs", [1, 2, 3])
+    def test_a_short_one_cycle_begins_at_its_peak(self, epochs: int) -> None:
+        config = Settings(schedule="one-cycle", epochs=epochs, lr=0.1, lr_min=4e-7)
+        rates = [schedule.learning_rate(config, epoch, epochs) for epoch in range(epochs)]
+        assert rates[0] == pytest.approx(0.1)
+        assert rates == sorted(rates, reverse=True)
 
     def test_momentum_is_constant_unless_asked(self) -> None:
         assert {schedule.momentum(self.config, update, 10) for update in range(10)} == {0.9}

@@ -77,12 +77,14 @@ class OptimisationSettings(Options):
     optimizer: Literal["sgd", "adamw"] = option("sgd", "optimiser")
     lr: float = option(0.2, "learning rate: the highest of the schedule", above=0)
     lr_min: float = option(
-        0.01, "learning rate of the first and last step (cyclic) or of the last (cosine)", low=0
+        0.01, "learning rate of the first and last step (cyclic) or of the last (cosine, one-cycle)", low=0
     )
-    schedule: Literal["cyclic", "cosine", "multistep"] = option("cyclic", "learning rate schedule")
+    schedule: Literal["cyclic", "cosine", "multistep", "one-cycle"] = option(
+        "cyclic", "learning rate schedule"
+    )
     milestones: tuple[float, ...] = option((0.5, 0.75), "multistep: fractions of the run", low=0, high=1)
     momentum: float = option(0.9, "momentum of SGD", low=0, high=1)
-    cycle_momentum: bool = option(False, "cyclic: momentum falls by 0.1 towards the peak and rises again")
+    cycle_momentum: bool = option(False, "cyclic, one-cycle: momentum falls by 0.1 to the peak and rises again")
     weight_decay: float = option(5e-4, "weight decay, on all parameters", low=0)
     ema: float | None = option(
         None, "decay of the moving average of the weights, which replaces the last weights", low=0, high=1

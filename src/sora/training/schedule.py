@@ -8,14 +8,22 @@ from torch.optim import Optimizer
 
 from sora.settings.fields import OptimisationSettings, ThreatSettings
 
+RISING = 0.3  # share of the epochs in which the one-cycle rate rises
+FIRST = 25  # the highest one-cycle rate divided by the first
+
 
 def learning_rate(settings: OptimisationSettings, update: int, total: int) -> float:
     """The rate of update `update` (from 0) of `total`.
 
     Cyclic: linear from `lr_min` up to `lr` over the first half, linear down over the rest. Cosine: from
-    `lr` to `lr_min`. Multistep: a tenth at each milestone.
+    `lr` to `lr_min`. Multistep: a tenth at each milestone. One-cycle: constant within an epoch, along a
+    cosine from `lr` / 25 up to `lr`, then down to `lr_min` in the last epoch.
     """
     high, low = settings.lr, settings.lr_min
+    if settings.schedule == "one-cycle":
+        height, is_rising = _one_cycle(settings.epochs, update, total)
+        low = high / FIRST if is_rising else low
+        return low + (high - low) * height
     if settings.schedule == "cosine":
         return low + (high - low) * 0.5 * (1 + math.cos(math.pi * update / total))
     if settings.schedule == "multistep":
@@ -31,15 +39,33 @@ def rate_drops(settings: OptimisationSettings) -> tuple[float, ...]:
 
 
 def momentum(settings: OptimisationSettings, update: int, total: int) -> float:
-    """Constant, or with `cycle_momentum` 0.1 lower at the peak of the cyclic rate."""
+    """Constant, or with `cycle_momentum` 0.1 lower at the peak of the cyclic or one-cycle rate."""
     if settings.cycle_momentum and settings.schedule == "cyclic":
         return settings.momentum - 0.1 * _triangle(update, total)
+    if settings.cycle_momentum and settings.schedule == "one-cycle":
+        return settings.momentum - 0.1 * _one_cycle(settings.epochs, update, total)[0]
     return settings.momentum
 
 
 def _triangle(update: int, total: int) -> float:
     peak = max(total // 2, 1)
     return update / peak if update < peak else (total - update) / max(total - peak, 1)
+
+
+def _one_cycle(epochs: int, update: int, total: int) -> tuple[float, bool]:
+    """The height of the cycle between 0 and 1 in the epoch of an update, and whether it still rises.
+
+    As `torch.optim.lr_scheduler.OneCycleLR` stepped once per epoch; in runs of up to three epochs, for which
+    that would leave out the peak, the first epoch has it.
+    """
+    epoch, last = update * epochs // total, epochs - 1
+    peak = max(RISING * epochs - 1, 0.0)
+    is_rising = epoch <= peak
+    if is_rising:
+        away = 1 - epoch / peak if peak else 0.0
+    else:
+        away = (epoch - peak) / (last - peak)
+    return 0.5 * (1 + math.cos(math.pi * away)), is_rising
 
 
 def eps_factor(settings: ThreatSettings, step: int, steps_per_epoch: int, at_least: float = 0.0) -> float:
