@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,8 @@ from sora.evaluation import Evaluation
 from sora.runs import RunFolder
 from sora.settings import Settings
 from sora.training import Hook, train
-from sora.training.keeping import score
+from sora.training.keeping import better_weights, note_evaluation, score
+from sora.training.state import State
 from tests.training.disturbances import Killed, kill_at
 
 BuildSettings = Callable[..., Settings]
@@ -77,11 +80,36 @@ class TestChoice:
         assert all("pgd10" in line["accuracy"] for line in folder.read_log("evals"))
         assert "pgd10" not in summary["accuracy"]  # the test set is evaluated as asked
 
-    def test_averaged_weights_are_those_of_the_best_epoch(self, settings: BuildSettings) -> None:
-        folder, summary = trained(settings("fgsm", keep="best-robust", ema=0.5, **LINEAR))
-        step = summary["kept"]["best"]["step"]
-        assert step < 3 * EPOCH
-        assert same(load_file(folder.weights), load_file(folder.snapshots()[step]))
+    @pytest.mark.parametrize(("decay", "weights"), [(0.9999, "raw"), (0.9, "averaged")])
+    def test_raw_and_averaged_weights_compete(
+        self, settings: BuildSettings, decay: float, weights: str
+    ) -> None:
+        """An average over ten thousand updates is still near the initial weights; a short one is ahead."""
+        config = settings("fgsm", keep="best-robust", ema=decay, **LINEAR)
+        if weights == "averaged":  # steps so long that the raw weights jump to and fro
+            config = replace(config, lr=20.0, lr_min=20.0)
+        folder, summary = trained(config)
+        best = summary["kept"]["best"]
+        assert best["step"] < 3 * EPOCH
+        assert best["weights"] == weights
+        assert summary["kept"]["reason"].startswith(f"{weights} weights of epoch {best['epoch']}: highest")
+        lines = {line["step"]: line for line in folder.read_log("evals")}
+        assert lines[best["step"]]["weights"] == weights
+        stored = load_file(folder.checkpoints.best)
+        prefix = {"raw": "model.", "averaged": "ema.module."}[weights]
+        chosen = {n.removeprefix(prefix): t for n, t in stored.items() if n.startswith(prefix)}
+        assert same(load_file(folder.weights), chosen)
+
+    def test_weights_that_a_method_averages_are_those_of_the_best_epoch(
+        self, settings: BuildSettings
+    ) -> None:
+        folder, summary = trained(settings("fgsm-law", keep="best-robust", **LINEAR))
+        best = summary["kept"]["best"]
+        assert best["step"] < 3 * EPOCH
+        stored = load_file(folder.checkpoints.best)
+        prefix = {"raw": "model.", "averaged": "method.average."}[best["weights"]]
+        chosen = {n.removeprefix(prefix): t for n, t in stored.items() if n.startswith(prefix)}
+        assert same(load_file(folder.weights), chosen)
 
     def test_a_killed_run_makes_the_same_choice(self, settings: BuildSettings) -> None:
         one, summary = trained(settings("fgsm", out="one", keep="best-robust", **LINEAR))
@@ -109,6 +137,26 @@ class TestScore:
         one, other = self.evaluation(clean=9, pgd10=4), self.evaluation(clean=6, pgd10=5)
         assert score(one, "best") > score(other, "best")
         assert score(one, "best-robust") < score(other, "best-robust")
+
+
+    def test_raw_weights_win_a_tie_and_a_void_evaluation_loses(self) -> None:
+        one, other = self.evaluation(clean=9, pgd10=4), self.evaluation(clean=9, pgd10=4)
+        assert better_weights({"raw": one, "averaged": other}, "best-robust") == ("raw", one)
+        more = self.evaluation(clean=5, pgd10=5)
+        assert better_weights({"raw": one, "averaged": more}, "best-robust") == ("averaged", more)
+        void = replace(more, void={"pgd10": "gradients are not finite"})
+        assert better_weights({"raw": one, "averaged": void}, "best-robust") == ("raw", one)
+
+    def test_clean_accuracy_decides_between_epochs_of_equal_robustness(self) -> None:
+        state = State(*[None] * 4)  # type: ignore[arg-type]
+        run: Any = SimpleNamespace(state=state, settings=SimpleNamespace(keep="best-robust"), is_best=False)
+        decisions = []
+        for clean, pgd10 in ((6, 4), (7, 4), (7, 4), (6, 5), (9, 4)):
+            state.step += 1
+            note_evaluation(run, self.evaluation(clean=clean, pgd10=pgd10), {})
+            decisions.append(run.is_best)
+        assert decisions == [True, True, False, True, False]
+        assert state.evaluated_epochs["best"]["step"] == 4
 
 
 class TestSettings:

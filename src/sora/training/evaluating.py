@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from sora._passes import frozen
 from sora.attacks import Attack, create_all
@@ -34,12 +35,12 @@ def check_model(run: Run) -> None:
         run.console.warn("no output of the model is negative: train on logits, not on probabilities")
 
 
-def evaluate_watched(run: Run) -> Evaluation:
-    """Accuracy of the weights of this step on the watched images."""
+def evaluate_watched(run: Run, model: nn.Module) -> Evaluation:
+    """Accuracy of weights of this step on the watched images."""
     # Training stops at the end of a step, but an evaluation may take hours: a signal ends it at once.
     with run.console.paused(), run.interruptible():
         return evaluate(
-            run.evaluated,
+            model,
             run.splits.watched,
             run.threat,
             attacks_while_training(run.settings.attacks, run.settings.keep),

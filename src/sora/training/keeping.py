@@ -2,18 +2,36 @@
 
 `best-robust` is the epoch with the highest PGD-10 accuracy, `best` the one with the highest mean of clean and
 PGD-10 accuracy. FGSM accuracy plays no part: catastrophic overfitting makes it rise. The interval of the
-chosen epoch's PGD-10 accuracy is stored beside it, and whether the last epoch lies within it.
+chosen epoch's PGD-10 accuracy is stored beside it, and whether the last epoch lies within it. Where weights
+are averaged, each epoch's raw and averaged weights compete (more-methods.md, section 4.3): early in a run the
+average is near chance.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+from torch import nn
 
 from sora.evaluation import Evaluation, wilson
 from sora.training.run import Run
-from sora.training.state import under
 
 NEEDED = ("clean", "pgd10")  # attacks that the choice needs
+RAW, AVERAGED = "raw", "averaged"
+
+
+def candidates(run: Run) -> dict[str, nn.Module]:
+    """The weights of this step that may be handed over, by name; the raw ones first, as they win a tie."""
+    if run.settings.keep == "last" or run.state.evaluated is run.state.model:
+        return {"": run.evaluated}
+    return {RAW: run.state.model, AVERAGED: run.evaluated}
+
+
+def better_weights(found: Mapping[str, Evaluation], keep: str) -> tuple[str, Evaluation]:
+    """The candidate with the highest score, the first of equals; one whose evaluation is void loses."""
+    name = max(found, key=lambda each: -1.0 if found[each].void else score(found[each], keep))
+    return name, found[name]
 
 
 def score(evaluation: Evaluation, keep: str) -> float:
@@ -24,18 +42,32 @@ def score(evaluation: Evaluation, keep: str) -> float:
     return accuracy["pgd10"] if keep == "best-robust" else (accuracy["clean"] + accuracy["pgd10"]) / 2
 
 
-def note_evaluation(run: Run, evaluation: Evaluation) -> None:
-    """Take an evaluation of held-out images into account: is this the best epoch so far?"""
+def note_evaluation(run: Run, evaluation: Evaluation, chosen: Mapping[str, Any]) -> None:
+    """Take an evaluation of held-out images into account: is this the best epoch so far?
+
+    Args:
+        run: The run.
+        evaluation: Of the epoch's weights, of the better ones where there are two kinds.
+        chosen: Which ones those are, as the summary will say it.
+    """
     state, keep = run.state, run.settings.keep
     value = score(evaluation, keep)
-    run.is_best = value > state.best
+    run.is_best = value > state.best or (
+        value == state.best and keep != "last" and _is_cleaner(evaluation, state.evaluated_epochs)
+    )
     state.best = max(value, state.best)
     if keep == "last":
         return
     epoch = state.place() | {name: evaluation.accuracy[name] for name in NEEDED} | {"n": evaluation.n}
+    epoch |= chosen
     state.evaluated_epochs["last"] = epoch
     if run.is_best:
         state.evaluated_epochs["best"] = epoch
+
+
+def _is_cleaner(evaluation: Evaluation, epochs: Mapping[str, Any]) -> bool:
+    """Whether clean accuracy is above that of the best epoch, which decides between equal scores."""
+    return bool("best" in epochs and evaluation.accuracy["clean"] > epochs["best"]["clean"])
 
 
 def restore_chosen(run: Run) -> dict[str, Any] | None:
@@ -49,10 +81,8 @@ def restore_chosen(run: Run) -> dict[str, Any] | None:
     best, last = epochs["best"], epochs["last"]
     if state.place() != {name: best[name] for name in state.place()}:
         tensors, _ = run.read_checkpoint(run.folder.checkpoints.best)
-        state.model.load_state_dict(under("model", tensors))
-        if state.ema is not None:
-            state.ema.load_state_dict(under("ema", tensors))
-    run.weights = run.settings.keep
+        state.restore_weights(tensors)
+    run.weights, run.hands_over_raw = run.settings.keep, best.get("weights") == RAW
     low, high = wilson(round(best["pgd10"] * best["n"]), best["n"])
     reason = _reason(run.settings.keep, best, last, (low, high))
     run.console.say(reason)
@@ -63,8 +93,9 @@ def _reason(keep: str, best: dict[str, Any], last: dict[str, Any], interval: tup
     """Which epoch was chosen and why, in one sentence."""
     criterion = "PGD-10 accuracy" if keep == "best-robust" else "mean of clean and PGD-10 accuracy"
     low, high = interval
+    which = f"{best['weights']} weights" if "weights" in best else "weights"
     text = (
-        f"weights of epoch {best['epoch']}: highest {criterion} on {best['n']} held-out images"
+        f"{which} of epoch {best['epoch']}: highest {criterion} on {best['n']} held-out images"
         f" (PGD-10 {100 * best['pgd10']:.1f} %, {100 * low:.1f} to {100 * high:.1f} %)"
     )
     if best == last:

@@ -11,7 +11,7 @@ from sora.metrics import measure
 from sora.runs import plain_state
 from sora.training.evaluating import evaluate_watched
 from sora.training.hooks import Hook
-from sora.training.keeping import note_evaluation
+from sora.training.keeping import better_weights, candidates, note_evaluation
 from sora.training.run import Run
 
 SNAPSHOT_BYTES = 2_000_000_000  # of all epochs' snapshots together; larger networks keep fewer
@@ -48,16 +48,18 @@ class Evaluations(Hook):
             return
         with run.meter.paused():
             run.average_buffers()
-            evaluation = evaluate_watched(run)
-        split = run.splits.watched_name
-        run.journal.write("evals", place | {"split": split} | evaluation.record())
+            found = {name: evaluate_watched(run, model) for name, model in candidates(run).items()}
+        weights, evaluation = better_weights(found, settings.keep)
+        split, chosen = run.splits.watched_name, {"weights": weights} if len(found) > 1 else {}
+        run.journal.write("evals", place | {"split": split} | chosen | evaluation.record())
         numbers = "  ".join(f"{name} {100 * share:.1f} %" for name, share in evaluation.accuracy.items())
         which = "held out" if split == "holdout" else "training images"
+        which += f", {weights} weights" if chosen else ""
         run.console.say(f"epoch {place['epoch']}/{settings.epochs}  {which} (n={evaluation.n})  {numbers}")
         for text in evaluation.void.values():
             run.console.warn(text)
         if split == "holdout" and not evaluation.void:  # images that are trained on cannot choose weights
-            note_evaluation(run, evaluation)
+            note_evaluation(run, evaluation, chosen)
         run.hooks.notify("on_evaluation", run, evaluation)
 
 

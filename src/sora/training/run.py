@@ -83,6 +83,8 @@ class Run:
         """The method of the next step; the guard may put PGD in its place."""
         self.weights = "last"
         """Which weights are handed over: last, last_good, initial, or as `--keep` says."""
+        self.hands_over_raw = False
+        """Whether `--keep` chose the raw weights of an epoch although there are averaged ones."""
         self.ended_early = False
         self.stop_signal: int | None = None
         self._interruptible = False
@@ -219,6 +221,8 @@ class Run:
     def evaluated(self) -> nn.Module:
         """The network that is evaluated and handed over; with `ema_buffers` estimate a new copy each time."""
         state, settings = self.state, self.settings
+        if self.hands_over_raw:
+            return state.model
         if state.ema is None or settings.ema_buffers != "estimate":
             return state.evaluated
         return with_estimated_statistics(state.evaluated, self.splits.train, settings.batch_size, self.device)

@@ -87,10 +87,7 @@ class State:
 
     def restore(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
         """The inverse of `tensors` and `header`; tensors keep the memory format they have here."""
-        self.model.load_state_dict(under("model", tensors))
-        self.method.load_state_dict(under("method", tensors))
-        if self.ema is not None:
-            self.ema.load_state_dict(under("ema", tensors))
+        self.restore_weights(tensors)
         self._restore_optimizer(under("optimizer", tensors))
         self.previous_weights = under("previous", tensors)
         self.guard.load_state_dict(header["guard"])
@@ -100,6 +97,13 @@ class State:
         for name in _PLAIN:
             if name in header:  # an older version wrote fewer
                 setattr(self, name, header[name])
+
+    def restore_weights(self, tensors: dict[str, Tensor]) -> None:
+        """The raw and the averaged weights of a checkpoint; a method may be what averages them."""
+        self.model.load_state_dict(under("model", tensors))
+        self.method.load_state_dict(under("method", tensors))
+        if self.ema is not None:
+            self.ema.load_state_dict(under("ema", tensors))
 
     def _restore_optimizer(self, tensors: dict[str, Tensor]) -> None:
         self.optimizer.state.clear()
