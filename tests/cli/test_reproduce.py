@@ -73,6 +73,22 @@ def test_one_training_is_attacked_at_several_radii(sora, tmp_path) -> None:
     ]
 
 
+def test_the_benchmark_is_printed_beside_ours(sora, tmp_path) -> None:
+    flags = ["fastat", "--dataset", "digits", "--methods", "fgsm-rs,liet,sora", *SMALL]
+    done = sora("reproduce", *flags, "--attacks", "clean,pgd10", "--out", tmp_path / "f", "--quiet")
+    assert done.code == 0, done.err
+    assert "ours: digits, resnet18, 1 seed, weights chosen on held-out training images" in done.out
+    assert "scaled down: epochs 1 (full: 100)" in done.out
+    assert "benchmark: cifar10, resnet18 (the benchmark has no digits, resnet18); fastat" in done.out
+    assert "80.68 ± 0.51" in done.out
+    assert "not in the benchmark" in done.out  # SORA
+    assert "paper" not in done.out
+    table = json.loads((tmp_path / "f" / "fastat.json").read_text())
+    assert table["source"] == "benchmark"
+    assert table["rows"]["liet"]["clean"]["paper"]["mean"] == 80.68
+    assert len(table["rows"]["sora"]["pgd10"]["ours"]["values"]) == 1
+
+
 def test_costs_are_measured_and_data_sets_described(sora, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("SORA_DATA", str(tmp_path / "none"))
     flags = ["--width", "4", "--methods", "fgsm,pgd-2", "--out", tmp_path / "c", "--json"]

@@ -1,14 +1,17 @@
 """Ours beside the paper's, from made-up values."""
 
 import csv
+import dataclasses
 import io
 import statistics
 
 import pytest
 
-from sora.experiments.beside_paper import MISSING, Cell, Table, cells_of, correlation, fallen
+from sora.experiments.beside_paper import Cell, Table, cells_of, correlation, fallen
 from sora.experiments.beside_paper_formats import csv_lines, footer, grid_of, latex, markdown, title_of
 from sora.experiments.paper import Value
+
+MISSING = "not in the paper"
 
 
 def value(mean: float, std: float | None = None) -> Value:
@@ -35,6 +38,17 @@ def test_a_cell_has_both_deviations_and_the_difference() -> None:
     assert cell.sample_std == pytest.approx(statistics.stdev([70.0, 80.0]))
     assert (cell.ours(), cell.theirs(), cell.difference) == ("75.00 ± 5.00", "74.50 ± 0.50", 0.5)
     assert (Cell((70.0,)).ours(), Cell().ours(), Cell().theirs()) == ("70.00", "-", MISSING)
+
+
+def test_the_deviation_is_of_the_kind_that_theirs_is() -> None:
+    table = dataclasses.replace(made_up(), source="benchmark", deviation="sample")
+    _, lines = grid_of(table)
+    assert ["sora", "ours", "75.00 ± 7.07", "51.00 ± 1.41", "45.00 ± 1.41", "-"] in lines
+    assert ["", "benchmark", *["not in the benchmark"] * 4] in lines
+    text = " ".join(footer(table))
+    assert "± is the sample deviation over the seeds, as the benchmark's" in text
+    assert "in the benchmark: fgsm" in text
+    assert "paper" not in text
 
 
 def test_differences_are_printed_only_between_equal_experiments() -> None:

@@ -16,7 +16,8 @@ def test_every_table_has_runs_under_the_papers_protocol(name) -> None:
     assert len(runs) == len(grid.rows)
     assert len({run.settings.folder() for run in runs}) == len(runs)
     for resolved in runs:
-        assert (resolved.settings.holdout, resolved.settings.eval_every) == (0, 0)
+        protocol = (resolved.settings.holdout, resolved.settings.eval_every)
+        assert protocol == ((0, 0) if grid.source == "paper" else (None, 1))  # None: 1,000 of CIFAR-10
         assert list(resolved.settings.attacks) == list(grid.attacks)
         assert resolved.settings.dataset == grid.datasets[0]
 
@@ -55,6 +56,19 @@ def test_a_data_set_that_the_paper_lacks_stands_beside_its_first() -> None:
     assert numbers["sora"]["clean"].mean == 84.69
     target = Target(paper.load("main"), dataset="imagenet100", model="senet18")  # each alone is in the paper
     assert target.numbers() == ({}, "imagenet100", "senet18")
+
+
+def test_the_benchmark_has_its_own_recipe_and_protocol() -> None:
+    target = Target(paper.load("fastat"), seeds=1, methods=("liet", "pgd-10-last", "n-fgsm", "free"))
+    settings = {run.settings.variant or run.settings.method: run.settings for run in target.runs()}
+    assert {each.model for each in settings.values()} == {"resnet18"}
+    assert {name: each.keep for name, each in settings.items()} == {
+        **dict.fromkeys(("n-fgsm", "free", "liet"), "best-robust"),
+        "pgd-10-last": "last",
+    }
+    assert (settings["pgd-10-last"].ema, settings["liet"].ema) == (None, 0.9995)
+    assert (settings["liet"].smoothing, settings["n-fgsm"].smoothing) == (0.0, 0.4)
+    assert (settings["free"].epochs, settings["free"].set["free.replays"]) == (50, 4)
 
 
 def test_gaps_are_differences_to_sora() -> None:

@@ -6,11 +6,14 @@ import pytest
 import torch
 
 from sora import data, methods, models
+from sora.errors import UserError
+from sora.methods._targets import soft_targets
 from sora.settings import Request, Settings, recipes
 from sora.training import schedule
 from sora.training.setup import make_optimizer
 
 NAMES = recipes.names()
+BENCHMARK = "fastat-cifar10"
 
 SHAPES = {  # data set: stored size, size seen by the model, channels, classes
     "digits": (16, 16, 1, 10),
@@ -24,7 +27,7 @@ SHAPES = {  # data set: stored size, size seen by the model, channels, classes
 
 
 def dataset_of(recipe: str) -> str:
-    return "cifar10" if recipe == "vit-adamw" else recipe.split("-")[0]
+    return "cifar10" if recipe in ("vit-adamw", BENCHMARK) else recipe.split("-")[0]
 
 
 def config(recipe: str, method: str) -> Settings:
@@ -38,8 +41,8 @@ def test_two_steps_of_every_recipe(recipe: str, method: str) -> None:
     if settings.norm not in methods.info(method).norms:
         pytest.skip(f"{method} has no {settings.norm} form")
     stored, seen, channels, classes = SHAPES[settings.dataset]
-    assert settings.mean is not None
-    assert len(settings.mean) == channels
+    assert (settings.mean is None) == (recipe == BENCHMARK)
+    assert settings.mean is None or len(settings.mean) == channels
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (6, stored, stored, channels), generator=generator, dtype=torch.uint8)
     labels = torch.arange(6) % classes
@@ -67,7 +70,8 @@ def test_two_steps_of_every_recipe(recipe: str, method: str) -> None:
     assert len(rates) == 2
     if settings.schedule == "cyclic":
         assert rates[0] == pytest.approx(settings.lr)
-    assert settings.lr_min < rates[1] < rates[0] <= settings.lr
+    assert settings.lr_min < rates[1] <= rates[0] <= settings.lr
+    assert rates[1] < rates[0] or settings.schedule == "one-cycle"  # which is constant within an epoch
     assert {group["lr"] for group in optimizer.param_groups} == {rates[1]}
     for parameter in model.parameters():
         assert torch.isfinite(parameter).all()
@@ -94,7 +98,7 @@ def test_recipes_say_what_the_paper_says(recipe: str, key: str, value: object) -
     assert recipes.flattened(recipe)[key] == value
 
 
-@pytest.mark.parametrize("recipe", [name for name in NAMES if not name.startswith("digits")])
+@pytest.mark.parametrize("recipe", [name for name in NAMES if name not in ("digits", BENCHMARK)])
 def test_settings_that_depend_on_the_data_set(recipe: str) -> None:
     few = dataset_of(recipe) in ("cifar10", "pathmnist", "tissuemnist")
     ten = dataset_of(recipe) == "cifar10"
@@ -104,6 +108,62 @@ def test_settings_that_depend_on_the_data_set(recipe: str) -> None:
     assert config(recipe, "sora").epochs == 30
 
 
-@pytest.mark.parametrize("recipe", [name for name in NAMES if name not in ("digits", "vit-adamw")])
+@pytest.mark.parametrize("recipe", [name for name in NAMES if name not in ("digits", "vit-adamw", BENCHMARK)])
 def test_a_recipe_of_the_paper_says_that_the_paper_held_out_nothing(recipe: str) -> None:
     assert "--holdout 0" in recipes.flattened(recipe)["note"]
+
+
+class TestBenchmark:
+    @pytest.mark.parametrize("method", methods.names())
+    def test_every_method_can_be_trained_with_it(self, method: str) -> None:
+        settings = config(BENCHMARK, method)
+        assert (settings.model, settings.mean, settings.std) == ("resnet18", None, None)
+        assert settings.epochs == (50 if method == "free" else 100)
+        own = methods.info(method).own_targets
+        assert settings.smoothing == (0 if own or method == "aaer" else 0.4)
+
+    def test_it_says_what_the_specification_says(self) -> None:
+        settings = config(BENCHMARK, "n-fgsm")
+        assert (settings.schedule, settings.lr, settings.lr_min) == ("one-cycle", 0.1, 4e-7)
+        assert (settings.momentum, settings.cycle_momentum) == (0.95, True)
+        assert (settings.batch_size, settings.weight_decay, settings.eps) == (128, 5e-4, "8/255")
+        assert (settings.ema, settings.ema_buffers, settings.keep) == (0.9995, "average", "best-robust")
+        assert (settings.smoothing_kind, settings.smooth_attack) == ("uniform", True)
+        assert settings.augment == ("crop:4", "flip")
+
+    def test_fgsm_mep_has_the_targets_of_the_general_smoothing(self) -> None:
+        settings, (logits, y) = config(BENCHMARK, "fgsm-mep"), (torch.zeros(2, 10), torch.tensor([3, 7]))
+        own = soft_targets(logits, y, 1 - settings.set["fgsm-mep.phi"], "others")
+        torch.testing.assert_close(own, soft_targets(logits, y, 0.4, "uniform"))
+
+    def test_an_explicit_smoothing_is_still_refused(self) -> None:
+        with pytest.raises(UserError, match=r"liet has targets of its own \(liet.nu\)"):
+            Request({"dataset": "cifar10", "method": "liet", "smoothing": 0.4}, recipe=BENCHMARK).resolve()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "method", "options"),
+    [
+        ("cifar10", "liet", {"lam": 100, "nu": 0.6}),
+        ("cifar100", "liet", {"lam": 200, "nu": 0.8}),
+        ("tinyimagenet", "liet", {"lam": 100, "nu": 0.6}),
+        ("cifar10", "fgsm-fuap", {"count": 50}),
+        ("cifar100", "fgsm-fuap", {"count": 200}),
+        ("tinyimagenet", "fgsm-fuap", {"count": 300}),
+        ("cifar10", "fgsm-mep", {"reset_every": 40}),
+        ("tinyimagenet", "fgsm-ep", {"reset_every": 10}),
+        ("cifar100", "tdat", {"gam_min": 0.05, "lam": 0.05}),
+        ("tinyimagenet", "tdat", {"gam_min": 0.05, "lam": 0.025}),
+        ("imagenet100", "tdat", {"gam_min": 0.1, "lam": 0.05}),
+        ("imagenet100", "gat", {"lam": 20, "boost": 7, "boost_from": 0.75}),
+        ("cifar100", "fgsm-law", {"lam": 42, "phi": 0.5, "theta": 0.55, "c_max": 0.9998, "gate_add": 1}),
+        ("tinyimagenet", "fgsm-law", {"lam": 38, "phi": 0.3, "theta": 0.55, "c_max": 0.999, "gate_add": 1}),
+        ("tinyimagenet", "fgsm-law", {"reference": "start"}),
+    ],
+)
+def test_methods_have_their_authors_settings_for_the_data_set(
+    dataset: str, method: str, options: dict[str, object]
+) -> None:
+    """more-methods.md, section 3, number 3 of each method."""
+    found = vars(config(dataset, method).hyper())
+    assert {name: found[name] for name in options} == options

@@ -219,7 +219,7 @@ def _blocks(table: Any, width: int) -> list[list[str]]:
     """The metrics in groups whose columns fit a width, at least one in each."""
     from sora.experiments.beside_paper_formats import grid_of
 
-    left = width - max(len(row) for row in table.cells) - len("paper") - 3 * _SPACING
+    left = width - max(len(row) for row in table.cells) - len(table.source) - 3 * _SPACING
     blocks: list[list[str]] = [[]]
     room = left
     for metric in table.metrics:

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sora.experiments.paper import Value
+from sora.experiments.paper import Deviation, Value
 
-MISSING = "not in the paper"
 PENDING = "-"
 LOST = 4  # a quarter: robust accuracy below it has collapsed
 
@@ -46,17 +45,17 @@ class Cell:
         theirs = self.paper.mean if self.paper else None
         return None if self.mean is None or theirs is None else self.mean - theirs
 
-    def ours(self) -> str:
-        """Ours as printed."""
+    def ours(self, kind: Deviation = "population") -> str:
+        """Ours as printed, with one kind of deviation."""
         if self.text is not None or self.mean is None:
             return self.text or PENDING
-        deviation = self.population_std
+        deviation = self.population_std if kind == "population" else self.sample_std
         return f"{self.mean:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
 
-    def theirs(self) -> str:
+    def theirs(self, source: str = "paper") -> str:
         """The paper's as printed there."""
         if self.paper is None:
-            return MISSING
+            return f"not in the {source}"
         return self.paper.text if self.paper.std is None else f"{self.paper.text} ± {self.paper.std:.2f}"
 
     def record(self, *, comparable: bool) -> dict[str, Any]:
@@ -87,6 +86,10 @@ class Table:
     cells: Mapping[str, Mapping[str, Cell]]
     comparable: bool
     """Whether ours and the paper's are the same experiment, so that differences mean something."""
+    source: str = "paper"
+    """What the numbers beside ours are from: the paper or the benchmark."""
+    deviation: Deviation = "population"
+    """The kind that those numbers have, and ours in print."""
     labels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -127,6 +130,7 @@ class Table:
         return {
             "table": self.name,
             "title": self.title,
+            "source": self.source,
             "labels": list(self.labels),
             "header": list(self.header),
             **self.facts,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sora._files import write_json, write_text
-from sora.experiments.beside_paper import MISSING, Table
+from sora.experiments.beside_paper import Cell, Table
 from sora.experiments.tables import csv_text, markdown_table
 
 _TITLES = {"clean": "clean", "fgsm": "FGSM", "pgd10": "PGD-10", "aa": "AA"}
@@ -32,8 +32,8 @@ def grid_of(table: Table, metrics: Sequence[str] | None = None) -> tuple[list[st
     lines: list[list[str]] = []
     for row, cells in table.cells.items():
         chosen = [cells[metric] for metric in shown]
-        lines.append([row, "ours", *(cell.ours() for cell in chosen)])
-        lines.append(["", "paper", *(cell.theirs() for cell in chosen)])
+        lines.append([row, "ours", *(cell.ours(table.deviation) for cell in chosen)])
+        lines.append(["", table.source, *(cell.theirs(table.source) for cell in chosen)])
         if table.comparable and any(cell.difference is not None for cell in chosen):
             differences = [cell.difference for cell in chosen]
             lines.append(["", "diff.", *("" if d is None else f"{d:+.2f}" for d in differences)])
@@ -42,18 +42,19 @@ def grid_of(table: Table, metrics: Sequence[str] | None = None) -> tuple[list[st
 
 def footer(table: Table) -> list[str]:
     """What the table says as a whole: the order of its rows, who collapsed, and the notes."""
-    lines = [_order_line(title_of(metric), found) for metric, found in table.order().items()]
+    source = table.source
+    lines = [_order_line(title_of(metric), found, source) for metric, found in table.order().items()]
     collapsed = table.collapsed()
     if collapsed["rows"]:
         ours = ", ".join(_with_seeds(row, *counts) for row, counts in collapsed["ours_seeds"].items())
         lines.append(
             "collapsed (PGD-10 below a quarter of FGSM, or of the best PGD-10; "
             f"n = {len(collapsed['rows'])}), in ours: {ours or 'none'}; "
-            f"in the paper: {', '.join(collapsed['paper']) or 'none'}"
+            f"in the {source}: {', '.join(collapsed['paper']) or 'none'}"
         )
     if any(len(cell.values) > 1 for row in table.cells.values() for cell in row.values()):
         lines.append(
-            "± is the population deviation over the seeds, as the paper's; the files have both kinds"
+            f"± is the {table.deviation} deviation over the seeds, as the {source}'s; the files have both kinds"
         )
     return [*lines, *(f"note: {note}" for note in table.notes)]
 
@@ -62,11 +63,11 @@ def _with_seeds(row: str, fallen: int, seeds: int) -> str:
     return row if fallen == seeds else f"{row} ({fallen} of {seeds} seeds)"
 
 
-def _order_line(title: str, found: Mapping[str, Any]) -> str:
+def _order_line(title: str, found: Mapping[str, Any], source: str) -> str:
     if found["spearman"] is None:
         return f"order by {title}: undefined, all rows are equal (n = {found['n']})"
     correlations = f"Spearman {found['spearman']:+.2f}, Kendall {found['kendall']:+.2f}"
-    return f"order by {title}, ours against the paper's: {correlations} (n = {found['n']})"
+    return f"order by {title}, ours against the {source}'s: {correlations} (n = {found['n']})"
 
 
 def markdown(table: Table) -> str:
@@ -116,11 +117,16 @@ def csv_lines(table: Table) -> str:
     for row, cells in table.cells.items():
         for metric, cell in cells.items():
             ours = [cell.text if cell.mean is None else cell.mean, cell.population_std, cell.sample_std]
-            paper = cell.paper
-            theirs = [MISSING, None, None] if paper is None else [paper.text, paper.std, paper.label]
+            theirs = _csv_of_paper(cell, table.source)
             difference = cell.difference if table.comparable else None
             lines.append([row, metric, *ours, len(cell.values), *theirs, difference, table.comparable])
     return csv_text(lines)
+
+
+def _csv_of_paper(cell: Cell, source: str) -> list[Any]:
+    if cell.paper is None:
+        return [cell.theirs(source), None, None]
+    return [cell.paper.text, cell.paper.std, cell.paper.label]
 
 
 def write(table: Table, folder: Path) -> None:

@@ -98,6 +98,8 @@ def _without_runs(target: Target, cells: Mapping[str, Mapping[str, Cell]], heade
         metrics,
         cells,
         comparable=False,
+        source=grid.source,
+        deviation=grid.deviation,
         labels=grid.labels,
         notes=grid.notes,
     )
@@ -119,6 +121,8 @@ def _with_runs(target: Target, outcome: Outcome, numbers: Numbers, paper_has: tu
         tuple(metrics),
         cells,
         comparable=same and not smaller,
+        source=grid.source,
+        deviation=grid.deviation,
         labels=labels,
         notes=grid.notes,
         facts=_facts(target, smaller, paper_has),
@@ -149,8 +153,7 @@ def _header(
     ours = f"{target.dataset_name}, {target.model_name}"
     count = max((len(v) for row in outcome.values.values() for v in row.values()), default=0)
     seeds = f"{count} seed{'s' if count != 1 else ''}"
-    images = "no images held out" if "limit_train" in smaller else "all training images"
-    lines = [f"ours: {ours}, {seeds}, {images}, last weights"]
+    lines = [f"ours: {ours}, {seeds}, {_protocol(outcome, smaller)}"]
     if smaller:
         texts = [f"{_title(key)} {here} (full: {_full(there)})" for key, (here, there) in smaller.items()]
         lines.append(f"scaled down: {', '.join(texts)}")
@@ -161,8 +164,9 @@ def _header(
     if left_out:
         lines.append(f"attacks left out: {', '.join(left_out)}")
     theirs, other = ", ".join(filter(None, paper_has)), paper_has != (target.dataset_name, target.model_name)
-    reason = f" (the paper has no {ours})" if other else ""
-    lines.append(f"paper: {theirs}{reason}; {', '.join(labels) or 'no values for this pair'}")
+    source = target.grid.source
+    reason = f" (the {source} has no {ours})" if other else ""
+    lines.append(f"{source}: {theirs}{reason}; {', '.join(labels) or 'no values for this pair'}")
     if smaller or other:
         lines.append("not the same experiment: compare the order of the rows, not the values")
     if target.grid.kind == "derived" and not outcome.values:
@@ -171,6 +175,14 @@ def _header(
             "computes them"
         )
     return lines
+
+
+def _protocol(outcome: Outcome, smaller: Mapping[str, tuple[Any, Any]]) -> str:
+    """Which images are trained on and which weights are tested."""
+    if any(settings.keep != "last" for settings in outcome.settings.values()):
+        return "weights chosen on held-out training images"
+    images = "no images held out" if "limit_train" in smaller else "all training images"
+    return f"{images}, last weights"
 
 
 def _title(key: str) -> str:

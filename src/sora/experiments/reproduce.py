@@ -26,7 +26,7 @@ from sora.settings import Request, Resolved, Settings, is_custom
 PAPER_SEEDS = 3
 # The paper trains on all images and reports the last weights. Nothing is evaluated or kept between epochs,
 # which does not change the weights.
-PROTOCOL: Mapping[str, Any] = {"holdout": 0, "eval_every": 0, "snapshots": False}
+PROTOCOL: Mapping[str, Any] = {"holdout": 0, "eval_every": 0}
 SCALED = ("epochs", "width", "limit_train", "limit_test", "batch_size")  # settings that make a run smaller
 MAIN = "main"  # the grid from whose runs derived tables are made
 
@@ -119,8 +119,10 @@ class Target:
 
     def _plan(self, variants: Sequence[Variant], scale: Mapping[str, Any]) -> list[Resolved]:
         names = {"dataset": self.dataset_name, "model": self.model_name}
-        common = {**names, **self.grid.settings, **PROTOCOL, "attacks": self.attack_names}
-        return plan(Request({**common, **self.given, **scale}), variants, self.seeds, self.folder)
+        protocol = {} if self.grid.recipe else PROTOCOL
+        common = {**names, **self.grid.settings, **protocol, "attacks": self.attack_names, "snapshots": False}
+        request = Request({**common, **self.given, **scale}, recipe=self.grid.recipe)
+        return plan(request, variants, self.seeds, self.folder)
 
     def numbers(self) -> tuple[dict[str, dict[str, Value]], str, str]:
         """The paper's values, and the data set and network they are of.

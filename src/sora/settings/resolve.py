@@ -19,6 +19,7 @@ import yaml
 from sora import data, methods
 from sora._typed import coerce
 from sora.errors import UserError, unknown
+from sora.methods import Smoothing
 from sora.settings import recipes
 from sora.settings.fields import MAY_CHANGE, Settings, run_path
 from sora.settings.files import CONFIG_FORMAT, ConfigFile, parse_config, read_config_file, to_yaml
@@ -151,7 +152,7 @@ class Request:
             networks.append(recipe.values.get("model") or (networks[-1] if networks else None))
         trained = self.wanted().get("model") or (networks[-1] if networks else None)
         general = [
-            Layer(f"recipe {recipe.name}", _for_network(recipe.values, trained, network))
+            Layer(f"recipe {recipe.name}", _for_method(_for_network(recipe.values, trained, network), method))
             for recipe, network in zip(chosen, networks, strict=True)
         ]
         special = [
@@ -172,6 +173,14 @@ def _for_network(values: Mapping[str, Any], trained: str | None, network: str | 
     kept = {key: value for key, value in values.items() if key not in about}
     kept["set"] = {key: v for key, v in values.get("set", {}).items() if not key.startswith("model.")}
     return kept
+
+
+def _for_method(values: Mapping[str, Any], method: str) -> Mapping[str, Any]:
+    """A recipe's values without smoothed labels, if the method has targets of its own and would refuse them."""
+    if not methods.info(method).own_targets:
+        return values
+    labels = [field.name for field in dataclasses.fields(Smoothing)]
+    return {key: value for key, value in values.items() if key not in labels}
 
 
 def _merge(layers: list[Layer], method: str) -> tuple[dict[str, Any], dict[str, str]]:

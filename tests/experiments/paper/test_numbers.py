@@ -27,6 +27,7 @@ COUNTS = {
     "tab:brittle-nfgsm": 18,
     "tab:brittle-elle": 24,
     "tab:l2results": 12,
+    "fastat": 310,  # 21 rows on two data sets and 20 on the third, five attacks
 }
 GRIDS = paper.names()
 
@@ -48,7 +49,7 @@ def test_every_table_has_all_its_values() -> None:
         if value.label != "tab:results":  # of the grid `gap`
             counts[value.label] = counts.get(value.label, 0) + 1
     assert counts == COUNTS
-    assert len(COUNTS) == 42
+    assert len(COUNTS) == 42 + 1
 
 
 def test_the_main_grid_has_24_pairs_and_imagenet_from_the_headline_table() -> None:
@@ -83,6 +84,11 @@ def test_the_main_grid_has_24_pairs_and_imagenet_from_the_headline_table() -> No
         ("l2", "cifar100", "senet18", "sora", "pgd10", 29.86, None),
         ("datasets", None, None, "tissuemnist", "train", 165466, None),
         ("cost", None, None, "trades", "forwards", 12, None),
+        ("fastat", None, None, "liet", "aa", 49.99, 0.15),
+        ("fastat", None, None, "fgsm-mep", "pgd50", 55.82, 0.21),
+        ("fastat", None, None, "pgd-10-last", "clean", 85.35, 0.14),
+        ("fastat", "cifar100", None, "fgsm-ckpt", "clean", 66.79, 1.11),
+        ("fastat", "tinyimagenet", "preactresnet18", "gat", "aa", 11.33, 0.06),
     ],
 )
 def test_a_value(
@@ -111,6 +117,7 @@ def test_the_names_of_the_paper_lead_to_names_that_exist() -> None:
     assert set(paper.names_in_paper("models").values()) <= set(models.names())
     assert set(paper.names_in_paper("datasets").values()) <= set(data.names())
     assert set(paper.names_in_paper("attacks").values()) <= set(attacks.names())
+    assert set(paper.names_in_paper("benchmark").values()) <= set(paper.load("fastat").rows)
     with pytest.raises(UserError, match="did you mean 'methods'"):
         paper.names_in_paper("method")
 

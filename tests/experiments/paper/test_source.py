@@ -12,10 +12,11 @@ from tests.experiments.paper import tex
 
 SOURCE = Path(os.environ.get("SORA_PAPER", Path(__file__).parents[4] / "shared/paper/sora.tex"))
 RESULTS = SOURCE.with_name("results.csv")
+BENCHMARK = SOURCE.with_name("fastat.csv")
 
 
-def shipped() -> list[tex.Record]:
-    text = (resources.files("sora.experiments.paper") / "numbers.csv").read_text(encoding="utf-8")
+def shipped(name: str = "numbers.csv") -> list[tex.Record]:
+    text = (resources.files("sora.experiments.paper") / name).read_text(encoding="utf-8")
     return [tex.Record(**line) for line in csv.DictReader(text.splitlines())]
 
 
@@ -30,7 +31,8 @@ def test_every_value_of_the_paper_is_shipped_and_every_shipped_value_is_in_the_p
 
 @pytest.mark.skipif(not SOURCE.is_file(), reason="the paper's source is not here; set SORA_PAPER")
 def test_no_table_of_the_paper_is_left_out() -> None:
-    labels = {label for name in paper.names() for label in paper.load(name).labels}
+    grids = [paper.load(name) for name in paper.names()]
+    labels = {label for grid in grids if grid.source == "paper" for label in grid.labels}
     assert set(tex.tables(SOURCE.read_text(encoding="utf-8"))) == labels
 
 
@@ -50,6 +52,23 @@ def test_the_main_tables_agree_with_a_second_extraction() -> None:
     assert len(lines) == sum(
         len(row) for pair in paper.pairs(grid) for row in paper.numbers(grid, *pair).values()
     )
+
+
+@pytest.mark.skipif(
+    not BENCHMARK.is_file(), reason="the benchmark's values are not here; set SORA_PAPER to a file beside them"
+)
+def test_every_value_of_the_benchmark_is_shipped_and_no_other() -> None:
+    names = paper.names_in_paper("benchmark")
+    printed = {
+        (names[line["method"]], line["dataset"], line["model"], line["metric"]): line["value"]
+        for line in csv.DictReader(BENCHMARK.read_text(encoding="utf-8").splitlines())
+    }
+    ours = {}
+    for line in shipped("fastat.csv"):
+        place = (line.variant, line.dataset, line.model)
+        ours[*place, line.metric], ours[*place, f"{line.metric}_std"] = line.mean, line.std
+    assert len(ours) == 2 * len(shipped("fastat.csv")) == 992
+    assert ours == printed
 
 
 def test_the_reader_refuses_a_cell_that_is_no_value() -> None:

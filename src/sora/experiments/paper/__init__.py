@@ -1,7 +1,8 @@
-"""The paper's experiments as grids of runs, and every value of its tables.
+"""The paper's experiments as grids of runs, and every value of its tables; the public benchmark likewise.
 
 `grids/NAME.yaml` says which runs a table consists of, `numbers.csv` what the paper prints for them, one value
-per line under the table's label. A value that the paper leaves out has no line.
+per line under the table's label. A value that the paper leaves out has no line. `fastat.csv` has the values of
+the public benchmark in the same form; what is said of the paper below holds for it in its own grid.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import yaml
 
 from sora.errors import unknown
 
+FILES = ("numbers.csv", "fastat.csv")
+Deviation = Literal["population", "sample"]
 Kind = Literal["runs", "evaluation", "derived", "cost", "overview"]
 """Runs; runs attacked at several radii; made from another grid's runs; passes and memory; data sets."""
 
@@ -54,6 +57,12 @@ class Grid:
     """Footnotes: where the paper contradicts itself or leaves something open."""
     radii: tuple[str, ...] = ()
     """Of the attacks, for the kind `evaluation`; a metric is then called e.g. `fgsm@3/255`."""
+    source: str = "paper"
+    """What its numbers are from, in one word: the paper or the benchmark."""
+    deviation: Deviation = "population"
+    """Which deviation over the seeds its numbers have."""
+    recipe: str | None = None
+    """In place of the data set's own; it then says what is held out and which weights count."""
 
     def given(self, row: str, dataset: str | None = None, model: str | None = None) -> dict[str, Any]:
         """The settings of one row, as `sora.settings.Request` takes them; without attacks, seed and folder.
@@ -111,6 +120,9 @@ def load(name: str) -> Grid:
         rows={key: _row(key, values) for key, values in content["rows"].items()},
         notes=tuple(content.get("notes", ())),
         radii=tuple(content.get("radii", ())),
+        source=content.get("source", "paper"),
+        deviation=content.get("deviation", "population"),
+        recipe=content.get("recipe"),
     )
 
 
@@ -141,7 +153,10 @@ def pairs(grid: Grid) -> list[tuple[str, str]]:
 
 
 def names_in_paper(kind: str) -> dict[str, str]:
-    """What the paper calls the `methods`, `models`, `datasets` or `attacks`, and their names here."""
+    """What the paper calls the `methods`, `models`, `datasets` or `attacks`, and their names here.
+
+    `benchmark`: what the public benchmark calls its rows, and their names in the grid `fastat`.
+    """
     content: dict[str, dict[str, str]] = yaml.safe_load(
         (_folder() / "names.yaml").read_text(encoding="utf-8")
     )
@@ -151,18 +166,19 @@ def names_in_paper(kind: str) -> dict[str, str]:
 
 
 def _lines_of(grid: Grid) -> list[dict[str, str]]:
-    """The lines of numbers.csv that belong to a grid; only the attacks of one that consists of runs."""
+    """The lines of the files that belong to a grid; only the attacks of one that consists of runs."""
     lines = [line for label in grid.labels for line in _lines()[label]]
     return [line for line in lines if grid.kind != "runs" or line["metric"] in grid.attacks]
 
 
 @cache
 def _lines() -> dict[str, list[dict[str, str]]]:
-    """The lines of numbers.csv by label, in their order."""
+    """The lines of the files by label, in their order."""
     lines: dict[str, list[dict[str, str]]] = {}
-    text = (_folder() / "numbers.csv").read_text(encoding="utf-8")
-    for line in csv.DictReader(text.splitlines()):
-        lines.setdefault(line["label"], []).append(line)
+    for name in FILES:
+        text = (_folder() / name).read_text(encoding="utf-8")
+        for line in csv.DictReader(text.splitlines()):
+            lines.setdefault(line["label"], []).append(line)
     return lines
 
 
