@@ -139,9 +139,21 @@ def test_waiting_threads_leave_the_processor_to_others_unless_asked(given, used,
 
 
 def test_the_list_of_methods_explains_its_columns_and_order(sora) -> None:
-    table, _, legend = sora("list", "methods").out.partition("\nOrder: ")
-    rows = json.loads(sora("list", "methods", "--json").out)
-    assert list(rows[0])[3:] == ["passes F / B", "norms", "needs"]
-    assert all(f"{column}: " in legend for column in list(rows[0])[3:])
-    assert all(word in legend for row in rows for word in row["needs"].split(", ") if word != "-")
-    assert rows[0]["passes F / B"] in table
+    head, _, rest = sora("list", "methods").out.partition("\n")
+    table, _, legend = rest.partition("\ncost: ")
+    assert head.split() == ["method", "cost", "memory", "norms", "PertAlign", "what", "it", "does"]
+    assert all(f"\n{column}: " in f"\ncost: {legend}" for column in head.split()[1:5])
+    listed = [line.split()[0] for line in table.splitlines() if line.split()[:1] and "  " in line]
+    assert sorted(listed) == sorted(methods.names())
+    headings = [line.partition(": ") for line in table.splitlines() if ": " in line]
+    assert {group: text for group, _, text in headings} == methods.GROUPS
+
+
+def test_the_list_of_methods_fits_a_terminal(sora, monkeypatch) -> None:
+    for columns in (80, 100):
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+        monkeypatch.setenv("COLUMNS", str(columns))
+        table = sora("list", "methods").out.partition("\ncost: ")[0]
+        assert max(len(line) for line in table.splitlines()) <= columns
+        assert "\nsora         2     -" in table
+        assert "\n    one step, its size set by the curvature of the last batches\n" in table

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sora import methods
 from sora.methods import cost_table, measure
 from sora.methods._cost import LiveBytes
 
@@ -10,6 +11,22 @@ from sora.methods._cost import LiveBytes
 @pytest.mark.parametrize(
     ("name", "forwards", "backwards"),
     [
+        # more-methods.md, section 2; a full backward pass through n graphs counts n times at the logits.
+        ("gat", 4, 3),
+        ("ssat", 4, 2),
+        ("fgsm-bp", 2, 3),
+        ("fgsm-ep", 2, 3),
+        ("fgsm-mep", 2, 3),
+        ("fgsm-rs-cs", 3, 3),
+        ("fgsm-mep-cs", 3, 3),
+        ("fgsm-uap", 2, 3),
+        ("fgsm-cuap", 2, 3),
+        ("fgsm-fuap", 3, 3),
+        ("fgsm-pco", 3, 4),
+        ("liet", 2 + 10 / 4, 3 + 10 / 4),  # with the label information of 10 classes, for a batch of 4
+        ("tdat", 2, 3),
+        ("fgsm-lass", 3, 3),  # with an update of the predictor
+        ("fgsm-law", 3, 3),
         ("benign", 1, 1),
         ("fgsm", 2, 2),
         ("gradalign", 3, 4),
@@ -23,6 +40,33 @@ def test_passes_are_counted_by_hooks(name: str, forwards: float, backwards: floa
     assert (cost.forwards, cost.backwards) == (forwards, backwards)
     assert cost.peak_bytes > 0
     assert cost.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "hyper", "forwards", "backwards"),
+    [
+        ("fgsm-rs-cs", {"initialize": True}, 2, 3),
+        ("fgsm-mep-cs", {"initialize": True}, 2, 3),
+        ("fgsm-mep-cs", {"reg_single": True}, 3, 4),
+        ("fgsm-law", {"reference": "start"}, 2, 3),
+        ("ssat", {"checkpoints": 1}, 2, 2),
+    ],
+)
+def test_options_that_change_the_passes(
+    name: str, hyper: dict[str, object], forwards: float, backwards: float
+) -> None:
+    """more-methods.md, section 2."""
+    cost = measure(name, batch_size=4, rounds=1, hyper=hyper)
+    assert (cost.forwards, cost.backwards) == (forwards, backwards)
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_the_registry_has_the_cost_that_is_measured(name: str) -> None:
+    measured, stated = measure(name, batch_size=4, rounds=1), methods.info(name).cost
+    if name in ("liet", "fgsm-lass"):  # measured on a batch with an update that most batches do not have
+        rare = {"liet": 10 / 4, "fgsm-lass": 1.0}[name]
+        measured = measured._replace(forwards=measured.forwards - rare, backwards=measured.backwards - rare)
+    assert stated == (measured.forwards + measured.backwards) / 2
 
 
 def test_the_table_has_the_papers_count_and_time_in_multiples_of_fgsm() -> None:

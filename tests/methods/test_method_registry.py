@@ -120,6 +120,8 @@ def test_registry_entry_is_complete(name: str) -> None:
     assert entry.forwards
     assert entry.backwards
     assert entry.norms[0] == "linf"
+    assert entry.group in methods.GROUPS
+    assert entry.cost is not None
     if name != "benign":
         assert entry.paper
     if name not in ("benign", "fgsm-lass"):  # FGSM-LASS is code without a published paper

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+import textwrap
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from sora.cli._parse import parse
-from sora.cli._tables import plain_table
+from sora.cli._tables import WIDE, plain_table
 from sora.errors import UserError
 
 Kind = Literal["methods", "models", "data", "attacks", "metrics", "probes", "recipes"]
 Row = dict[str, Any]
+_YES = {True: "yes", False: "-"}
 METHODS_LEGEND = """\
-Order: as in the paper's tables; methods that are not in them follow.
-passes F / B: forward and backward passes over the batch per step. "2 / 1 in + 1" is the attack's forward pass
-  and its backward pass to the input only, then one of each for the weights; "joint": one backward for both,
-  "two graphs": one backward through the attack's pass as well.
+cost: passes of a step over the network, in multiples of ordinary training.
+memory: beyond ordinary training. A graph is the activations of a batch; "2 per image" are two stored
+  perturbations for each training image, "per row" for each place in a batch.
 norms: the norms it is defined for (--norm).
-needs: what `sora train` provides and a loop of your own must: setup (call method.setup once), index and
-  transform (arguments of step), after_update (call method.after_update after each step of the optimiser).
-  eval-mode craft: the attack runs in evaluation mode; second order: gradients of gradients.
-`sora show NAME` prints a method's page; `sora list methods --cost` measures passes, memory and time here."""
+PertAlign: whether it is defined, so that the guard can see catastrophic overfitting coming.
+`sora show NAME` prints a method's page with its passes and what a loop of your own must provide;
+`sora list methods --cost` measures passes, memory and time here; docs/choosing.md says which to take when."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,39 @@ def run(argv: list[str]) -> int:
     rows = _costs(raw=flags.json) if flags.cost else _ROWS[flags.kind]()
     if flags.json:
         print(json.dumps(rows, indent=2))
+    elif flags.kind == "methods" and not flags.cost:
+        _print_methods(rows)
     else:
         plain_table("", list(rows[0]), [[str(value) for value in row.values()] for row in rows])
-        if flags.kind == "methods" and not flags.cost:
-            print(METHODS_LEGEND)
     return 0
+
+
+def _print_methods(rows: list[Row]) -> None:
+    """One block per group: a line of facts for each method, and what it does, below it where there is no room."""
+    from sora.methods import GROUPS
+
+    columns = ("method", "cost", "memory", "norms", "PertAlign")
+    texts = [row | {"cost": _number(row["cost"]), "PertAlign": _YES[row["PertAlign"]]} for row in rows]
+    sizes = [max(len(text[name]) for text in (*texts, {name: name})) for name in columns]
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDE
+    beside = sum(sizes) + 2 * len(sizes) + max(len(row["what it does"]) for row in rows) <= width
+
+    def show(cells: Row) -> None:
+        facts = "  ".join(cells[name].ljust(size) for name, size in zip(columns, sizes, strict=True))
+        print(f"{facts}  {cells['what it does']}" if beside else facts.rstrip())
+
+    show({name: name for name in (*columns, "what it does")})
+    for group in dict.fromkeys([*GROUPS, *(row["group"] for row in rows)]):
+        print(f"\n{group}" + (f": {GROUPS[group]}" if group in GROUPS else ""))
+        for text in (text for text in texts if text["group"] == group):
+            show(text)
+            if not beside:
+                print(textwrap.indent(textwrap.fill(text["what it does"], width - 4), " " * 4))
+    print(f"\n{METHODS_LEGEND}")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"
 
 
 def _methods() -> list[Row]:
@@ -57,10 +87,14 @@ def _methods() -> list[Row]:
     return [
         {
             "method": entry.name,
+            "group": entry.group,
             "what it does": entry.summary,
             "venue": entry.venue or "-",
+            "cost": entry.cost,
             "passes F / B": f"{entry.forwards} / {entry.backwards}",
+            "memory": entry.memory,
             "norms": ", ".join(entry.norms),
+            "PertAlign": entry.has_pert_align,
             "needs": ", ".join(entry.needs) or "-",
         }
         for entry in entries

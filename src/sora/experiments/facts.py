@@ -103,12 +103,10 @@ def bench_of(
 
 
 def type_of(method: str) -> str:
-    """How a method crafts its examples, from its entry and its hyper-parameters."""
+    """How a method crafts its examples, in the paper's words."""
     entry = methods.info(method)
-    hyper = entry.cls.hyper_class.build(dict(entry.preset))
-    fields = {field.name for field in dataclasses.fields(hyper)}
-    if method == "benign":
+    if entry.group == "ordinary training":
         return "Standard"
-    if "replays" in fields:
+    if "replays" in {field.name for field in dataclasses.fields(entry.cls.hyper_class)}:
         return "Single-Step (Replay)"
-    return "Multi-Step" if getattr(hyper, "steps", 1) > 1 else "Single-Step"
+    return "Multi-Step" if entry.group == "several steps" else "Single-Step"

@@ -10,11 +10,12 @@ from sora.methods._compile import compiled_step
 from sora.methods._cost import Bench, Cost, cost_table, measure
 from sora.methods._optimizers import OwnOptimizer
 from sora.methods._pages import page
-from sora.methods._records import Crafted, Hyper, Info, Inputs, Learned, StepOutput
+from sora.methods._records import GROUPS, Crafted, Hyper, Info, Inputs, Learned, StepOutput
 from sora.methods._registry import METHODS, check_smoothing, create, info, names, preset, register
 from sora.methods._targets import Smoothing, soft_targets
 
 __all__ = [
+    "GROUPS",
     "Bench",
     "Cost",
     "Crafted",

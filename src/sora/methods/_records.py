@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from sora.methods._base import Method
 
 
+# Methods as a newcomer meets them, and when to look there.
+GROUPS = {
+    "ordinary training": "no attack and no robustness, for comparison",
+    "one step": "the cheapest; most can overfit catastrophically at larger radii",
+    "one step, regularised": "a further term in the loss, most for more passes",
+    "one step, with a memory": "starts from stored perturbations of earlier batches",
+    "several steps": "slow, with the strongest attacks while training",
+}
+
+
 @dataclass(frozen=True)
 class Info:
     """A registry entry: all that the rest of the package needs to know about a method.
@@ -24,12 +34,16 @@ class Info:
         name: The name it is created by.
         summary: What it does, in one line.
         cls: The class.
+        group: What it is listed under, one of `GROUPS` or a name of its own.
         paper: Authors and title.
         venue: Where it was published, ending in the year.
         forwards: Forward passes over one batch in one step.
         backwards: Backward passes over one batch in one step; `in` marks those to the input only.
+        cost: Passes of a step in multiples of ordinary training's, backward passes counted at the logits; what
+            is done on few batches only is left out.
         paper_cost: Forward and backward passes as the SORA paper counts them.
-        memory: Memory it needs beyond that of ordinary training.
+        memory: What it needs beyond ordinary training: graphs (each the activations of a batch), and stored
+            perturbations per image, class or row of a batch.
         norms: The norms it is defined for.
         needs: What a training loop must provide, and other unusual requirements.
         uses_input_gradient: It needs the input gradient of the weight update, even if `observing` is off.
@@ -47,10 +61,12 @@ class Info:
     name: str
     summary: str
     cls: type[Method]
+    group: str = "others"
     paper: str = ""
     venue: str = ""
     forwards: str = ""
     backwards: str = ""
+    cost: float | None = None
     paper_cost: str = ""
     memory: str = "-"
     norms: tuple[str, ...] = ("linf",)

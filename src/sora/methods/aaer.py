@@ -67,11 +67,13 @@ class AAERHyper(Hyper):
 @register(
     "aaer",
     "N-FGSM with a regulariser against adversarial examples whose loss is lower than at the start",
+    group="one step, regularised",
     paper="Lin et al., Eliminating Catastrophic Overfitting Via Abnormal Adversarial Examples Regularization",
     venue="NeurIPS 2023",
     forwards="2",
     backwards="1 in + 1",
     paper_cost="2 / 2",
+    cost=2,
 )
 class AAER(Method):
     """`loss = L(x_adv) + R`: R penalises examples with a lower loss at x_adv than at the start point.

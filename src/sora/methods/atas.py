@@ -39,12 +39,14 @@ class ATASHyper(Hyper):
 @register(
     "atas",
     "starts where the image's last perturbation ended, with a step of its own",
+    group="one step, with a memory",
     paper="Huang et al., Fast Adversarial Training with Adaptive Step Size",
     venue="IEEE TIP 2023",
     forwards="2",
     backwards="1 in + 1",
     paper_cost="2 / 2",
-    memory="one float32 or float16 perturbation for each training image",
+    cost=2,
+    memory="1 per image",
     needs=("setup", "index", "transform", "eval-mode craft"),
     single_process=True,
 )

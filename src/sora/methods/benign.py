@@ -10,9 +10,11 @@ from sora.methods import Crafted, Inputs, Method, register
 @register(
     "benign",
     "ordinary training on clean inputs",
+    group="ordinary training",
     forwards="1",
     backwards="1",
     paper_cost="1 / 1",
+    cost=1,
     norms=("linf", "l2"),
     has_pert_align=False,
 )

@@ -40,13 +40,15 @@ class ELLEHyper(Hyper):
 @register(
     "elle",
     "FGSM with a penalty on the curvature between random points around the image",
+    group="one step, regularised",
     paper="Abad Rocamora et al., Efficient Local Linearity Regularization to Overcome Catastrophic"
     " Overfitting",
     venue="ICLR 2024",
     forwards="5",
     backwards="1 in + 1 over 4 batches",
     paper_cost="3 / 2",
-    memory="three more batches of activations",
+    cost=5,
+    memory="3 graphs",
     crafts_in_attack_mode=False,
 )
 class ELLE(Method):

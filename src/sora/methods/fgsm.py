@@ -19,11 +19,13 @@ class FGSMHyper(Hyper):
 @register(
     "fgsm",
     "one step of size eps from the clean input",
+    group="one step",
     paper="Goodfellow et al., Explaining and Harnessing Adversarial Examples",
     venue="ICLR 2015",
     forwards="2",
     backwards="1 in + 1",
     paper_cost="2 / 2",
+    cost=2,
     norms=("linf", "l2"),
 )
 class FGSM(Method):

@@ -28,11 +28,13 @@ class FGSMCkptHyper(Hyper):
 @register(
     "fgsm-ckpt",
     "FGSM-RS cut short at the first of 3 points that is misclassified",
+    group="one step",
     paper="Kim et al., Understanding Catastrophic Overfitting in Single-step Adversarial Training",
     venue="AAAI 2021",
     forwards="4",
     backwards="1 in + 1",
     paper_cost="-",
+    cost=3,
     needs=("eval-mode craft",),
     crafts_in_attack_mode=False,
 )

@@ -42,13 +42,15 @@ class FGSMLAWHyper(Hyper):
 @register(
     "fgsm-law",
     "one step from random signs, a Lipschitz penalty, and weights averaged while accuracy drops",
+    group="one step, regularised",
     paper="Jia et al., Revisiting and Exploring Efficient Fast Adversarial Training via LAW:"
     " Lipschitz Regularization and Auto Weight Averaging",
     venue="arXiv 2308.11443, 2023",
     forwards="3",
     backwards="1 in + 1 (two graphs)",
     paper_cost="-",
-    memory="one batch of activations; a copy of the weights",
+    cost=3,
+    memory="1 graph, 1 network",
     needs=("setup", "after_update"),
     single_process=True,
     own_targets="phi",

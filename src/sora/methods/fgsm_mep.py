@@ -43,12 +43,14 @@ class FGSMMEPHyper(MemoryHyper):
 @register(
     "fgsm-mep",
     "one step from the image's last perturbation, which moves along a momentum of its gradients",
+    group="one step, with a memory",
     paper="Jia et al., Prior-Guided Adversarial Initialization for Fast Adversarial Training",
     venue="ECCV 2022",
     forwards="2",
     backwards="1 in + 1 (two graphs)",
     paper_cost="-",
-    memory="one batch of activations; two perturbations for each training image",
+    cost=2.5,
+    memory="1 graph, 2 per image",
     needs=("setup", "index"),
     single_process=True,
     own_targets="phi",
@@ -147,14 +149,14 @@ preset(
     "fgsm-ep",
     "fgsm-mep",
     "one step from the image's last perturbation",
-    {"memory": "one batch of activations; one perturbation for each training image"},
+    {"memory": "1 graph, 1 per image"},
     mu=0.0,
 )
 preset(
     "fgsm-bp",
     "fgsm-mep",
     "one step from the last batch's perturbation, row by row",
-    {"memory": "one batch of activations, one of perturbations", "needs": ("setup",)},
+    {"memory": "1 graph, 1 per row", "needs": ("setup",)},
     mu=0.0,
     memory="row",
 )

@@ -31,13 +31,15 @@ class FGSMPCOHyper(MemoryHyper):
 @register(
     "fgsm-pco",
     "trains on a mixture of the image's old and its amplified new adversarial example",
+    group="one step, with a memory",
     paper="Wang et al., Preventing Catastrophic Overfitting in Fast Adversarial Training:"
     " A Bi-level Optimization Perspective",
     venue="ECCV 2024",
     forwards="3",
     backwards="1 in + 1 (three graphs)",
     paper_cost="-",
-    memory="two batches of activations; one perturbation for each training image",
+    cost=3.5,
+    memory="2 graphs, 1 per image",
     needs=("setup", "index"),
     single_process=True,
     own_targets="phi",

@@ -19,11 +19,13 @@ class FGSMRSHyper(Hyper):
 @register(
     "fgsm-rs",
     "random start in the ball, one step of 1.25 eps, projected back",
+    group="one step",
     paper="Wong et al., Fast is better than free: Revisiting adversarial training",
     venue="ICLR 2020",
     forwards="2",
     backwards="1 in + 1",
     paper_cost="2 / 2",
+    cost=2,
     norms=("linf", "l2"),
     compilable=True,
 )

@@ -52,13 +52,15 @@ class FGSMUAPHyper(Hyper):
 @register(
     "fgsm-uap",
     "one step from a perturbation that all images share and that follows their mean gradient",
+    group="one step, with a memory",
     paper="Pan, Li, Yao, Adversarial Initialization with Universal Adversarial Perturbation:"
     " A New Approach to Fast Adversarial Training",
     venue="AAAI 2024",
     forwards="2",
     backwards="1 in + 1 (two graphs)",
     paper_cost="-",
-    memory="one batch of activations; two images",
+    cost=2.5,
+    memory="1 graph, 2 in all",
     needs=("setup",),
     single_process=True,
     own_targets="nu",
@@ -170,7 +172,7 @@ preset(
     "fgsm-cuap",
     "fgsm-uap",
     "one step from a perturbation that the images of a class share",
-    {"memory": "one batch of activations; two images for each class"},
+    {"memory": "1 graph, 2 per class"},
     groups="class",
 )
 preset(
@@ -179,7 +181,8 @@ preset(
     "one step from a perturbation that images with similar features share",
     {
         "forwards": "3",
-        "memory": "one batch of activations; two images for each of 50 groups; a small head",
+        "cost": 3,
+        "memory": "1 graph, 2 per group",
     },
     groups="features",
 )

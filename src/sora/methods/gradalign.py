@@ -36,12 +36,14 @@ class GradAlignHyper(Hyper):
 @register(
     "gradalign",
     "FGSM-RS with a regulariser that aligns the gradients at x and at a random point nearby",
+    group="one step, regularised",
     paper="Andriushchenko and Flammarion, Understanding and Improving Fast Adversarial Training",
     venue="NeurIPS 2020",
     forwards="3",
     backwards="2 in (one with graph) + 1 (second order)",
     paper_cost="3 / 2",
-    memory="about three batches of activations, for the second derivative",
+    cost=3.5,
+    memory="2 graphs",
     needs=("second order",),
 )
 class GradAlign(Method):

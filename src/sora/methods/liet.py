@@ -42,13 +42,15 @@ class LIETHyper(Hyper):
 @register(
     "liet",
     "one step from the class's perturbation of a grey image, partly replaced by noise",
+    group="one step, with a memory",
     paper="Pan, Tang, Li, Yao, Mitigating Catastrophic Overfitting in Fast Adversarial Training via Label"
     " Information Elimination",
     venue="ICCV 2025",
     forwards="2 + K/(qB)",
     backwards="1 + K/(qB) in + 1 (two graphs)",
     paper_cost="-",
-    memory="one batch of activations; one image for each class",
+    cost=2.5,
+    memory="1 graph, 1 per class",
     needs=("setup",),
     single_process=True,
     own_targets="nu",

@@ -29,13 +29,15 @@ class MultiGradHyper(Hyper):
 @register(
     "multigrad",
     "one step where the gradients at 3 random points agree in sign",
+    group="one step",
     paper="Golgooni et al., ZeroGrad: Costless Conscious Remedies for Catastrophic Overfitting in the FGSM"
     " Adversarial Training",
     venue="Intelligent Systems with Applications 2023",
     forwards="4",
     backwards="3 in + 1",
     paper_cost="2 / 2",
-    memory="N batches of activations",
+    cost=4,
+    memory="2 graphs",
 )
 class MultiGrad(Method):
     """`x_adv = box(x + clip(alpha m))`, m the common sign of the N gradients at `box(x + eta_k)`, else 0."""

@@ -20,11 +20,13 @@ class NFGSMHyper(Hyper):
 @register(
     "n-fgsm",
     "noise of 2 eps, one step of eps, not projected back",
+    group="one step",
     paper="de Jorge et al., Make Some Noise: Reliable and Efficient Single-Step Adversarial Training",
     venue="NeurIPS 2022",
     forwards="2",
     backwards="1 in + 1",
     paper_cost="2 / 2",
+    cost=2,
     norms=("linf", "l2"),
     compilable=True,
 )

@@ -25,11 +25,13 @@ class PGDHyper(Hyper):
 @register(
     "pgd",
     "random start, several projected steps",
+    group="several steps",
     paper="Madry et al., Towards Deep Learning Models Resistant to Adversarial Attacks",
     venue="ICLR 2018",
     forwards="steps + 1",
     backwards="steps in + 1",
     paper_cost="K+1 / K+1",
+    cost=11,
     norms=("linf", "l2"),
     in_all=False,
 )
@@ -62,7 +64,7 @@ class PGD(Method):
         return Crafted(x_adv, gradients[0], second, logits, step_size=length)
 
 
-_two = {"forwards": "3", "backwards": "2 in + 1", "paper_cost": "3 / 3"}
+_two = {"forwards": "3", "backwards": "2 in + 1", "paper_cost": "3 / 3", "cost": 3}
 _ten = {"forwards": "11", "backwards": "10 in + 1", "paper_cost": "11 / 11"}
 preset("pgd-2", "pgd", "PGD with 2 steps of eps/2", _two, steps=2, alpha=0.5)
 preset("pgd-10", "pgd", "PGD with 10 steps of eps/4", _ten, steps=10, alpha=0.25)

@@ -49,11 +49,13 @@ class SORAHyper(Hyper):
 @register(
     "sora",
     "one step, its size set by the curvature of the last batches",
+    group="one step",
     paper="Teymourian et al., SORA: Free Second-Order Attacks in Fast Adversarial Training",
     venue="ICML 2026",
     forwards="2",
     backwards="1 in + 1 (to the input)",
     paper_cost="2 / 2",
+    cost=2,
     norms=("linf", "l2"),
     uses_input_gradient=True,
     compilable=True,

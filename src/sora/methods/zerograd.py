@@ -21,12 +21,14 @@ class ZeroGradHyper(Hyper):
 @register(
     "zerograd",
     "FGSM-RS with the smallest gradient entries of each image set to zero",
+    group="one step",
     paper="Golgooni et al., ZeroGrad: Costless Conscious Remedies for Catastrophic Overfitting in the FGSM"
     " Adversarial Training",
     venue="Intelligent Systems with Applications 2023",
     forwards="2",
     backwards="1 in + 1",
     paper_cost="2 / 2",
+    cost=2,
 )
 class ZeroGrad(Method):
     """FGSM-RS with `sign(g)` only where `|g|` reaches the q-quantile of its example."""
