@@ -88,6 +88,7 @@ class Trainer:
             for _ in range(method.updates):
                 method.step(self.model, self.x, self.y, index=index)
                 self.update()
+                method.after_update(self.model)
 
         return step
 

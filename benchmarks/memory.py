@@ -1,6 +1,6 @@
 """Peak memory of a step: live tensor bytes from the profiler, and the resident set of a fresh process.
 
-python benchmarks/memory.py [--width 16] [--batch 128]
+python benchmarks/memory.py [--width 16] [--batch 128] [--all]
 """
 
 from __future__ import annotations
@@ -16,15 +16,10 @@ from typing import Any
 from _timing import Call, Trainer, arguments, finish, start, table
 from torch.profiler import ProfilerActivity, profile
 
-CONTESTANTS = {
-    "fgsm-rs": ("fgsm-rs", True),
-    "fgsm-rs, observation off": ("fgsm-rs", False),
-    "sora": ("sora", True),
-    "sora, observation off": ("sora", False),
-    "n-fgsm": ("n-fgsm", True),
-    "pgd-10": ("pgd-10", True),
-    "trades": ("trades", True),
-}
+from sora import methods
+
+OFF = ", observation off"
+FEW = ("fgsm-rs", f"fgsm-rs{OFF}", "sora", f"sora{OFF}", "n-fgsm", "pgd-10", "trades")
 
 
 def peak_bytes(step: Call) -> int:
@@ -43,9 +38,8 @@ def peak_bytes(step: Call) -> int:
 
 
 def built(name: str, args: Any) -> Call:
-    method, observing = CONTESTANTS[name]
     trainer = Trainer.build(args.width, args.batch)
-    step = trainer.step_of(trainer.method(method, observing=observing))
+    step = trainer.step_of(trainer.method(name.removesuffix(OFF), observing=not name.endswith(OFF)))
     step()  # the optimiser's momentum appears here
     return step
 
@@ -59,7 +53,8 @@ def resident_mb(name: str, args: Any) -> float:
 
 def main() -> None:
     parser = arguments(__doc__, width=16, batch=128)
-    parser.add_argument("--only", choices=CONTESTANTS, help="take steps and print this process' peak in MB")
+    parser.add_argument("--all", action="store_true", help="every method, not only the main ones")
+    parser.add_argument("--only", metavar="NAME", help="take steps and print this process' peak in MB")
     args = start(parser)
     if args.only:
         step = built(args.only, args)
@@ -68,8 +63,9 @@ def main() -> None:
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         return
     # First, while this process is small: a child starts with its parent's `ru_maxrss`.
-    resident = {name: resident_mb(name, args) for name in CONTESTANTS}
-    peaks = {name: peak_bytes(built(name, args)) for name in CONTESTANTS}
+    names = dict.fromkeys([*FEW, *(methods.names() if args.all else ())])
+    resident = {name: resident_mb(name, args) for name in names}
+    peaks = {name: peak_bytes(built(name, args)) for name in names}
     rows = [
         {
             "name": name,

@@ -76,6 +76,7 @@ ROWS = {  # a method's name, and after a space a variant of it
     "fgsm-cuap": Row(2),
     "fgsm-fuap": Row(3),
     "fgsm-pco": Row(3, reach=1.5, boxed=False),
+    "fgsm-pco cpu": Row(3, reach=1.5, boxed=False, hyper={"storage": "cpu", "dtype": "float16"}, waits=True),
     "fgsm-pco graph": Row(3, reach=1.5, hyper={"mix_graph": True, "box_mix": True, "strict": True}),
     "liet": Row(2.5),  # on a batch that updates the label information of its three classes
     "liet wide": Row(2.5, reach=3.0, hyper={"clip_ball": False, "k": 2.0, "lo": 0.0, "hi": 1.0}),

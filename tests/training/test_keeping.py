@@ -111,9 +111,10 @@ class TestChoice:
         chosen = {n.removeprefix(prefix): t for n, t in stored.items() if n.startswith(prefix)}
         assert same(load_file(folder.weights), chosen)
 
-    def test_a_killed_run_makes_the_same_choice(self, settings: BuildSettings) -> None:
-        one, summary = trained(settings("fgsm", out="one", keep="best-robust", **LINEAR))
-        config = settings("fgsm", out="other", keep="best-robust", **LINEAR)
+    @pytest.mark.parametrize("ema", [None, 0.9999])
+    def test_a_killed_run_makes_the_same_choice(self, settings: BuildSettings, ema: float | None) -> None:
+        one, summary = trained(settings("fgsm", out="one", keep="best-robust", ema=ema, **LINEAR))
+        config = settings("fgsm", out="other", keep="best-robust", ema=ema, **LINEAR)
         with pytest.raises(Killed):
             trained(config, kill_at(2 * EPOCH + 3))
         other, again = trained(config)
@@ -137,7 +138,6 @@ class TestScore:
         one, other = self.evaluation(clean=9, pgd10=4), self.evaluation(clean=6, pgd10=5)
         assert score(one, "best") > score(other, "best")
         assert score(one, "best-robust") < score(other, "best-robust")
-
 
     def test_raw_weights_win_a_tie_and_a_void_evaluation_loses(self) -> None:
         one, other = self.evaluation(clean=9, pgd10=4), self.evaluation(clean=9, pgd10=4)

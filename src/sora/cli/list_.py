@@ -53,7 +53,7 @@ def run(argv: list[str]) -> int:
 
 
 def _print_methods(rows: list[Row]) -> None:
-    """One block per group: a line of facts for each method, and what it does, below it where there is no room."""
+    """One block per group: a line of facts for each method, and what it does, below it if room is short."""
     from sora.methods import GROUPS
 
     columns = ("method", "cost", "memory", "norms", "PertAlign")

@@ -42,7 +42,7 @@ def grid_of(table: Table, metrics: Sequence[str] | None = None) -> tuple[list[st
 
 def footer(table: Table) -> list[str]:
     """What the table says as a whole: the order of its rows, who collapsed, and the notes."""
-    source = table.source
+    source, deviation = table.source, table.deviation
     lines = [_order_line(title_of(metric), found, source) for metric, found in table.order().items()]
     collapsed = table.collapsed()
     if collapsed["rows"]:
@@ -54,7 +54,7 @@ def footer(table: Table) -> list[str]:
         )
     if any(len(cell.values) > 1 for row in table.cells.values() for cell in row.values()):
         lines.append(
-            f"± is the {table.deviation} deviation over the seeds, as the {source}'s; the files have both kinds"
+            f"± is the {deviation} deviation over the seeds, as the {source}'s; the files have both kinds"
         )
     return [*lines, *(f"note: {note}" for note in table.notes)]
 

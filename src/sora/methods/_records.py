@@ -39,8 +39,8 @@ class Info:
         venue: Where it was published, ending in the year.
         forwards: Forward passes over one batch in one step.
         backwards: Backward passes over one batch in one step; `in` marks those to the input only.
-        cost: Passes of a step in multiples of ordinary training's, backward passes counted at the logits; what
-            is done on few batches only is left out.
+        cost: Passes of a step in multiples of ordinary training's, backward passes counted at the logits;
+            what is done on few batches only is left out.
         paper_cost: Forward and backward passes as the SORA paper counts them.
         memory: What it needs beyond ordinary training: graphs (each the activations of a batch), and stored
             perturbations per image, class or row of a batch.

@@ -84,7 +84,9 @@ class OptimisationSettings(Options):
     )
     milestones: tuple[float, ...] = option((0.5, 0.75), "multistep: fractions of the run", low=0, high=1)
     momentum: float = option(0.9, "momentum of SGD", low=0, high=1)
-    cycle_momentum: bool = option(False, "cyclic, one-cycle: momentum falls by 0.1 to the peak and rises again")
+    cycle_momentum: bool = option(
+        False, "cyclic, one-cycle: momentum falls by 0.1 to the peak and rises again"
+    )
     weight_decay: float = option(5e-4, "weight decay, on all parameters", low=0)
     ema: float | None = option(
         None, "decay of the moving average of the weights, which replaces the last weights", low=0, high=1

@@ -176,7 +176,7 @@ def _for_network(values: Mapping[str, Any], trained: str | None, network: str | 
 
 
 def _for_method(values: Mapping[str, Any], method: str) -> Mapping[str, Any]:
-    """A recipe's values without smoothed labels, if the method has targets of its own and would refuse them."""
+    """A recipe's values without smoothed labels, if the method has targets of its own and would refuse."""
     if not methods.info(method).own_targets:
         return values
     labels = [field.name for field in dataclasses.fields(Smoothing)]

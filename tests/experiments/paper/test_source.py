@@ -55,7 +55,8 @@ def test_the_main_tables_agree_with_a_second_extraction() -> None:
 
 
 @pytest.mark.skipif(
-    not BENCHMARK.is_file(), reason="the benchmark's values are not here; set SORA_PAPER to a file beside them"
+    not BENCHMARK.is_file(),
+    reason="the benchmark's values are not here; set SORA_PAPER to a file beside them",
 )
 def test_every_value_of_the_benchmark_is_shipped_and_no_other() -> None:
     names = paper.names_in_paper("benchmark")
@@ -65,8 +66,8 @@ def test_every_value_of_the_benchmark_is_shipped_and_no_other() -> None:
     }
     ours = {}
     for line in shipped("fastat.csv"):
-        place = (line.variant, line.dataset, line.model)
-        ours[*place, line.metric], ours[*place, f"{line.metric}_std"] = line.mean, line.std
+        for metric, value in ((line.metric, line.mean), (f"{line.metric}_std", line.std)):
+            ours[line.variant, line.dataset, line.model, metric] = value
     assert len(ours) == 2 * len(shipped("fastat.csv")) == 992
     assert ours == printed
 

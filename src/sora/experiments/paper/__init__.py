@@ -1,8 +1,8 @@
 """The paper's experiments as grids of runs, and every value of its tables; the public benchmark likewise.
 
 `grids/NAME.yaml` says which runs a table consists of, `numbers.csv` what the paper prints for them, one value
-per line under the table's label. A value that the paper leaves out has no line. `fastat.csv` has the values of
-the public benchmark in the same form; what is said of the paper below holds for it in its own grid.
+per line under the table's label. A value that the paper leaves out has no line. `fastat.csv` has the values
+of the public benchmark in the same form; what is said of the paper below holds for it in its own grid.
 """
 
 from __future__ import annotations
