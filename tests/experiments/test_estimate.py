@@ -1,10 +1,21 @@
 """Estimates of the time that a grid takes."""
 
 from sora.attacks import create
-from sora.experiments.estimate import passes_of
+from sora.experiments.estimate import passes_of, passes_while_training
+from sora.settings import Settings
 
 
 def test_autoattack_counts_the_passes_of_all_its_parts() -> None:
     single = passes_of(create("apgd-ce"), 10)
     assert passes_of(create("aa"), 10) > 5 * single
     assert passes_of(create("pgd10"), 10) >= 10
+
+
+def test_evaluations_between_epochs_count_both_kinds_of_weights_where_they_compete() -> None:
+    common = {"epochs": 10, "attacks": ("clean", "pgd10")}
+    once = sum(passes_of(create(name), 10) for name in ("clean", "pgd10"))
+    assert passes_while_training(Settings(**common), 50_000, 10) == 10 * 1000 * once
+    assert passes_while_training(Settings(**common, eval_every=3, holdout=200), 50_000, 10) == 3 * 200 * once
+    assert passes_while_training(Settings(**common, eval_every=0), 50_000, 10) == 0
+    chosen = Settings(**common, keep="best-robust", ema=0.9995)
+    assert passes_while_training(chosen, 5_000, 10) == 2 * 10 * 500 * once

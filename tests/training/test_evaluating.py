@@ -71,6 +71,13 @@ def test_autoattack_is_left_out_between_epochs(settings: BuildSettings) -> None:
     assert list(result.accuracy) == list(result.summary["accuracy"]) == ["clean", "apgd-ce"]
 
 
+def test_longer_attacks_wait_for_the_end_where_weights_are_chosen() -> None:
+    asked = ("clean", "fgsm", "pgd10", "pgd20", "pgd50", "aa")
+    chosen = [attack.name for attack in attacks_while_training(asked, "best-robust")]
+    assert chosen == ["clean", "fgsm", "pgd10"]
+    assert [attack.name for attack in attacks_while_training(asked)] == list(asked[:-1])
+
+
 class KillInTestSet(Hook):
     """Ends the process, so to speak, or sends a signal, in the middle of the final evaluation."""
 

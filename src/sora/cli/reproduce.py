@@ -30,8 +30,9 @@ _MACHINE_FLAGS = ("device", "threads", "data_dir", "seed")
 class Flags:
     """Compute a table of the paper and print it beside the paper's numbers.
 
-    It follows the paper's protocol: all training images, last weights, three seeds. The same command again
-    continues and computes no finished run twice. `sora reproduce --list` names the tables.
+    It follows the paper's protocol: all training images, last weights, three seeds. `fastat` is the public
+    benchmark, under its own. The same command again continues and computes no finished run twice.
+    `sora reproduce --list` names the tables.
     """
 
     table: Annotated[

@@ -17,9 +17,11 @@ from sora.experiments.grid import default_jobs
 from sora.methods import Bench, measure
 from sora.runs import RunFolder
 from sora.settings import Resolved, Settings, is_custom
+from sora.training.evaluating import attacks_while_training
 
 IMAGES = 16  # of a measured step; its time is scaled to the number of images
 ROUNDS = 2
+DEFAULT_HOLDOUT = 1000  # at most; a tenth of a small data set
 
 
 @dataclass
@@ -60,7 +62,8 @@ def estimate(runs: Sequence[Resolved], jobs: int = 0) -> Estimate:
             result.train_hours[folder.name] = seconds / 3600
             passes = sum(passes_of(attack, facts.classes) for attack in create_all(settings.attacks))
             tested = min(settings.limit_test or facts.test, facts.test)
-            result.attack_hours[folder.name] = timer.per_pass(settings) * passes * tested / 3600
+            passes = passes * tested + passes_while_training(settings, images, facts.classes)
+            result.attack_hours[folder.name] = timer.per_pass(settings) * passes / 3600
     finally:
         torch.set_num_threads(before)
     return result
@@ -70,6 +73,17 @@ def passes_of(attack: Attack, classes: int) -> int:
     """Passes per image if it withstands everything; AutoAttack's parts each have theirs."""
     own = attack.for_classes(classes)
     return sum(part.passes for part in own.parts) or own.passes
+
+
+def passes_while_training(settings: Settings, images: int, classes: int) -> int:
+    """Passes of all evaluations between epochs, over all watched images."""
+    if not settings.eval_every:
+        return 0
+    watched = settings.holdout or min(DEFAULT_HOLDOUT, images // 10)
+    attacks = attacks_while_training(settings.attacks, settings.keep)
+    passes = sum(passes_of(attack, classes) for attack in attacks)
+    kinds = 2 if settings.ema and settings.keep != "last" else 1  # raw and averaged weights
+    return passes * watched * kinds * (settings.epochs // settings.eval_every)
 
 
 class _Timer:

@@ -75,7 +75,12 @@ def evaluate_test_set(run: Run) -> Evaluation:
 def attacks_while_training(names: tuple[str, ...], keep: str = "last") -> list[Attack]:
     """The attacks of evaluations between epochs: PGD-10 in place of those that take hours.
 
-    Where weights are chosen by these evaluations, those that the choice needs are added.
+    Where weights are chosen by these evaluations, those that the choice needs are added, and PGD with more
+    steps waits for the end as well: every epoch has two kinds of weights to evaluate if they are averaged.
     """
-    quick = ["pgd10" if attack.slow else attack for attack in create_all(names)]
-    return create_all(quick if keep == "last" else [*quick, *NEEDED])
+    quick = create_all(["pgd10" if attack.slow else attack for attack in create_all(names)])
+    if keep == "last":
+        return quick
+    needed = create_all(NEEDED)
+    most = max(attack.passes for attack in needed)
+    return create_all([*(attack for attack in quick if attack.passes <= most), *needed])
