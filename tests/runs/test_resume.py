@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sora.errors import UserError
+from sora.errors import RunError, UserError
 from sora.runs import RunFolder
 from sora.runs.resume import settings_of_run
 from sora.settings import Request, Resolved
@@ -50,6 +51,18 @@ def test_other_settings_are_named_and_refused(finished) -> None:
     request = Request({"out": str(finished.settings.folder()), "epochs": 7, "lr": 0.1})
     with pytest.raises(UserError, match=r"epochs 1 -> 7; lr 0.2 -> 0.1 \(only out, device"):
         settings_of_run(request, "yes")
+
+
+def test_a_config_that_was_cut_off_after_any_key_is_refused_or_complete(finished) -> None:
+    """A cut behind `epochs:` leaves a value that is not a number."""
+    path = finished.settings.folder() / "config.yaml"
+    whole, request = path.read_text(), finished.settings.flat()
+    cuts = [position + 1 for position, letter in enumerate(whole) if letter == ":"]
+    assert any(whole[:cut].endswith("epochs:") for cut in cuts)
+    for cut in cuts:
+        path.write_text(whole[:cut])
+        with contextlib.suppress(UserError, RunError):  # any other exception is raw
+            assert settings_of_run(Request(request), "auto").settings == finished.settings
 
 
 def test_a_moved_run_continues_where_it_is_now(finished, tmp_path) -> None:

@@ -67,8 +67,8 @@ def settings_of_run(request: Request, resume: Resume, *, dry_run: bool = False) 
 
 def more_epochs(stored: Mapping[str, Any], settings: Settings) -> int:
     """By how many epochs a request exceeds the stored run; 0 if it does not."""
-    before = parse_config(stored, "config.yaml").values.get("epochs", settings.epochs)
-    return max(0, settings.epochs - int(before))
+    before = parse_config(stored, "config.yaml").values.get("epochs")
+    return max(0, settings.epochs - before) if isinstance(before, int) else 0  # the file may be damaged
 
 
 def check_extendable(settings: Settings, longer: int) -> None:
