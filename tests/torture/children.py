@@ -140,7 +140,7 @@ def _become(
     code = CRASHED
     try:
         os.setsid()
-        _libc.prctl(_PARENT_DEATH, signal.SIGKILL)
+        end_with_parent()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for name, descriptor in (("out", 1), ("err", 2)):
@@ -164,6 +164,11 @@ def _become(
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def end_with_parent() -> None:
+    """Have the system end this process when its parent ends."""
+    _libc.prctl(_PARENT_DEATH, signal.SIGKILL)
 
 
 def address_space() -> int:

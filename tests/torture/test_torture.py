@@ -88,6 +88,25 @@ def test_the_report_fails_on_what_must_not_happen_and_on_memory() -> None:
         assert again.failed
 
 
+def test_what_a_case_keeps_in_memory_does_not_stay_with_the_worker() -> None:
+    script = """
+import os
+from tests.torture import workers
+from tests.torture.report import Outcome
+def keeping(bench, part, number):
+    bench[number] = "large"
+    return Outcome(part, number)
+workers.run_case = keeping
+reading, writing = os.pipe()
+bench = {}
+for number in range(3):
+    workers.fork_case(bench, "files", number, writing)
+print(os.read(reading, 1 << 16).count(b"files"), len(bench))
+"""
+    found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, text=True, capture_output=True)
+    assert found.stdout.split() == ["3", "0"]
+
+
 def test_a_case_alone_needs_its_part() -> None:
     found = bench("--case", "3")
     assert found.returncode == 2

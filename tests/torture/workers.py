@@ -74,9 +74,34 @@ def _work(
         number = next(numbers[part], None)
         if number is None:
             return
-        outcome = run_case(bench, part, number)
-        spent[part] += outcome.seconds
-        os.write(pipe, outcome.to_line())
+        began = time.monotonic()
+        fork_case(bench, part, number, pipe)
+        spent[part] += time.monotonic() - began
+
+
+def fork_case(bench, part: str, number: int, pipe: int) -> None:  # type: ignore[no-untyped-def]
+    """Run a case in a fork of this process, which writes its outcome to the pipe.
+
+    A case may need a lot of memory to make hostile files. Without the fork this process would keep it, and
+    the children of every later case would count it as theirs.
+    """
+    from tests.torture.children import end_with_parent
+
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            end_with_parent()
+            os.write(pipe, run_case(bench, part, number).to_line())
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    if status:
+        raise RuntimeError(f"case {number} of {part} crashed")
 
 
 def ready_bench(scratch: Path, seed: int):  # type: ignore[no-untyped-def]
