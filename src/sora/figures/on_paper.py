@@ -14,6 +14,7 @@ matplotlib.use("Agg")  # draws into files and works without a screen
 import numpy as np
 from matplotlib import figure as mpl
 from matplotlib.axes import Axes
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -39,6 +40,7 @@ FORMATS = (".pdf", ".svg", ".png")
 STYLES = {"solid": "-", "dashed": "--", "dotted": ":"}
 MARKERS = {"": "", "circle": "o", "square": "s", "triangle": "^", "diamond": "D", "cross": "x", "plus": "+"}
 MARKERS["star"] = "*"
+PADDING = 0.09  # inches around panels
 CROWDED = 8  # names under an axis; more are slanted
 # Without the date, so that the same figure is the same file.
 METADATA: dict[str, dict[str, Any]] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
@@ -46,13 +48,19 @@ METADATA: dict[str, dict[str, Any]] = {".pdf": {"CreationDate": None}, ".svg": {
 
 def save(figure: Figure, file: Path, dpi: int = 130) -> None:
     """Draw a figure into a file of the kind that its name ends in."""
+    check_format(file)
+    with matplotlib.rc_context({"axes.titlesize": 10.5}):
+        write(draw(figure), file, dpi)
+
+
+def write(drawn: mpl.Figure, file: Path, dpi: int = 110) -> None:
+    """Write a figure of matplotlib under a temporary name, then rename it."""
     kind = check_format(file)
-    with matplotlib.rc_context({"svg.hashsalt": "sora", "pdf.fonttype": 42, "axes.titlesize": 10.5}):
-        drawn = draw(figure)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_name(f".{file.name}")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}")
+    with matplotlib.rc_context({"svg.hashsalt": "sora", "pdf.fonttype": 42}):
         drawn.savefig(temporary, dpi=dpi, format=kind[1:], metadata=METADATA[kind])
-        temporary.replace(file)
+    temporary.replace(file)
 
 
 def check_format(file: Path) -> str:
@@ -67,7 +75,8 @@ def draw(figure: Figure) -> mpl.Figure:
     """The figure in matplotlib."""
     columns = min(len(figure.panels), figure.columns)
     rows = math.ceil(len(figure.panels) / columns)
-    drawn = mpl.Figure(figsize=(figure.width * columns, figure.height * rows), layout="constrained")
+    layout = ConstrainedLayoutEngine(w_pad=PADDING, h_pad=PADDING)
+    drawn = mpl.Figure(figsize=(figure.width * columns, figure.height * rows), layout=layout)
     entries: dict[str, Any] = {}
     for number, panel in enumerate(figure.panels, start=1):
         if panel is None:

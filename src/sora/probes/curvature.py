@@ -12,6 +12,7 @@ from sora import metrics
 from sora._passes import frozen
 from sora.errors import UserError
 from sora.evaluation.progress import progress_bar
+from sora.figures.description import BLUE, GREEN, GREY, RED
 from sora.probes import _theory as theory
 from sora.probes._base import Probe, ProbedModel, Result
 from sora.probes._registry import register
@@ -73,11 +74,12 @@ class Curvature(Probe[ProbedModel]):
 
     def picture(self, results: Mapping[str, Result], file: Path) -> None:
         """Four panels per run in a row: ratios, bound, mean loss along the step, alpha* against the peaks."""
-        from sora._drawing import plt, save
+        from matplotlib.figure import Figure
 
-        figure, rows = plt.subplots(
-            len(results), 4, figsize=(21, 4.6 * len(results) + 1.4), squeeze=False, layout="constrained"
-        )
+        from sora.figures import on_paper
+
+        figure = Figure(figsize=(21, 4.6 * len(results) + 1.4), layout="constrained")
+        rows = figure.subplots(len(results), 4, squeeze=False)
         for axes, (name, result) in zip(rows, results.items(), strict=True):
             _draw_ratios(axes[0], result)
             _draw_bound(axes[1], result)
@@ -96,7 +98,7 @@ class Curvature(Probe[ProbedModel]):
         for panel, columns in zip(rows[-1], (2, 1, 1, 1), strict=True):
             place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}  # below, where it hides nothing
             panel.legend(**place, ncols=columns, fontsize=9, frameon=False)
-        save(figure, file)
+        on_paper.write(figure, file)
 
     def sentence(self, result: Result) -> str:
         """What the numbers mean for a reader who does not know the theory; the file has all of them."""
@@ -119,8 +121,6 @@ def _steps(result: Result) -> list[float]:
 
 
 def _draw_ratios(panel: Axes, result: Result) -> None:
-    from sora._drawing import BLUE, GREEN, GREY, RED
-
     for (key, label), colour in zip(RATIOS.items(), (RED, BLUE, GREEN), strict=True):
         low, middle, high = zip(*(_numbers(row[key]) for row in result["lemma"]), strict=True)
         panel.plot(_steps(result), middle, color=colour, marker="o", markersize=3, label=f"{label}: median")
@@ -132,8 +132,6 @@ def _draw_ratios(panel: Axes, result: Result) -> None:
 
 
 def _draw_bound(panel: Axes, result: Result) -> None:
-    from sora._drawing import BLUE, RED
-
     for key, label, colour in (
         ("holds", r"below $a^2/2\;(\|H\|^2 - k^2)$", RED),
         ("holds_loose", r"below $a^2/2\;\|H\|^2$", BLUE),
@@ -145,8 +143,6 @@ def _draw_bound(panel: Axes, result: Result) -> None:
 
 
 def _draw_mean_loss(panel: Axes, result: Result) -> None:
-    from sora._drawing import BLUE, GREY, RED
-
     eps, mean = result["threat"]["eps"], _with_nan(result["peak"]["mean_loss"])
     lengths, loss = mean["lengths"], _numbers(mean["loss"])
     parabola = [mean["at_x"] + a * mean["slope"] + a * a / 2 * mean["curvature"] for a in lengths]
@@ -167,8 +163,6 @@ def _draw_mean_loss(panel: Axes, result: Result) -> None:
 
 
 def _draw_peaks(panel: Axes, result: Result) -> None:
-    from sora._drawing import BLUE, GREY, RED
-
     eps, peak = result["threat"]["eps"], result["peak"]
     images = {key: [value / eps for value in _numbers(row)] for key, row in peak["images"].items()}
     series = (("highest_point", "highest point", BLUE, "s"), ("first_peak", "first peak", RED, "o"))

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
+from sora.figures import Axis, Figure, Item, Line, Panel, Rule
+from sora.figures.description import BLUE, PALETTE, RED, Marker, Style
 from sora.probes._base import Probe, Result
 from sora.probes._registry import register
 from sora.runs import RunFolder
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-COLOURS = ("#c1272d", "#0b6e99", "#3c8d40", "#8a5a00", "#6a3d9a", "#444444", "#b15928", "#1b9e77")
+COLOURS = (RED, BLUE, *PALETTE[2:])  # `sora demo` compares FGSM with SORA, whose colour is blue everywhere
 # A run has one colour in all panels; attacks differ in the style of their line.
-ATTACKS = {"clean": (":", "o"), "fgsm": ("--", "s"), "pgd10": ("-", "D")}
+ATTACKS: Mapping[str, tuple[Style, Marker]] = {
+    "clean": ("dotted", "circle"),
+    "fgsm": ("dashed", "square"),
+    "pgd10": ("solid", "diamond"),
+}
 WATCHED = {"holdout": "held-out images", "training": "training images"}
 
 
@@ -54,18 +55,14 @@ class Training(Probe[RunFolder]):
             "alarms": [row["step"] for row in subject.read_log("events") if row["event"] == "alarm"],
         }
 
-    def picture(self, results: Mapping[str, Result], file: Path) -> None:
+    def figure(self, results: Mapping[str, Result]) -> Figure:
         """One panel of PertAlign for all runs and one panel of accuracies per run."""
-        from sora._drawing import panels, save
-
-        figure, axes = panels(len(results) + 1, width=4.6, height=3.8, columns=5)
-        figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.08)  # inches at the edges
-        _draw_pert_align(axes[0], results)
-        for number, (name, result) in enumerate(results.items()):
-            _draw_accuracy(axes[1 + number], name, result, COLOURS[number % len(COLOURS)])
-        if self.title:
-            figure.suptitle(self.title)
-        save(figure, file, dpi=130)
+        runs = [
+            (name, result, COLOURS[number % len(COLOURS)])
+            for number, (name, result) in enumerate(results.items())
+        ]
+        panels = [_pert_align(runs), *(_accuracy(*run) for run in runs)]
+        return Figure(panels, columns=5, width=4.6, title=self.title)
 
     def sentence(self, result: Result) -> str:
         """The last PertAlign, the alarms and the last accuracies."""
@@ -85,36 +82,26 @@ class Training(Probe[RunFolder]):
         return f"PertAlign {last}; {alarms}{accuracy}"
 
 
-def _draw_pert_align(panel: Axes, results: Mapping[str, Result]) -> None:
-    for number, (name, result) in enumerate(results.items()):
-        colour, aligned = COLOURS[number % len(COLOURS)], result["pert_align"]
+def _pert_align(runs: Sequence[tuple[str, Result, str]]) -> Panel:
+    items: list[Item] = []
+    for name, result, colour in runs:
+        aligned = result["pert_align"]
         if aligned["steps"]:
-            panel.plot(
-                aligned["steps"], aligned["values"], color=colour, label=f"trained with {name}", linewidth=1.8
-            )
-        for step in result["alarms"]:
-            panel.axvline(step, color=colour, linestyle=":", linewidth=1.2)
-            panel.annotate(
-                f" alarm, step {step}", (step, 0.97), color=colour, fontsize=8, va="top",
-                xycoords=("data", "axes fraction"),
-            )  # fmt: skip
-    panel.set(title="PertAlign while training", xlabel="step", ylim=(min(0.0, panel.get_ylim()[0]), 1.0))
-    if any(result["pert_align"]["steps"] for result in results.values()):
-        panel.legend(loc="best", frameon=False)
+            items.append(Line(aligned["steps"], aligned["values"], f"trained with {name}", colour, width=2.2))
+    lowest = min((min(result["pert_align"]["values"], default=0.0) for _, result, _ in runs), default=0.0)
+    for name, result, colour in runs:
+        items += [
+            Rule(step, name=f"alarm for {name}, step {step}", colour=colour) for step in result["alarms"]
+        ]
+    y = Axis("PertAlign", min(0.0, lowest - 0.05), 1.02)
+    return Panel(items, "PertAlign while training", Axis("step", whole=True), y)
 
 
-def _draw_accuracy(panel: Axes, name: str, result: Result, colour: str) -> None:
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
-
+def _accuracy(name: str, result: Result, colour: str) -> Panel:
+    items: list[Item] = []
     for attack, series in result["accuracy"].items():
+        label = f"attacked by {attack}" if attack != "clean" else "clean"
         style, marker = ATTACKS[attack]
-        panel.plot(
-            series["epochs"], series["values"], color=colour, linewidth=1.6, linestyle=style,
-            marker=marker, markersize=3.5, label=f"attacked by {attack}" if attack != "clean" else "clean",
-        )  # fmt: skip
-    panel.set(title=f"trained with {name}", xlabel="epoch", ylim=(0, 1.02))
-    panel.set_ylabel(f"accuracy on {WATCHED[result['split']]} (n = {result['n']})")
-    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-    panel.yaxis.set_major_formatter(PercentFormatter(1.0))
-    if result["accuracy"]:
-        panel.legend(loc="best", frameon=False)
+        items.append(Line(series["epochs"], series["values"], label, colour, style, marker=marker))
+    y = Axis(f"accuracy on {WATCHED[result['split']]} (n = {result['n']})", 0, 1.02, percent=True)
+    return Panel(items, f"trained with {name}", Axis("epoch", whole=True), y)
