@@ -17,6 +17,9 @@ from .toys import write_run
 
 pytestmark = pytest.mark.browser
 PATIENCE = 120  # seconds; a loaded machine is slow
+# Nothing but the page may use the network: no updates, no synchronisation, no first-run pages.
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+FLAGS += ["--disable-background-networking", "--disable-component-update"]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +29,7 @@ def browser() -> Iterator[Any]:
     if chromium is None:
         pytest.skip("no Chromium here")
     with playwright.sync_playwright() as driver:
-        launched = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        launched = driver.chromium.launch(executable_path=chromium, args=FLAGS)
         yield launched
         launched.close()
 

@@ -145,6 +145,20 @@ def test_an_unfinished_run_is_shown_with_the_command_that_continues_it(tmp_path:
     assert "training loss" in names_of(plots)
 
 
+def test_a_run_without_evaluations_is_shown_with_the_commands_that_make_them(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    (run.path / "evals.jsonl").write_text("")
+    summary = run.read_summary()
+    summary |= {"accuracy": {}, "attacks": {}, "co": {**summary["co"], "verdict": None}}
+    run.write_summary(summary)
+    page, plots = read([run.path], tmp_path / "page.html")
+    assert "There is no verdict" in page.text
+    assert f"sora evaluate {run.path} --attacks clean,fgsm,pgd10" in page.text
+    assert f"--eval-every 1 --out {run.path}-evaluated" in page.text
+    assert "training loss" in names_of(plots)
+    assert "held-out images" not in json.dumps(plots)
+
+
 def test_missing_probes_are_named_with_their_commands(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a")
     run.write_model({}, {})

@@ -108,6 +108,7 @@ def read_run(folder: RunFolder, label: str) -> RunRecord:
         run.logs[log] = run.attempt(f"{log}.jsonl", partial(folder.read_log, log), [])
     if folder.is_finished():
         run.summary = run.attempt("summary.json", lambda: _summary(folder), {})
+        run.missing += _not_evaluated(run)
     else:
         command = f"sora train --config {run.path}/config.yaml --out {run.path} --resume auto"
         run.missing.append(Missing("The run has not finished.", command))
@@ -119,6 +120,19 @@ def read_run(folder: RunFolder, label: str) -> RunRecord:
             what = {"eps-curve": "eps curve", "landscape": "loss landscape", "samples": "attacked images"}
             run.missing.append(Missing(f"No {what[name]}.", f"sora probe {name} {run.path}"))
     return run
+
+
+def _not_evaluated(run: RunRecord) -> list[Missing]:
+    """The evaluations that a finished run went without."""
+    missing = []
+    if run.summary and not {"fgsm", "pgd10"} <= set(run.summary.get("accuracy") or ()):
+        command = f"sora evaluate {run.path} --attacks clean,fgsm,pgd10"
+        missing.append(Missing("No accuracy under FGSM and PGD-10, and so no verdict.", command))
+    if not run.logs["evals"]:
+        again = shlex.quote(f"{run.folder.path}-evaluated")
+        command = f"sora train --config {run.path}/config.yaml --eval-every 1 --out {again}"
+        missing.append(Missing("No accuracies while training; a new run can have them.", command))
+    return missing
 
 
 def _summary(folder: RunFolder) -> Mapping[str, Any]:
