@@ -21,6 +21,7 @@ SMALL = {
     "train": f"--epochs 1 {SMALL_DATA} {SMALL_NETWORK} --threads 1 --attacks clean --log-every 1 --quiet",
     "evaluate": "--limit 20 --threads 1 --quiet",
     "probe": "--limit 8 --threads 1",
+    "figure": "--limit 8 --threads 1",
     "predict": "--threads 1",
 }
 BUNDLED = ("digits", "folder:photos")  # data that a test has; runs on other data are only resolved

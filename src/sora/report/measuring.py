@@ -35,15 +35,19 @@ def result_of(
     return stored
 
 
-def moments(run: RunFolder, count: int = 3) -> list[int]:
-    """Steps of snapshots that show a collapse: early, just before the first alarm, and at the end."""
+def moments(run: RunFolder) -> list[int]:
+    """Steps of snapshots that show a collapse: halfway to the first alarm, just before it, and at the end.
+
+    The first weights of a run have hardly learned anything, so they are not chosen if there are others.
+    """
     steps = list(run.snapshots())
-    if len(steps) < count:
-        raise UserError(f"{run.path} has {len(steps)} snapshots; the figure needs {count}")
+    if len(steps) < 3:
+        raise UserError(f"{run.path} has {len(steps)} snapshots; the figure needs 3, see --at")
     alarms = [row["step"] for row in run.read_log("events") if row.get("event") == "alarm"]
     before = [step for step in steps[1:-1] if alarms and step < alarms[0]]
     middle = before[-1] if before else steps[len(steps) // 2]
-    return [steps[0], middle, steps[-1]]
+    early = [step for step in steps if step <= middle / 2] or steps
+    return [early[-1] if early[-1] < middle else steps[0], middle, steps[-1]]
 
 
 def at_steps(
