@@ -138,7 +138,7 @@ def test_landscapes_show_the_loss_on_the_way_to_the_fgsm_example(figures: list[A
     probe = probes.create("landscape", points=5)
     result = probe.measure(ProbedModel(smooth(), images(), THREAT))
     probe.picture({"a": {**result, "bump": 0.25}}, NOWHERE)
-    (panel,) = [panel for panel in figures[0].axes if "bump: 0.25" in panel.get_title()]
+    (panel,) = [panel for panel in figures[0].axes if "bump of 0.25" in panel.get_title()]
     assert panel.lines[0].get_ydata().tolist() == result["way"]
     assert "0.250 higher" in probe.sentence({**result, "bump": 0.25})
     assert "highest at the end" in probe.sentence({**result, "bump": 0.0})

@@ -41,8 +41,6 @@ def run(argv: list[str]) -> int:
     missing = write_page(flags.runs, out, flags.title)
     print(f"{out} ({out.stat().st_size / 1e6:.1f} MB)")
     if missing and not flags.quiet:
-        print(
-            f"sora: {len(missing)} things are not shown; the page says which commands make them",
-            file=sys.stderr,
-        )
+        count = "1 thing is" if len(missing) == 1 else f"{len(missing)} things are"
+        print(f"sora: {count} not shown; the page says which commands make them", file=sys.stderr)
     return 0

@@ -168,14 +168,14 @@ def _(item: Line, axes: Axes) -> None:
 @_draw.register
 def _(item: Points, axes: Axes) -> None:
     look: dict[str, Any] = {"marker": MARKERS[item.marker], "markersize": item.size, "linestyle": "none"}
-    look |= {"color": item.colour, "label": _label(item)}
+    look |= {"color": item.colour, "label": _label(item), "clip_on": item.hollow}  # whole at the edge
     if item.hollow:
         look |= {"markerfacecolor": "none", "markeredgecolor": item.colour, "markeredgewidth": 1.6}
     texts = any(isinstance(place, str) for place in item.x)
     x: Any = list(item.x) if texts else np.array(item.x, dtype=float)
     y = np.array(item.y, dtype=float)
-    if len(item.spread):
-        spread = np.nan_to_num(np.array(item.spread, dtype=float))
+    spread = np.nan_to_num(np.array(item.spread, dtype=float))
+    if spread.any():
         axes.errorbar(x, y, yerr=spread, capsize=3, elinewidth=1.2, **look)
     else:
         (drawn,) = axes.plot(x, y, **look)

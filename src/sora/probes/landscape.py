@@ -107,7 +107,7 @@ def _way(name: str, result: Result) -> Panel:
             Line(fractions, way, "mean loss", BLUE, marker="circle"),
             Rule(way[-1], "y", "loss at the FGSM example", RED),
         ],
-        title=f"{name}: bump: {result['bump']:.2f} above the loss at the end",
+        title=f"{name}: bump of {result['bump']:.2f} above the loss at the end",
         x=Axis("from x (0) to the FGSM example (1)"),
         y=Axis("mean loss", low=0),
     )

@@ -130,6 +130,8 @@ class Page:
         }
         if len(settings) == 1:
             del makers["Relative overview"]  # the table says as much
+        if all(len(row.runs) < 2 for setting in settings for row in setting.rows):
+            del makers["Spread over seeds"]
         figures = []
         for title, make in makers.items():
             try:

@@ -58,7 +58,11 @@ def _peak(run: RunRecord) -> str:
     if not rows:
         return ""
     best = max(rows, key=lambda row: float(row["accuracy"]["pgd10"]))
-    share = f"{100 * best['accuracy']['pgd10']:.0f} % under PGD-10 on held-out images"
+    highest = float(best["accuracy"]["pgd10"])
+    share = f"{100 * highest:.0f} % under PGD-10 on held-out images"
+    classes = (run.summary.get("data") or {}).get("classes")
+    if classes and highest <= 1 / len(classes):
+        return f"It never was robust (at best {share})."
     return f"Its robustness peaked in epoch {best['epoch']} ({share})."
 
 
@@ -66,7 +70,10 @@ def _watch(run: RunRecord) -> str:
     """What PertAlign and the guard say."""
     alarms = [row["step"] for row in run.logs.get("events", []) if row.get("event") == "alarm"]
     rows = [row for row in run.logs.get("metrics", []) if row.get("pert_align") is not None]
-    aligned = f"PertAlign ended at {rows[-1]['pert_align']:.2f}" if rows else "PertAlign was not logged"
+    # The mean of the last steps, as in tables; an unfinished run has only its log.
+    last = (run.summary.get("pert_align") or {}).get("last")
+    value = last if last is not None or not rows else rows[-1]["pert_align"]
+    aligned = f"PertAlign ended at {value:.2f}" if value is not None else "PertAlign was not logged"
     if not alarms:
         return f"{aligned}; no alarm was raised."
     more = f", and {len(alarms) - 1} more later" if len(alarms) > 1 else ""
