@@ -249,7 +249,7 @@ def _(item: Regions, axes: Axes) -> None:
     pixels = np.array([[colours[c] for c in row] for row in item.classes])
     axes.imshow(pixels, origin="lower", extent=(low, high, low, high), interpolation="nearest")
     axes.contour(item.x, item.y, classes == item.border_of, levels=[0.5], colors="black", linewidths=0.8)
-    for c in sorted(set(classes.flat)):  # entries of the legend
+    for c in sorted(item.colours):  # entries of the legend, the same in every panel
         axes.plot([], [], marker="s", linestyle="none", color=colours[c], label=f"predicted: class {c}")
 
 

@@ -25,6 +25,7 @@ NOT_SERIES = (
 )  # fields of a log line that are not drawn over time
 ZOOM, ZOOM_SHARE = 60, 1 / 6  # steps on either side of the alarm, and at most this share of the run
 WINDOW = 200
+SPARSE = 25  # values in a window
 STYLES: Mapping[str, Style] = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dashed"}
 
 
@@ -158,10 +159,10 @@ def panel(title: str, result: Result, window: tuple[float, float] | None = None)
     """All series of a run, or a window of them, over the steps."""
     low, high = window or (None, None)
     x, y = Axis("step", low, high), Axis("value; (scaled): to [0, 1] over the run", -0.15, 1.05)
-    return Panel(_items(result, "circle" if window else ""), title, x, y)
+    return Panel(_items(result, window), title, x, y)
 
 
-def _items(result: Result, marker: Marker) -> list[Item]:
+def _items(result: Result, window: tuple[float, float] | None) -> list[Item]:
     items: list[Item] = []
     for name, line in lines().items():
         series = result["series"].get(name, {"steps": [], "scaled": []})
@@ -169,10 +170,16 @@ def _items(result: Result, marker: Marker) -> list[Item]:
         if not series["steps"] or constant:
             continue
         label = name if line.scale == "as is" else f"{name} ({line.scale})"
-        look = line.colour, STYLES[line.style], line.width, marker
+        look = line.colour, STYLES[line.style], line.width, _marker(series["steps"], window)
         items.append(drawing.Line(series["steps"], series["scaled"], label, *look))
     for event in result["events"]:
         if event["event"] in ("alarm", "recovered"):
             colour = "#c1272d" if event["event"] == "alarm" else "#3c8d40"
             items.append(Rule(event["step"], name=event["event"], colour=colour))
     return items
+
+
+def _marker(steps: Sequence[float], window: tuple[float, float] | None) -> Marker:
+    """Circles where a window has so few values that their places matter."""
+    inside = [step for step in steps if window and window[0] <= step <= window[1]]
+    return "circle" if 0 < len(inside) <= SPARSE else ""

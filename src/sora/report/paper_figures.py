@@ -102,17 +102,26 @@ def _landscape(request: Request) -> Figure:
 def _collapse(request: Request) -> Figure:
     runs = request.runs()
     lines: list[Item] = []
+    around: list[Panel] = []
     for run, colour in zip(runs, _run_colours(runs), strict=True):
+        name = f"PertAlign of {run.label}"
         x, y = series(run, "pert_align", POINTS)
         if x:
-            lines.append(Line(x, y, f"PertAlign of {run.label}", colour))
+            lines.append(Line(x, y, name, colour))
         lines += alarm_rules(run)
-    panels = [Panel(lines, "PertAlign while training", STEP, Axis("PertAlign"))]
-    for run in runs:
         result = probes.create("traces").measure(run.folder)
         if traces.alarms(result):
-            panels.append(traces.around_alarm(run.label, result))
-    return Figure(panels, columns=2, width=7.0, height=4.6, legend_below="")
+            panel = traces.around_alarm(run.label, result)
+            items = [_renamed(item, "pert_align", name, colour) for item in panel.items]
+            around.append(dataclasses.replace(panel, items=items))
+    first = Panel(lines, "PertAlign while training", STEP, Axis("PertAlign"))
+    return Figure([first, *around], columns=2, width=7.0, height=4.6, legend_below="")
+
+
+def _renamed(item: Item, before: str, name: str, colour: str) -> Item:
+    """One of a panel's curves under the name and in the colour that it has in another panel."""
+    wanted = isinstance(item, Line) and item.name == before
+    return dataclasses.replace(item, name=name, colour=colour) if wanted else item  # type: ignore[call-arg]
 
 
 def _run_colours(runs: Sequence[RunRecord]) -> list[str]:
