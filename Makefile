@@ -48,7 +48,7 @@ torture: setup
 # The site in build/site; a warning is an error. `make docs` alone installs what it needs.
 docs: setup
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
 	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
