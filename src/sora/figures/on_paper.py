@@ -16,7 +16,7 @@ from matplotlib import figure as mpl
 from matplotlib.axes import Axes
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
 from sora.errors import UserError
 from sora.figures.description import (
@@ -125,7 +125,7 @@ def _set_axis(axis: Axis, label: Callable[..., Any], ticks: Any, limits: Any, sc
         texts = [text.replace("\n", " ") if many else text for text in axis.names.values()]
         ticks.set_ticks(list(axis.names), texts, **({"rotation": 40, "ha": "right"} if many else {}))
     elif axis.percent:
-        ticks.set_major_formatter(PercentFormatter(1.0))
+        ticks.set_major_formatter(lambda value, _: f"{100 * value:g}%")
     elif axis.whole:
         ticks.set_major_locator(MaxNLocator(integer=True))
     if axis.low is not None or axis.high is not None:
