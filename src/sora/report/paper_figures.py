@@ -120,8 +120,9 @@ def _collapse(request: Request) -> Figure:
 
 def _renamed(item: Item, before: str, name: str, colour: str) -> Item:
     """One of a panel's curves under the name and in the colour that it has in another panel."""
-    wanted = isinstance(item, Line) and item.name == before
-    return dataclasses.replace(item, name=name, colour=colour) if wanted else item  # type: ignore[call-arg]
+    if isinstance(item, Line) and item.name == before:
+        return dataclasses.replace(item, name=name, colour=colour)
+    return item
 
 
 def _run_colours(runs: Sequence[RunRecord]) -> list[str]:
