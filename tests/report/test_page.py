@@ -109,6 +109,15 @@ def test_comparisons_over_two_data_sets_share_one_table(tmp_path: Path) -> None:
     assert values["fgsm"] == pytest.approx([0.01 / 0.455] * 2, rel=1e-3)
 
 
+def test_verdicts_that_differ_between_seeds_are_counted(tmp_path: Path) -> None:
+    for seed in (0, 1, 2):
+        run = write_run(tmp_path / f"sora-s{seed}", "sora", seed)
+    summary = run.read_summary()
+    run.write_summary(summary | {"co": {**summary["co"], "verdict": "suspect"}})
+    page, _ = read([tmp_path], tmp_path / "page.html")
+    assert "1 suspect, 2 robust" in page.text
+
+
 def test_the_page_asks_for_nothing_from_outside(tmp_path: Path) -> None:
     page, _ = read([write_run(tmp_path / "a", probes=True).path], tmp_path / "page.html")
     for tag, attrs in page.tags:

@@ -33,7 +33,7 @@ def table(comparison: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
                 name,
                 *(_fact(entry, fact) for fact in facts),
                 *(plus_minus(entry["accuracy"].get(attack, NONE), 100, 1) for attack in attacks),
-                _verdicts(entry["verdicts"]),
+                verdicts_text(entry["verdicts"]),
                 plus_minus(entry["pert_align"], 1, 2),
                 ", ".join(map(str, alarms)) or "-",
                 entry["forwards"],
@@ -70,7 +70,7 @@ def radius(threat: Mapping[str, Any]) -> str:
     return text if threat["norm"] == "linf" else f"{threat['norm']} {text}"
 
 
-def _verdicts(verdicts: Sequence[str | None]) -> str:
+def verdicts_text(verdicts: Sequence[str | None]) -> str:
     """The runs' verdicts in a few words; `-` without FGSM and PGD-10, which a verdict needs."""
     counts = Counter(verdict for verdict in verdicts if verdict is not None)
     if len(counts) <= 1:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sora.errors import UserError
 from sora.experiments.compare import compare, row_names
-from sora.experiments.tables import attacks_of, plus_minus, radius
+from sora.experiments.tables import attacks_of, plus_minus, radius, verdicts_text
 from sora.figures import PALETTE
 from sora.report.reading import DAMAGE, Missing, RunRecord
 from sora.report.sentences import TONES, title_of
@@ -119,7 +119,7 @@ def _cells(setting: Setting, row: Row, attacks: Sequence[str]) -> list[dict[str,
         _cell(str(len(entry["seeds"])), len(entry["seeds"])),
         *(_mean(entry["accuracy"].get(attack, none), 100, 1) for attack in attacks),
         _cell(str(entry["n_test"]), entry["n_test"]),
-        {**_cell(str(entry["verdict"] or "-")), "tone": TONES.get(entry["verdict"], "none")},
+        {**_cell(verdicts_text(entry["verdicts"])), "tone": TONES.get(entry["verdict"], "none")},
         _mean(entry["pert_align"], 1, 2),
         _cell(", ".join(map(str, alarms)) or "-", min(alarms, default=float("inf"))),
         _cell(str(entry["forwards"]), _leading_number(entry["forwards"])),
