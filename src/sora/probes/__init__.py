@@ -5,7 +5,7 @@
 """
 
 from sora.probes._base import Probe, ProbedModel, Result
-from sora.probes._registry import Info, create, info, names, register
+from sora.probes._registry import PROBES, Info, create, info, names, register
 from sora.probes._runs import ProbeReport, file_title, probe_runs
 from sora.probes._subject import SubjectOptions, load_subject
 
@@ -24,3 +24,5 @@ __all__ = [
     "probe_runs",
     "register",
 ]
+
+PROBES.discover()
