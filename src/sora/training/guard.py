@@ -67,23 +67,28 @@ class Guard:
         """Whether the current weights may be called good: no alarm, average well above the threshold."""
         return not self.alarmed and self.seen >= self.silent and self.average > self.clear
 
-    def update(self, pert_align: float) -> Event:
-        """Take the PertAlign of one update; NaN, which carries no information, is ignored."""
+    def update(self, pert_align: float, steps: int = 1) -> Event:
+        """Take the PertAlign of one update; NaN, which carries no information, is ignored.
+
+        Args:
+            pert_align: The value.
+            steps: How many updates it stands for, where PertAlign is measured only now and then.
+        """
         try:
             pert_align = float(pert_align)
         except (TypeError, ValueError, RuntimeError):  # the last from a tensor of several values
             raise UserError(f"pert_align is {short(pert_align)}; expected a number") from None
         if not math.isfinite(pert_align):
             return "ok"
-        first = math.isnan(self.average)
-        self.average = pert_align if first else self.decay * self.average + (1 - self.decay) * pert_align
-        self.seen += 1
+        first, past = math.isnan(self.average), self.decay**steps
+        self.average = pert_align if first else past * self.average + (1 - past) * pert_align
+        self.seen += steps
         self.was_healthy |= self.healthy
         if self.seen <= self.silent:
             return "ok"
         self.lowest = self.average if math.isnan(self.lowest) else min(self.lowest, self.average)
         if self.alarmed:
-            self.alarmed_for += 1
+            self.alarmed_for += steps
             if self.alarmed_for >= self.min_batches and self.average > self.clear:
                 self.alarmed_for = -1
                 return "recovered"

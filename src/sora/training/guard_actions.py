@@ -7,6 +7,7 @@ from typing import Any
 
 from sora import methods
 from sora.data import Batch
+from sora.training import second_look
 from sora.training.guard import Guard
 from sora.training.hooks import Hook
 from sora.training.run import Run
@@ -31,7 +32,7 @@ class GuardActions(Hook):
     def on_numbers(self, run: Run, step: int, numbers: dict[str, float]) -> None:
         """Update the guard; record and announce an alarm or its end."""
         state, action = run.state, run.settings.guard
-        event = state.guard.update(numbers["pert_align"])
+        event = state.guard.update(*watched_value(run, numbers))
         if event == "ok":
             return
         place, average = state.place(step), state.guard.average
@@ -64,6 +65,16 @@ class GuardActions(Hook):
             end_early(run, weights)
         else:
             try_again(run, weights)
+
+
+def watched_value(run: Run, numbers: dict[str, float]) -> tuple[float, int]:
+    """What the guard is given of a step, and for how many steps it stands.
+
+    PGD in place of a method without PertAlign has one, but its level is not that of the second look.
+    """
+    if run.state.method.info.has_pert_align:
+        return numbers["pert_align"], 1
+    return numbers.get(second_look.NAME, math.nan), second_look.EVERY
 
 
 class PgdFallback(Hook):

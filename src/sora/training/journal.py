@@ -48,6 +48,10 @@ class Journal:
         numbers = {name: getattr(out, name) for name in NUMBERS} | out.extras
         self._recent.append(numbers | {"lr": torch.full((), rate)})
 
+    def add(self, name: str, value: Tensor) -> None:
+        """Keep one more number of the step noted last."""
+        self._recent[-1][name] = value
+
     def collect(self) -> list[dict[str, float]]:
         """The numbers of the steps since the last call, averaged over ranks, in one transfer."""
         steps, self._recent = self._recent, []

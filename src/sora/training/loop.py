@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import torch
 from torch import nn
 
+from sora import methods
 from sora._devices import pick_device, set_threads
 from sora.data import Dataset
 from sora.errors import RunError, UserError
@@ -23,6 +24,7 @@ from sora.training.periodic import Evaluations, Monitors, Snapshots
 from sora.training.result import TrainResult, finish
 from sora.training.run import Run
 from sora.training.saving import Saving
+from sora.training.second_look import SecondLook
 from sora.training.state import mean
 from sora.training.update import train_on
 
@@ -94,7 +96,9 @@ def own_hooks(settings: Settings) -> list[Hook]:
     """What the trainer itself does around a step, in the order in which it must happen."""
     monitors = [Monitors()] if settings.monitor else []
     fallback = [PgdFallback()] if settings.guard == "pgd" else []
-    return [*monitors, Snapshots(), Evaluations(), GuardActions(), *fallback]
+    looks = settings.guard != "off" and not methods.info(settings.method).has_pert_align
+    look = [SecondLook()] if looks else []
+    return [*monitors, *look, Snapshots(), Evaluations(), GuardActions(), *fallback]
 
 
 def log(run: Run) -> None:
@@ -112,7 +116,8 @@ def log(run: Run) -> None:
             stop_nonfinite(run, step, numbers)
         state.recent.append(numbers["pert_align"])
         run.hooks.notify("on_numbers", run, step, numbers)
-    means = {name: mean(row.get(name, math.nan) for row in rows) for name in rows[-1]}
+    names = dict.fromkeys(name for row in rows for name in row)
+    means = {name: mean(row.get(name, math.nan) for row in rows) for name in names}
     line = state.place() | means | {"lr": rows[-1]["lr"]}
     run.journal.write("metrics", line)
     run.console.advance(state.place(), line, state.images / max(run.meter.seconds, 1e-9))

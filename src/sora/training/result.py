@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -44,6 +45,7 @@ def finish(run: Run) -> TrainResult:
 def summarize(run: Run, evaluation: Evaluation) -> dict[str, Any]:
     """The summary of a finished run; accuracies are fractions of the test set."""
     settings, state, seconds = run.settings, run.state, run.meter.seconds
+    lowest = state.guard.lowest if state.method.info.has_pert_align else math.nan
     return {
         "method": settings.method,
         "variant": settings.variant,
@@ -64,7 +66,7 @@ def summarize(run: Run, evaluation: Evaluation) -> dict[str, Any]:
         **evaluation.record(),
         "warnings": warnings_about(evaluation),
         "fingerprint": evaluation.fingerprint,
-        "pert_align": {"last": mean(state.recent), "min": state.guard.lowest},
+        "pert_align": {"last": mean(state.recent), "min": lowest},
         "co": {
             "detected": bool(state.events),
             "verdict": evaluation.verdict,
