@@ -1,6 +1,9 @@
-"""What the guard and the monitors add to a training step.
+"""What the guard, the second look and the monitors add to a training step.
 
     python benchmarks/guard.py [--width 16] [--batch 128] [--rounds 31] [--threads 1 --clock cpu]
+
+First the two budgets: the rule's own work as a share of an FGSM step (at most 1 %), and the second look at
+its default cadence as a share of a step of each method that needs it (at most 5 %).
 
 One step is timed with PertAlign computed as in every run, with the guard reading it, and without
 PertAlign. The guard reads every step at once, as with `--log-every 1`, the most expensive setting: by
@@ -22,8 +25,38 @@ from _timing import EPS, Call, Trainer, arguments, finish, interleave, ratio, re
 import sora
 from sora import data, methods, metrics, training
 from sora.settings import Settings
+from sora.training import second_look
 
 STEPS = 30
+VALUES = 1000  # the rule is timed on so many values at once: one takes about a microsecond
+
+
+def rule_of(guard: sora.Guard) -> Call:
+    """The rule's work for many steps, on values that are already on the host."""
+    values = [0.5 + 0.3 * (step % 7) / 7 for step in range(VALUES)]
+    return lambda: [guard.update(value) for value in values]
+
+
+def look_at(trainer: Trainer) -> Call:
+    """One look, on as many images as a run would take."""
+    count = min(second_look.IMAGES, len(trainer.x) // second_look.SHARE)
+    look = second_look.SecondLook()
+    look.x, look.y = trainer.x[:count].clone(), trainer.y[:count]
+    return lambda: look.measure(trainer.model, sora.Linf(EPS))
+
+
+def budgets(trainer: Trainer, rounds: int, clock: str) -> list[dict[str, object]]:
+    """The rule and the second look as shares of a step."""
+    without = [name for name in methods.names() if not methods.info(name).has_pert_align]
+    calls: dict[str, Call] = {"rule": rule_of(sora.Guard()), "look": look_at(trainer)}
+    calls |= {name: trainer.step_of(trainer.method(name)) for name in ("fgsm", *without)}
+    times = interleave(calls, rounds, clock)
+    shares = [("rule", "fgsm", VALUES), *(("look", name, second_look.EVERY) for name in without)]
+    return [
+        {"what": what, "of a step of": name}
+        | {key: f"{100 * value / every:.3g} %" for key, value in ratio(times, what, name).items()}
+        for what, name, every in shares
+    ]
 
 
 def step_with_guard(trainer: Trainer, method: methods.Method, guard: sora.Guard | None) -> Call:
@@ -62,6 +95,9 @@ def main() -> None:
     args = start(arguments(__doc__, width=16, batch=128, rounds=31))
     trainer = Trainer.build(args.width, args.batch)
     result: dict[str, object] = {"width": args.width, "batch": args.batch}
+    rows = budgets(trainer, max(5, args.rounds // 3), args.clock)
+    table("shares of a step", rows)
+    result["shares"] = rows
     for name in ("fgsm", "sora"):
         candidates = {
             "guard off": step_with_guard(trainer, trainer.method(name), None),

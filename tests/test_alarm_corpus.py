@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks" / "alarm"))
 
 import corpus
 import rules
-import study
+import judging
 import truth
 
 import runs
@@ -40,7 +40,8 @@ FALLING = [0.1, 0.2, 0.4, 0.4, 0.4, 0.3, 0.1, 0.05, 0.0, 0.0]
 class TestTruth:
     def test_a_fall_to_half_while_fgsm_stays_is_a_collapse(self) -> None:
         found = truth.truth_of(trace([0.5] * 50, [0.5] * 10, FALLING))
-        assert found == truth.Truth("collapsed", 35)  # the medians are ... 0.4, 0.3, 0.1
+        assert (found.kind, found.fall) == ("collapsed", 35)  # the medians are ... 0.4, 0.3, 0.1
+        assert found.overfitted == (35, 40, 45, 50)
 
     def test_a_fall_of_both_accuracies_is_not(self) -> None:
         assert truth.truth_of(trace([0.5] * 50, FALLING, FALLING)).kind == "healthy"
@@ -48,6 +49,11 @@ class TestTruth:
     def test_one_low_measurement_is_not(self) -> None:
         pgd = [0.4] * 5 + [0.0] + [0.4] * 4
         assert truth.truth_of(trace([0.5] * 50, [0.5] * 10, pgd)).kind == "healthy"
+
+    def test_overfitted_for_a_while_before_it_is_robust(self) -> None:
+        fgsm, pgd = [0.9] * 10, [0.1] * 5 + [0.5] * 5
+        found = truth.truth_of(trace([0.5] * 50, fgsm, pgd))
+        assert found == truth.Truth("healthy", None, (5, 10, 15, 20, 25))
 
     def test_what_was_never_robust_has_nothing_to_lose(self) -> None:
         pgd = [value / 4 for value in FALLING]
@@ -110,27 +116,33 @@ class TestStudy:
     def test_an_alarm_around_the_fall_detects_it(self, updates: Any, detected: bool, lead: Any) -> None:
         fallen = truth.truth_of(self.run)
         assert fallen.fall == 55
-        outcome = study.judge(Alarms(*updates), self.run, fallen, self.run["pert_align"])
+        outcome = judging.judge(Alarms(*updates), self.run, fallen, self.run["pert_align"])
         assert (outcome.detected, outcome.lead) == (detected, lead)
+
+    def test_an_alarm_in_a_phase_of_overfitting_is_not_false(self) -> None:
+        recovering = trace([0.5] * 100, [0.9] * 20, [0.1] * 10 + [0.5] * 10)
+        found = truth.truth_of(recovering)
+        values = recovering["pert_align"]
+        assert judging.judge(Alarms(45), recovering, found, values).false == 0
+        assert judging.judge(Alarms(45, 80), recovering, found, values).false == 1
 
     def test_alarms_in_healthy_runs_are_counted(self) -> None:
         healthy = trace([0.5] * 100, [0.5] * 20, [0.4] * 20)
         pairs = [(each, truth.truth_of(each)) for each in (healthy, healthy, self.run)]
-        result = study.score(lambda: Alarms(50, 70), pairs)
-        assert (result.accused, result.alarms, result.healthy) == (2, 4, 2)
+        result = judging.score(lambda: Alarms(50, 70), pairs)
+        assert (result.accused, result.false, result.healthy) == (2, 4, 2)
         assert (result.detected, result.collapsed, result.leads) == (1, 1, (5,))
 
-    def test_a_look_stands_until_the_next_one(self) -> None:
+    def test_looks_are_taken_at_their_cadence(self) -> None:
         run = trace([0.5] * 20, [], [])
         run.columns["look"] = [step / 10 if step % 5 == 0 else math.nan for step in range(1, 21)]
-        held = study.held(run, "look", 10)
-        assert all(math.isnan(value) for value in held[:9])
-        assert held[9:] == [1.0] * 10 + [2.0]
+        looks = judging.looks(run, "look", 10)
+        assert [(k, value) for k, value in enumerate(looks, 1) if value == value] == [(10, 1.0), (20, 2.0)]
 
     def test_each_method_is_in_another_half_of_each_data_set(self) -> None:
         for method in runs.WITH_PERT_ALIGN:
             halves = [
-                study.in_choice_half(corpus.Trace(name, method, "", 0)) for name in ("digits", "cifar10")
+                judging.in_choice_half(corpus.Trace(name, method, "", 0)) for name in ("digits", "cifar10")
             ]
             assert sorted(halves) == [False, True]
 

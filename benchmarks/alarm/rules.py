@@ -236,14 +236,16 @@ class Logistic(Detector):
 
 @dataclass
 class Current:
-    """The rule of `sora.Guard` as it is now."""
+    """The rule of `sora.Guard` as it is now; each value stands for `steps` updates."""
+
+    steps: int = 1
 
     def __post_init__(self) -> None:
         self.guard = Guard()
 
     def update(self, pert_align: float) -> bool:
         """Take one value; whether there is an alarm now."""
-        self.guard.update(pert_align)
+        self.guard.update(pert_align, self.steps)
         return self.guard.alarmed
 
 

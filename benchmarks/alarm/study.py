@@ -10,125 +10,26 @@ from __future__ import annotations
 
 import argparse
 import csv
-import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
-from corpus import HERE, Trace, read_all
+from corpus import HERE, read_all
+from judging import AFTER, BEFORE, Run, Score, in_choice_half, score
 from rules import Current, Cusum, Fixed, Logistic, PageHinkley, Previous, Relative, Rule, Window
 from scipy.stats import binomtest
 from sklearn.linear_model import LogisticRegression
-from truth import Truth, truth_of
+from truth import truth_of
 
-CHOICE_DIGITS = ("fgsm", "n-fgsm", "gradalign", "sora", "atas", "free", "pgd-2")
-WITHOUT = ("benign", "nuat", "trades")  # no PertAlign: judged by the second look
-BEFORE, AFTER = 60, 20  # an alarm belongs to a collapse if it stands in this window of steps around it
+from sora import methods
 
-Make = Callable[[], Rule]
+WITHOUT = tuple(name for name in methods.names() if not methods.info(name).has_pert_align)
+
 Parameters = dict[str, float]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a rule did in one run."""
-
-    alarms: int
-    detected: bool
-    lead: int | None
-    """Steps from the beginning of the alarm to the collapse."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """What a rule did in many runs."""
-
-    detected: int
-    collapsed: int
-    accused: int
-    """Healthy runs with an alarm."""
-    alarms: int
-    """Alarms in healthy runs."""
-    healthy: int
-    never_alarmed: int
-    never: int
-    leads: tuple[int, ...]
-
-    @property
-    def cost(self) -> tuple[float, float]:
-        """To be minimised: share of errors of both kinds, then minus the median lead."""
-        missed = 1 - self.detected / max(1, self.collapsed)
-        return missed + self.accused / max(1, self.healthy), -min(self.median_lead, BEFORE)
-
-    @property
-    def median_lead(self) -> float:
-        """Over detected collapses."""
-        return median(self.leads) if self.leads else math.nan
-
-
-def in_choice_half(trace: Trace) -> bool:
-    """Whether a run belongs to the half on which parameters are chosen."""
-    return (trace.method in CHOICE_DIGITS) == (trace.dataset == "digits")
-
-
-def alarm_steps(rule: Rule, values: Iterable[tuple[float, float]]) -> Iterator[tuple[int, int]]:
-    """First and last step of each alarm, from pairs of step and value."""
-    begin: int | None = None
-    step = 0.0
-    for step, value in values:
-        alarmed = rule.update(value)
-        if alarmed and begin is None:
-            begin = int(step)
-        elif not alarmed and begin is not None:
-            yield begin, int(step) - 1
-            begin = None
-    if begin is not None:
-        yield begin, int(step)
-
-
-def judge(rule: Rule, trace: Trace, truth: Truth, values: list[float]) -> Outcome:
-    """Run a rule over one run."""
-    alarms = list(alarm_steps(rule, zip(trace["step"], values, strict=True)))
-    if truth.fall is None:
-        return Outcome(len(alarms), False, None)
-    fall = truth.fall
-    fitting = [first for first, last in alarms if first <= fall + AFTER and last >= fall - BEFORE]
-    return Outcome(len(alarms), bool(fitting), fall - fitting[0] if fitting else None)
-
-
-def held(trace: Trace, column: str, every: int) -> list[float]:
-    """A column measured now and then as one value per step: the last one stands until the next."""
-    values, last = [], math.nan
-    for step, value in zip(trace["step"], trace[column], strict=True):
-        if step % every == 0 and not math.isnan(value):
-            last = value
-        values.append(last)
-    return values
-
-
-def score(make: Make, runs: list[tuple[Trace, Truth]], column: str = "", every: int = 1) -> Score:
-    """Judge a rule over many runs, by PertAlign or by another column."""
-    outcomes = []
-    for trace, truth in runs:
-        values = held(trace, column, every) if column else trace["pert_align"]
-        outcomes.append((truth.kind, judge(make(), trace, truth, values)))
-    fallen = [outcome for kind, outcome in outcomes if kind == "collapsed"]
-    healthy = [outcome for kind, outcome in outcomes if kind == "healthy"]
-    never = [outcome for kind, outcome in outcomes if kind == "never robust"]
-    return Score(
-        sum(outcome.detected for outcome in fallen),
-        len(fallen),
-        sum(outcome.alarms > 0 for outcome in healthy),
-        sum(outcome.alarms for outcome in healthy),
-        len(healthy),
-        sum(outcome.alarms > 0 for outcome in never),
-        len(never),
-        tuple(outcome.lead for outcome in fallen if outcome.lead is not None),
-    )
 
 
 def grid(**axes: Iterable[float]) -> list[Parameters]:
@@ -160,7 +61,7 @@ def candidates(fitted: Parameters) -> dict[str, tuple[Callable[..., Rule], list[
     }
 
 
-def fit_logistic(runs: list[tuple[Trace, Truth]]) -> Parameters:
+def fit_logistic(runs: list[Run]) -> Parameters:
     """Weights of the logistic rule: steps around a collapse against steps of healthy phases."""
     rows, labels = [], []
     for trace, truth in runs:
@@ -197,7 +98,8 @@ def lead(leads: tuple[int, ...]) -> str:
 def print_row(name: str, result: Score, parameters: Parameters | None = None) -> None:
     """One row of a table."""
     cells = [name, share(result.detected, result.collapsed), share(result.accused, result.healthy)]
-    cells += [f"{result.alarms / max(1, result.healthy):.2f}", lead(result.leads)]
+    runs = max(1, result.healthy + result.collapsed)
+    cells += [f"{result.false / runs:.3f}", lead(result.leads)]
     cells.append(f"{result.never_alarmed}/{result.never}")
     if parameters is not None:
         cells.append(", ".join(f"{key} {value:.3g}" for key, value in parameters.items()))
@@ -205,12 +107,12 @@ def print_row(name: str, result: Score, parameters: Parameters | None = None) ->
 
 
 HEAD = (
-    "| rule | collapses detected | healthy runs accused | alarms per healthy run | median lead |"
+    "| rule | collapses detected | healthy runs accused | false alarms per run | median lead |"
     " never robust: alarmed |"
 )
 
 
-def compare_rules(choice: list[Any], judged: list[Any]) -> list[dict[str, Any]]:
+def compare_rules(choice: list[Run], judged: list[Run]) -> list[dict[str, Any]]:
     """Print the table of both halves; return the points of the trade-off curve."""
     points: list[dict[str, Any]] = []
     chosen: dict[str, tuple[Callable[..., Rule], Parameters]] = {}
@@ -237,15 +139,16 @@ def compare_rules(choice: list[Any], judged: list[Any]) -> list[dict[str, Any]]:
     return points
 
 
-def compare_looks(runs: list[tuple[Trace, Truth]]) -> None:
+def compare_looks(runs: list[Run]) -> None:
     """Print what the guard makes of a few held-out images, for methods with and without PertAlign."""
     print(f"\nsecond look\n\n{HEAD}\n" + "| --- " * 6 + "|")
     without = [pair for pair in runs if pair[0].method in WITHOUT]
     others = [pair for pair in runs if pair[0].method not in WITHOUT]
     for column, what in (("look", "PertAlign"), ("alt", "AltPertAlign")):
         for every in (5, 10, 20):
-            print_row(f"{what} every {every} steps, no PertAlign", score(Current, without, column, every))
-            print_row(f"{what} every {every} steps, other methods", score(Current, others, column, every))
+            look = partial(Current, every)
+            print_row(f"{what} every {every} steps, no PertAlign", score(look, without, column, every))
+            print_row(f"{what} every {every} steps, other methods", score(look, others, column, every))
 
 
 def draw(points: list[dict[str, Any]], path: Path) -> None:

@@ -7,12 +7,13 @@ none are held out.
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from sora import metrics
 from sora._passes import frozen
 from sora.data import stratified
 from sora.methods import StepOutput
+from sora.threat import Threat
 from sora.training.hooks import Hook
 from sora.training.run import Run
 
@@ -35,11 +36,10 @@ class SecondLook(Hook):
     def after_step(self, run: Run, out: StepOutput) -> None:
         """Measure, without waiting for the value."""
         if run.state.step % EVERY == 0:
-            run.journal.add(NAME, self.look(run))
+            run.journal.add(NAME, self.measure(run.state.model, run.threat))
 
-    def look(self, run: Run) -> Tensor:
+    def measure(self, model: nn.Module, threat: Threat) -> Tensor:
         """PertAlign of the images as a 0-d tensor, in evaluation mode; the network stays as it was."""
-        model = run.state.model
         with frozen(model):
-            batch = metrics.AttackedBatch(model, self.x, self.y, run.threat)
+            batch = metrics.AttackedBatch(model, self.x, self.y, threat)
             return metrics.create("pertalign")(batch)

@@ -1,0 +1,85 @@
+"""What the guard's actions achieve, beside SORA and PGD-10 training: three seeds of each row of a grid.
+
+    python benchmarks/alarm/actions.py digits --out runs/actions-digits
+    python benchmarks/alarm/actions.py cifar10 --out runs/actions-cifar10
+
+Trains what is missing, runs AutoAttack on 200 test images where that is missing, and prints the table.
+Interrupted, the same command continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import yaml
+
+from sora.runs import RunFolder
+
+HERE = Path(__file__).parent
+SEEDS, IMAGES = 3, 200
+
+
+def sora(*arguments: str) -> None:
+    """Run a command of the package; end with it if it fails."""
+    subprocess.run([sys.executable, "-m", "sora", *arguments], check=True)
+
+
+def autoattack(folder: RunFolder) -> float | None:
+    """The stored accuracy under AutoAttack on the few images, if there is one."""
+    for record in folder.read_evaluations():
+        if "aa" in record["accuracy"] and record["attacks"]["aa"]["n"] == IMAGES:
+            return float(record["accuracy"]["aa"])
+    return None
+
+
+def evaluate(folder: RunFolder) -> float:
+    """Accuracy under AutoAttack on the few images."""
+    if autoattack(folder) is None:
+        flags = f"--attacks aa --limit {IMAGES} --threads 1".split()
+        sora("evaluate", str(folder.path), *flags)
+    found = autoattack(folder)
+    assert found is not None
+    return found
+
+
+def cell(values: list[float]) -> str:
+    """The mean and all values, in percent."""
+    return f"{100 * mean(values):.1f} ({', '.join(f'{100 * value:.1f}' for value in values)})"
+
+
+def alarms(summary: dict[str, Any]) -> str:
+    """The steps of a run's alarms."""
+    return "+".join(str(event["step"]) for event in summary["co"]["events"]) or "none"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("dataset", choices=("digits", "cifar10"))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
+    args = parser.parse_args()
+    grid = HERE / f"actions-{args.dataset}.yaml"
+    common = ["--seeds", str(SEEDS), "--jobs", str(args.jobs), "--out", str(args.out)]
+    sora("compare", "--grid", str(grid), *common, "--resume", "auto")
+    print(f"| training | FGSM | PGD-10 | AutoAttack, n = {IMAGES} | alarms at step | verdicts |")
+    print("| --- " * 6 + "|")
+    for row in yaml.safe_load(grid.read_text())["rows"]:
+        paths = [args.out / f"{row.replace(' + ', '-')}-s{seed}" for seed in range(SEEDS)]
+        folders = [RunFolder(path) for path in paths]
+        summaries = [folder.read_summary() for folder in folders]
+        cells = [cell([summary["accuracy"][name] for summary in summaries]) for name in ("fgsm", "pgd10")]
+        cells.append(cell([evaluate(folder) for folder in folders]))
+        cells.append(", ".join(map(alarms, summaries)))
+        cells.append(", ".join(summary["co"]["verdict"] for summary in summaries))
+        print("| " + " | ".join([row, *cells]) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""How a rule is judged: which collapses it detects and how early, and which alarms are false."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from statistics import median
+
+from corpus import Trace
+from rules import Rule
+from truth import Truth
+
+CHOICE_DIGITS = ("fgsm", "n-fgsm", "gradalign", "sora", "atas", "free", "pgd-2")
+BEFORE, AFTER = 60, 20  # an alarm belongs to a collapse if it stands in this window of steps around it
+
+Make = Callable[[], Rule]
+Run = tuple[Trace, Truth]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a rule did in one run."""
+
+    false: int
+    """Alarms that belong neither to the collapse nor to another phase of overfitting."""
+    detected: bool
+    lead: int | None
+    """Steps from the beginning of the alarm to the collapse."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a rule did in many runs."""
+
+    detected: int
+    collapsed: int
+    accused: int
+    """Healthy runs with a false alarm."""
+    healthy: int
+    false: int
+    """False alarms in healthy and in collapsed runs."""
+    never_alarmed: int
+    never: int
+    leads: tuple[int, ...]
+
+    @property
+    def cost(self) -> tuple[float, float]:
+        """To be minimised: share of errors of both kinds, then minus the median lead."""
+        missed = 1 - self.detected / max(1, self.collapsed)
+        return missed + self.accused / max(1, self.healthy), -min(self.median_lead, BEFORE)
+
+    @property
+    def median_lead(self) -> float:
+        """Over detected collapses."""
+        return median(self.leads) if self.leads else math.nan
+
+
+def in_choice_half(trace: Trace) -> bool:
+    """Whether a run belongs to the half on which parameters are chosen."""
+    return (trace.method in CHOICE_DIGITS) == (trace.dataset == "digits")
+
+
+def alarm_steps(rule: Rule, values: Iterable[tuple[float, float]]) -> Iterator[tuple[int, int]]:
+    """First and last step of each alarm, from pairs of step and value."""
+    begin: int | None = None
+    step = 0.0
+    for step, value in values:
+        alarmed = rule.update(value)
+        if alarmed and begin is None:
+            begin = int(step)
+        elif not alarmed and begin is not None:
+            yield begin, int(step) - 1
+            begin = None
+    if begin is not None:
+        yield begin, int(step)
+
+
+def judge(rule: Rule, trace: Trace, truth: Truth, values: list[float]) -> Outcome:
+    """Run a rule over one run."""
+    alarms = list(alarm_steps(rule, zip(trace["step"], values, strict=True)))
+    others = [alarm for alarm in alarms if not any(alarm[0] <= step <= alarm[1] for step in truth.overfitted)]
+    if truth.fall is None:
+        return Outcome(len(others), False, None)
+    fall = truth.fall
+    fitting = [alarm for alarm in alarms if alarm[0] <= fall + AFTER and alarm[1] >= fall - BEFORE]
+    false = [alarm for alarm in others if alarm not in fitting]
+    return Outcome(len(false), bool(fitting), fall - fitting[0][0] if fitting else None)
+
+
+def looks(trace: Trace, column: str, every: int) -> list[float]:
+    """The values of a column at every so many steps, NaN at the others."""
+    rows = zip(trace["step"], trace[column], strict=True)
+    return [value if step % every == 0 else math.nan for step, value in rows]
+
+
+def score(make: Make, runs: list[Run], column: str = "", every: int = 1) -> Score:
+    """Judge a rule over many runs, by PertAlign or by another column."""
+    outcomes = []
+    for trace, truth in runs:
+        values = looks(trace, column, every) if column else trace["pert_align"]
+        outcomes.append((truth.kind, judge(make(), trace, truth, values)))
+    fallen = [outcome for kind, outcome in outcomes if kind == "collapsed"]
+    healthy = [outcome for kind, outcome in outcomes if kind == "healthy"]
+    never = [outcome for kind, outcome in outcomes if kind == "never robust"]
+    return Score(
+        sum(outcome.detected for outcome in fallen),
+        len(fallen),
+        sum(outcome.false > 0 for outcome in healthy),
+        len(healthy),
+        sum(outcome.false for outcome in healthy + fallen),
+        sum(outcome.false > 0 for outcome in never),
+        len(never),
+        tuple(outcome.lead for outcome in fallen if outcome.lead is not None),
+    )
