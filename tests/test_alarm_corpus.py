@@ -12,8 +12,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks" / "alarm"))
 
 import corpus
-import rules
 import judging
+import rules
 import truth
 
 import runs
