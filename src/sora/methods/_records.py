@@ -49,7 +49,7 @@ class Info:
         uses_input_gradient: It needs the input gradient of the weight update, even if `observing` is off.
         compilable: `craft` and `objective` are functions of tensors that `torch.compile` can trace.
         single_process: It stores what one process saw, so it cannot train in several processes.
-        has_pert_align: Its steps define PertAlign, which the guard needs.
+        has_pert_align: Its steps define PertAlign; otherwise the guard looks at a few held-out images.
         own_targets: The hyper-parameter that sets the targets of its cross-entropy, if it has one; the
             general label smoothing must then be off.
         crafts_in_attack_mode: All of `craft` runs in the attack's mode; otherwise it switches modes itself.
