@@ -1,6 +1,6 @@
 """What really happened in a run, from accuracy on held-out images: the classes the alarm is judged by.
 
-Accuracies are smoothed by the median of three neighbouring measurements. A run is
+Accuracies are smoothed by the median of five neighbouring measurements (64 images each, so that three are noisy). A run is
 
 - *never robust* if PGD-10 accuracy never reaches `FLOOR`, twice the chance of ten classes;
 - *collapsed* at the first measurement at which PGD-10 accuracy has fallen to half of its best so far, the
@@ -37,8 +37,8 @@ class Truth:
 
 
 def smooth(values: list[float]) -> list[float]:
-    """The median of each value and its neighbours."""
-    return [median(values[max(0, k - 1) : k + 2]) for k in range(len(values))]
+    """The median of each value and the two on either side."""
+    return [median(values[max(0, k - 2) : k + 3]) for k in range(len(values))]
 
 
 def truth_of(trace: Trace) -> Truth:
