@@ -40,7 +40,7 @@ def rule_of(guard: sora.Guard) -> Call:
 def look_at(trainer: Trainer) -> Call:
     """One look, on as many images as a run would take."""
     count = min(second_look.IMAGES, len(trainer.x) // second_look.SHARE)
-    look = second_look.SecondLook()
+    look = second_look.SecondLook(regular=True)
     look.x, look.y = trainer.x[:count].clone(), trainer.y[:count]
     return lambda: look.measure(trainer.model, sora.Linf(EPS))
 

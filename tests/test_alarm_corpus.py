@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,8 @@ class TestTruth:
         assert truth.truth_of(trace([0.5] * 50, [0.9] * 10, pgd)).kind == "never robust"
 
 
-RULES = (rules.Fixed, rules.Previous, rules.Relative, rules.Cusum, rules.PageHinkley, rules.Current)
+ALONE = partial(rules.Current, 1, False)
+RULES = (ALONE, rules.Fixed, rules.Previous, rules.Relative, rules.Cusum, rules.PageHinkley)
 
 
 class TestRules:
@@ -78,6 +80,14 @@ class TestRules:
         values = [0.7] * 80 + [0.0] * 40
         with_nan = [[other.update(math.nan), other.update(value)][1] for value in values]
         assert [one.update(value) for value in values] == with_nan
+
+    @pytest.mark.parametrize("rule", [rules.Confirmed, rules.Current])
+    def test_a_look_confirms_or_not(self, rule: Any) -> None:
+        values = [0.7] * 60 + [0.2] * 30
+        low, high, missing = rule(), rule(), rule()
+        assert any(low.update(value, 0.2) for value in values)
+        assert not any(high.update(value, 0.8) for value in values)
+        assert not any(missing.update(value) for value in values)
 
     def test_the_previous_rule_is_the_guard_of_that_version(self) -> None:
         rule, values = rules.Previous(), [0.25] * 150
@@ -101,7 +111,7 @@ class Alarms:
     def __init__(self, *updates: int) -> None:
         self.updates, self.count = updates, 0
 
-    def update(self, pert_align: float) -> bool:
+    def update(self, pert_align: float, look: float) -> bool:
         self.count += 1
         return self.count in self.updates
 

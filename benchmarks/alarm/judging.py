@@ -12,6 +12,7 @@ from rules import Rule
 from truth import Truth
 
 CHOICE_DIGITS = ("fgsm", "n-fgsm", "gradalign", "sora", "atas", "free", "pgd-2")
+LOG_EVERY = 10  # a second look can be taken at a line of the log
 BEFORE, AFTER = 60, 20  # an alarm belongs to a collapse if it stands in this window of steps around it
 
 Make = Callable[[], Rule]
@@ -61,12 +62,12 @@ def in_choice_half(trace: Trace) -> bool:
     return (trace.method in CHOICE_DIGITS) == (trace.dataset == "digits")
 
 
-def alarm_steps(rule: Rule, values: Iterable[tuple[float, float]]) -> Iterator[tuple[int, int]]:
-    """First and last step of each alarm, from pairs of step and value."""
+def alarm_steps(rule: Rule, rows: Iterable[tuple[float, float, float]]) -> Iterator[tuple[int, int]]:
+    """First and last step of each alarm, from rows of step, value and look."""
     begin: int | None = None
     step = 0.0
-    for step, value in values:
-        alarmed = rule.update(value)
+    for step, value, look in rows:
+        alarmed = rule.update(value, look)
         if alarmed and begin is None:
             begin = int(step)
         elif not alarmed and begin is not None:
@@ -78,7 +79,8 @@ def alarm_steps(rule: Rule, values: Iterable[tuple[float, float]]) -> Iterator[t
 
 def judge(rule: Rule, trace: Trace, truth: Truth, values: list[float]) -> Outcome:
     """Run a rule over one run."""
-    alarms = list(alarm_steps(rule, zip(trace["step"], values, strict=True)))
+    rows = zip(trace["step"], values, looks(trace, "look", LOG_EVERY), strict=True)
+    alarms = list(alarm_steps(rule, rows))
     others = [alarm for alarm in alarms if not any(alarm[0] <= step <= alarm[1] for step in truth.overfitted)]
     if truth.fall is None:
         return Outcome(len(others), False, None)

@@ -1,5 +1,7 @@
 """Candidate rules: each takes one PertAlign value per update and returns whether there is an alarm now.
 
+Some also use the second look at a few held-out images; at most steps there is none, which is NaN.
+
 All of them ignore NaN, raise no alarm in their first `silent` updates and keep an alarm for at least `HOLD`
 updates. They compare PertAlign or a fast moving average of it with a fixed threshold or with the run's own
 level.
@@ -20,8 +22,8 @@ HOLD = 20
 class Rule(Protocol):
     """What the study asks of a rule."""
 
-    def update(self, pert_align: float) -> bool:
-        """Take one value; whether there is an alarm now."""
+    def update(self, pert_align: float, look: float) -> bool:
+        """Take one value, and the look that may be taken now; whether there is an alarm now."""
 
 
 @dataclass
@@ -31,11 +33,13 @@ class Detector:
     silent: int = 40
     seen: int = field(default=0, init=False)
     held: int = field(default=-1, init=False)
+    look: float = field(default=math.nan, init=False)
 
-    def update(self, pert_align: float) -> bool:
-        """Take one value; whether there is an alarm now."""
+    def update(self, pert_align: float, look: float = math.nan) -> bool:
+        """Take one value, and the look that may be taken now; whether there is an alarm now."""
         if not math.isnan(pert_align):
             self.seen += 1
+            self.look = look
             self.take(pert_align)
             if self.held >= 0:
                 self.held += 1
@@ -81,6 +85,20 @@ class Fixed(Detector):
 
 
 @dataclass
+class Confirmed(Fixed):
+    """A moving average under a fixed threshold, and a second look that is low too."""
+
+    threshold: float = 0.45
+    decay: float = 0.8
+    confirm: float = 0.45
+    margin: float = 0.05
+
+    def fires(self) -> bool:
+        """Both are low."""
+        return self.average < self.threshold and self.look < self.confirm
+
+
+@dataclass
 class Window(Detector):
     """The drop over a window (section 5): mean of its first quarter minus mean of its last."""
 
@@ -118,7 +136,7 @@ class Previous:
     def __post_init__(self) -> None:
         self.average, self.seen, self.held, self.was_healthy = math.nan, 0, -1, False
 
-    def update(self, pert_align: float) -> bool:
+    def update(self, pert_align: float, look: float = math.nan) -> bool:
         """Take one value; whether there is an alarm now."""
         if math.isnan(pert_align):
             return self.held >= 0
@@ -239,13 +257,14 @@ class Current:
     """The rule of `sora.Guard` as it is now; each value stands for `steps` updates."""
 
     steps: int = 1
+    looking: bool = True
 
     def __post_init__(self) -> None:
         self.guard = Guard()
 
-    def update(self, pert_align: float) -> bool:
-        """Take one value; whether there is an alarm now."""
-        self.guard.update(pert_align, self.steps)
+    def update(self, pert_align: float, look: float = math.nan) -> bool:
+        """Take one value, and the look that may be taken now; whether there is an alarm now."""
+        self.guard.update(pert_align, self.steps, (lambda: look) if self.looking else None)
         return self.guard.alarmed
 
 

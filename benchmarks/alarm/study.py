@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from corpus import HERE, read_all
 from judging import AFTER, BEFORE, Run, Score, in_choice_half, score
-from rules import Current, Cusum, Fixed, Logistic, PageHinkley, Previous, Relative, Rule, Window
+from rules import Confirmed, Current, Cusum, Fixed, Logistic, PageHinkley, Previous, Relative, Rule, Window
 from scipy.stats import binomtest
 from sklearn.linear_model import LogisticRegression
 from truth import truth_of
@@ -51,6 +51,10 @@ def candidates(fitted: Parameters) -> dict[str, tuple[Callable[..., Rule], list[
         "relative to the peak": (
             Relative,
             grid(share=(0.4, 0.5, 0.6, 0.7, 0.8), ceiling=(0.3, 0.4, 0.5, 1.0), decay=(0.8, 0.9)),
+        ),
+        "fixed threshold and a second look": (
+            Confirmed,
+            grid(threshold=(0.3, 0.35, 0.4, 0.45, 0.5), confirm=(0.3, 0.35, 0.4, 0.44, 0.47, 0.5)),
         ),
         "CUSUM": (Cusum, grid(limit=(1, 2, 3, 4, 6), drift=(0.05, 0.1, 0.2), level_decay=(0.95, 0.98, 0.99))),
         "Page-Hinkley": (PageHinkley, grid(limit=(1, 2, 3, 5, 8, 12), tolerance=(0.02, 0.05, 0.1, 0.2))),
@@ -146,7 +150,7 @@ def compare_looks(runs: list[Run]) -> None:
     others = [pair for pair in runs if pair[0].method not in WITHOUT]
     for column, what in (("look", "PertAlign"), ("alt", "AltPertAlign")):
         for every in (5, 10, 20):
-            look = partial(Current, every)
+            look = partial(Current, every, False)
             print_row(f"{what} every {every} steps, no PertAlign", score(look, without, column, every))
             print_row(f"{what} every {every} steps, other methods", score(look, others, column, every))
 

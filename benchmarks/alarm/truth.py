@@ -1,6 +1,6 @@
 """What really happened in a run, from accuracy on held-out images: the classes the alarm is judged by.
 
-Accuracies are smoothed by the median of five neighbouring measurements (64 images each, so that three are noisy). A run is
+Accuracies are smoothed by the median of five neighbouring measurements: one of 64 images is noisy. A run is
 
 - *never robust* if PGD-10 accuracy never reaches `FLOOR`, twice the chance of ten classes;
 - *collapsed* at the first measurement at which PGD-10 accuracy has fallen to half of its best so far, the

@@ -9,7 +9,8 @@ import torch
 
 from sora import methods
 from sora.settings import Request, Settings
-from tests.training.scripted import CALM, Script, Scripted, Unlucky
+from sora.training.second_look import SecondLook
+from tests.training.scripted import CALM, Script, Scripted, Unlucky, scripted_look
 
 SMALL = {
     "dataset": "digits",
@@ -34,8 +35,9 @@ def one_thread() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _own_methods(_registries_as_before: None) -> Iterator[None]:
-    """The tests' own methods, known by name during a test only."""
+def _own_methods(_registries_as_before: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The tests' own methods, known by name during a test only, and a second look that follows the script."""
+    monkeypatch.setattr(SecondLook, "value", scripted_look)
     methods.register("scripted", "FGSM with a scripted PertAlign", in_all=False)(Scripted)
     methods.register("unlucky", "FGSM with one loss that is not finite", in_all=False)(Unlucky)
     yield

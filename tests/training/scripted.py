@@ -47,6 +47,11 @@ class Follow(Hook):
         run.state.method.place = (run.state.attempt, run.state.step)
 
 
+def scripted_look(look: object, run: Any) -> float:
+    """What the second look of a scripted run sees: the script's value for this step."""
+    return Scripted.script(run.state.attempt, run.state.step)
+
+
 def scripted_run(settings: Settings, *hooks: Hook, quiet: bool = True) -> dict[str, Any]:
     """Train with the scripted method and return the summary."""
     return train(settings, hooks=[Follow(), *hooks], quiet=quiet).summary

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,5 +86,50 @@ class TestRule:
         assert all(number > 40 for number, _ in found)
         assert [event for _, event in found] == (["alarm", "recovered"] * len(found))[: len(found)]
 
+    def test_a_value_may_stand_for_several_updates(self) -> None:
+        one, other = Guard(), Guard()
+        for value in (0.8, 0.7, 0.1, 0.0):
+            other.update(value, steps=10)
+            for _ in range(10):
+                one.update(value)
+        assert other.average == pytest.approx(one.average)
+        assert (other.seen, other.alarmed, other.was_healthy) == (one.seen, one.alarmed, one.was_healthy)
+
     def test_public_name(self) -> None:
         assert sora.Guard is Guard
+
+
+class TestSecondLook:
+    def updates(self, guard: Guard, values: list[float], look: float) -> list[str]:
+        return [guard.update(value, look=lambda: look) for value in values]
+
+    def test_both_must_be_low(self) -> None:
+        falling = [0.8] * 60 + [0.2] * 20
+        late = math.ceil(math.log(0.25 / 0.6, 0.8))  # updates until 0.2 + 0.6 * 0.8^k < 0.45
+        assert self.updates(Guard(), falling, 0.3).index("alarm") == 59 + late
+        assert "alarm" not in self.updates(Guard(), falling, 0.6)
+        assert "alarm" not in self.updates(Guard(), [0.8] * 80, 0.3)
+        assert "alarm" not in self.updates(Guard(), falling, math.nan)
+
+    def test_it_is_taken_only_if_the_alarm_depends_on_it(self) -> None:
+        taken = []
+        guard = Guard()
+
+        def look() -> float:
+            taken.append(guard.seen)
+            return 0.3
+
+        for value in [0.0] * 45 + [0.9] * 40 + [0.0] * 10:
+            guard.update(value, look=look)
+        assert taken == [41, 89]  # after the silent start, and when the average passes 0.45 again
+
+    def test_a_steady_low_value_raises_no_alarm_if_no_look_confirms_it(self) -> None:
+        assert set(self.updates(Guard(), [0.1] * 300, 0.75)) == {"ok"}
+
+    def test_a_state_of_an_older_version_is_read(self) -> None:
+        old = {"start": 0.3, "early_start": 0.2, "clear": 0.4, "decay": 0.8, "silent": 40, "early": 100}
+        old |= {"min_batches": 20, "average": 0.5, "lowest": 0.5, "seen": 60, "alarmed_for": -1}
+        guard = Guard()
+        guard.load_state_dict(old | {"was_healthy": True, "of_another_version": 1})
+        assert (guard.clear, guard.suspicion, guard.seen, guard.was_healthy) == (0.4, 0.45, 60, True)
+        assert not hasattr(guard, "of_another_version")

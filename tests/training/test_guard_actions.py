@@ -71,7 +71,7 @@ def test_stop_stops_also_if_nothing_was_good(settings: BuildSettings, script: An
     script(lambda attempt, step: 0.1 if attempt == 0 else CALM)
     config = settings("scripted", guard="stop", **LONG)
     summary = scripted_run(config, quiet=False)
-    assert events(config) == [("alarm", 41, 0), ("returned", 0, 0)]
+    assert events(config) == [("alarm", 44, 0), ("returned", 0, 0)]
     assert summary["weights"] == "initial"
     assert RunFolder(config.folder()).read_model()["weights"] == "initial"
     assert summary["co"]["events"][0]["changed"] is None
@@ -87,7 +87,7 @@ def test_the_initial_weights_are_handed_over_if_no_rollback_helps(
     script(lambda attempt, step: 0.1)
     config = settings("scripted", guard="rollback", **LONG)
     assert scripted_run(config, quiet=False)["weights"] == "initial"
-    assert events(config) == [(e, s, k) for k in range(4) for e, s in (("alarm", 41), ("returned", 0))]
+    assert events(config) == [(e, s, k) for k in range(4) for e, s in (("alarm", 44), ("returned", 0))]
     assert "nothing robust came out" in capsys.readouterr().err
 
 
@@ -151,7 +151,7 @@ def test_rollback_of_a_run_that_never_was_good_starts_again_with_growing_eps(
     factors = Recorder(lambda run: (run.state.attempt, run.state.method.threat.eps / run.threat.eps))
     config = settings("scripted", guard="rollback", **LONG)
     scripted_run(config, factors)
-    assert events(config) == [("alarm", 41, 0), ("returned", 0, 0)]
+    assert events(config) == [("alarm", 44, 0), ("returned", 0, 0)]
     assert {factor for attempt, factor in factors.values if attempt == 0} == {1.0}
     grown = [factor for attempt, factor in factors.values if attempt == 1]
     assert grown == pytest.approx([min(1, (step + 1) / 48) for step in range(96)])

@@ -130,11 +130,11 @@ class TestSnapshots:
         for step, path in folder.snapshots().items():
             assert torch.equal(load_file(path)["network.stem.weight"], weights[step])
 
-    @pytest.mark.parametrize("killed_at", [70, 75])  # before the alarm of step 70 is logged, and after
+    @pytest.mark.parametrize("killed_at", [70, 75])  # before the alarm of step 72, and after
     def test_those_around_an_alarm_survive_a_kill(
         self, settings: BuildSettings, script: Any, killed_at: int
     ) -> None:
-        script(collapse_from(66))
+        script(collapse_from(67))
         options = self.LONG | {"checkpoint_every": 3}
         whole, broken = (settings("scripted", out=name, **options) for name in ("whole", "broken"))
         scripted_run(whole)

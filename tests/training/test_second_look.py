@@ -72,7 +72,7 @@ def test_it_is_pert_align_of_the_watched_images(settings: BuildSettings) -> None
 
     class Compare(Hook):
         def start(self, run: Any) -> None:
-            self.own = second_look.SecondLook()
+            self.own = second_look.SecondLook(regular=False)
             self.own.start(run)
 
         def after_step(self, run: Any, out: Any) -> None:

@@ -1,21 +1,30 @@
-"""The alarm: catastrophic overfitting detected from PertAlign alone, which training computes anyway.
+"""The alarm: catastrophic overfitting detected from PertAlign, which training computes anyway.
 
 The rule: a moving average `A = 0.8 A + 0.2 PertAlign`. No alarm is raised in the first 40 updates, because
-PertAlign starts near 0 for every method. After that an alarm is raised when `A < 0.30` and withdrawn when
-`A > 0.40`. Until update 100, a run that has not been above 0.40 yet may still be climbing, so its threshold
-is 0.20. A slower average detects a slow collapse too late; a higher threshold raises alarms in runs that end
-robust.
+PertAlign starts near 0 for every method.
+
+With a second look, which is PertAlign of a few held-out images in evaluation mode, the alarm is raised when
+`A < 0.45` and the look is under 0.47. The look is taken only when A asks for it. It is needed because
+PertAlign of training batches may be low in runs that stay robust: the level depends on the method's attack
+and on BatchNorm's batch statistics.
+
+Without a look A alone decides: the alarm is raised when `A < 0.30`. Until update 100, a run that has not been
+above `clear` yet may still be climbing, so its threshold is 0.20.
+
+The alarm is withdrawn when `A > 0.50`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from sora.errors import UserError, short
 
 Event = Literal["ok", "alarm", "recovered"]
+Look = Callable[[], float]
 
 
 @dataclass
@@ -23,9 +32,11 @@ class Guard:
     """Takes one PertAlign value per step and returns `"alarm"`, `"recovered"` or `"ok"`.
 
     Args:
-        start: The moving average below which the alarm is raised.
+        start: The moving average below which the alarm is raised without a second look.
         early_start: The same for a run that has never been healthy, in its first `early` updates.
-        clear: The moving average above which it is withdrawn.
+        suspicion: The moving average below which a second look is taken.
+        confirm: The look below which it confirms the alarm.
+        clear: The moving average above which the alarm is withdrawn.
         decay: Weight of the past in the moving average.
         silent: Updates at the start during which no alarm is raised.
         early: See `early_start`.
@@ -34,7 +45,9 @@ class Guard:
 
     start: float = 0.30
     early_start: float = 0.20
-    clear: float = 0.40
+    suspicion: float = 0.45
+    confirm: float = 0.47
+    clear: float = 0.50
     decay: float = 0.8
     silent: int = 40
     early: int = 100
@@ -46,7 +59,7 @@ class Guard:
     was_healthy: bool = False  # whether there ever was a moment to go back to
 
     def __post_init__(self) -> None:
-        for name in ("start", "early_start", "clear", "decay", "silent", "early", "min_batches"):
+        for name in _PARAMETERS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
                 raise UserError(f"guard: {name} is {short(value)}; expected a number")
@@ -58,7 +71,7 @@ class Guard:
 
     @property
     def threshold(self) -> float:
-        """The average below which the next value would raise the alarm."""
+        """The average below which the next value would raise the alarm without a second look."""
         climbing = self.seen <= self.early and not self.was_healthy
         return min(self.start, self.early_start) if climbing else self.start
 
@@ -67,12 +80,13 @@ class Guard:
         """Whether the current weights may be called good: no alarm, average well above the threshold."""
         return not self.alarmed and self.seen >= self.silent and self.average > self.clear
 
-    def update(self, pert_align: float, steps: int = 1) -> Event:
+    def update(self, pert_align: float, steps: int = 1, look: Look | None = None) -> Event:
         """Take the PertAlign of one update; NaN, which carries no information, is ignored.
 
         Args:
             pert_align: The value.
             steps: How many updates it stands for, where PertAlign is measured only now and then.
+            look: Returns PertAlign of a few held-out images; called only if the alarm depends on it.
         """
         try:
             pert_align = float(pert_align)
@@ -92,16 +106,28 @@ class Guard:
             if self.alarmed_for >= self.min_batches and self.average > self.clear:
                 self.alarmed_for = -1
                 return "recovered"
-        elif self.average < self.threshold:
+        elif self._collapsing(look):
             self.alarmed_for = 0
             return "alarm"
         return "ok"
+
+    def _collapsing(self, look: Look | None) -> bool:
+        if look is None:
+            return self.average < self.threshold
+        return self.average < self.suspicion and look() < self.confirm
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, as plain numbers."""
         return asdict(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse of `state_dict`."""
-        for name, value in state.items():
-            setattr(self, name, value)
+        """The inverse of `state_dict`; what another version wrote and this one does not know is ignored."""
+        for name in (field.name for field in fields(self)):
+            if name in state:
+                setattr(self, name, state[name])
+
+
+_PARAMETERS = (
+    *("start", "early_start", "suspicion", "confirm", "clear", "decay"),
+    *("silent", "early", "min_batches"),
+)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from sora import methods
 from sora.data import Batch
 from sora.training import second_look
-from sora.training.guard import Guard
+from sora.training.guard import Event, Guard
 from sora.training.hooks import Hook
 from sora.training.run import Run
+from sora.training.second_look import SecondLook
 
 MAX_ROLLBACKS = 3
 # A return to an earlier state keeps these.
@@ -20,7 +22,8 @@ _NOT_UNDONE = ("attempt", "events", "best", "evaluated_epochs", "images")
 class GuardActions(Hook):
     """Passes every step's PertAlign to the guard and acts on its alarms as `--guard` says."""
 
-    def __init__(self) -> None:
+    def __init__(self, look: SecondLook) -> None:
+        self.look = look
         self.alarm = False
         """Whether an alarm was raised since the last log line."""
 
@@ -32,7 +35,7 @@ class GuardActions(Hook):
     def on_numbers(self, run: Run, step: int, numbers: dict[str, float]) -> None:
         """Update the guard; record and announce an alarm or its end."""
         state, action = run.state, run.settings.guard
-        event = state.guard.update(*watched_value(run, numbers))
+        event = self.update(run, step, numbers)
         if event == "ok":
             return
         place, average = state.place(step), state.guard.average
@@ -48,6 +51,16 @@ class GuardActions(Hook):
         run.write_event(event, **place, average=average, action=action)
         text = message(event, state.guard)
         run.console.warn(f"step {step} (epoch {place['epoch']}): {text} (PertAlign average {average:.2f})")
+
+    def update(self, run: Run, step: int, numbers: dict[str, float]) -> Event:
+        """Give the guard what it watches in this run."""
+        guard = run.state.guard
+        if not run.state.method.info.has_pert_align:
+            # PGD in place of such a method has a PertAlign, but its level is not that of the looks.
+            return guard.update(numbers.get(second_look.NAME, math.nan), second_look.EVERY)
+        # A look shows the weights as they are now, so it can confirm an alarm of the last step only.
+        look = partial(self.look.value, run) if step == run.state.step else lambda: math.inf
+        return guard.update(numbers["pert_align"], look=look)
 
     def on_log(self, run: Run, line: dict[str, Any]) -> None:
         """Mark a good state; return to the last one where an alarm asks for it, and end or try again.
@@ -65,16 +78,6 @@ class GuardActions(Hook):
             end_early(run, weights)
         else:
             try_again(run, weights)
-
-
-def watched_value(run: Run, numbers: dict[str, float]) -> tuple[float, int]:
-    """What the guard is given of a step, and for how many steps it stands.
-
-    PGD in place of a method without PertAlign has one, but its level is not that of the second look.
-    """
-    if run.state.method.info.has_pert_align:
-        return numbers["pert_align"], 1
-    return numbers.get(second_look.NAME, math.nan), second_look.EVERY
 
 
 class PgdFallback(Hook):

@@ -96,9 +96,9 @@ def own_hooks(settings: Settings) -> list[Hook]:
     """What the trainer itself does around a step, in the order in which it must happen."""
     monitors = [Monitors()] if settings.monitor else []
     fallback = [PgdFallback()] if settings.guard == "pgd" else []
-    looks = settings.guard != "off" and not methods.info(settings.method).has_pert_align
-    look = [SecondLook()] if looks else []
-    return [*monitors, *look, Snapshots(), Evaluations(), GuardActions(), *fallback]
+    regular = settings.guard != "off" and not methods.info(settings.method).has_pert_align
+    look = SecondLook(regular)
+    return [*monitors, look, Snapshots(), Evaluations(), GuardActions(look), *fallback]
 
 
 def log(run: Run) -> None:
