@@ -47,7 +47,8 @@ def look_at(trainer: Trainer) -> Call:
 
 def budgets(trainer: Trainer, rounds: int, clock: str) -> list[dict[str, object]]:
     """The rule and the second look as shares of a step."""
-    without = [name for name in methods.names() if not methods.info(name).has_pert_align]
+    entries = [methods.info(name) for name in methods.names()]
+    without = [entry.name for entry in entries if entry.adversarial and not entry.has_pert_align]
     calls: dict[str, Call] = {"rule": rule_of(sora.Guard()), "look": look_at(trainer)}
     calls |= {name: trainer.step_of(trainer.method(name)) for name in ("fgsm", *without)}
     times = interleave(calls, rounds, clock)

@@ -3,7 +3,7 @@
     python benchmarks/alarm/corpus.py --work /tmp/alarm                      # files of runs.py -> digits
     python benchmarks/alarm/corpus.py --folders RUN [RUN ...] --to cifar10   # run folders of sora train
 
-A run folder needs `--log-every 1 --monitor fgsm,pgd`.
+A run folder needs `--log-every 1 --monitor fgsm,pgd,pertalign,altpertalign --monitor-every 5`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def rows_of_folder(path: Path) -> Iterator[list[str]]:
     folder = RunFolder(path)
     measured: dict[int, dict[str, Any]] = {line["step"]: line for line in folder.read_log("monitors")}
     for line in folder.read_log("metrics"):
-        row = measured.get(line["step"], {}) | line
+        found = measured.get(line["step"], {})
+        row = {"look": found.get("pertalign"), "alt": found.get("altpertalign")} | found | line
         yield [*key, str(line["step"]), *(short(row.get(name)) for name in COLUMNS[1:])]
 
 

@@ -33,8 +33,9 @@ def _method(rng: random.Random) -> list[str]:
     name = rng.choice(methods.names())
     entry = methods.info(name)
     norm = rng.choice(entry.norms)
+    guards = ["off", "warn", "stop", "rollback", "pgd"] if entry.adversarial else ["off", "warn"]
     flags = ["--method", name, "--norm", norm, "--eps", "0.15" if norm == "linf" else "1.5"]
-    return [*flags, "--guard", rng.choice(["off", "warn", "stop", "rollback", "pgd"])]
+    return [*flags, "--guard", rng.choice(guards)]
 
 
 def _options(rng: random.Random) -> list[str]:

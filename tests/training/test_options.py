@@ -88,6 +88,12 @@ def test_a_memory_of_one_process_is_refused_with_several(
         setup.prepare_state(settings(method), linear(), data.load("digits"), 96, 3)
 
 
+@pytest.mark.parametrize("guard", ["stop", "rollback", "pgd"])
+def test_ordinary_training_has_nothing_to_guard(settings: BuildSettings, guard: str) -> None:
+    with pytest.raises(UserError, match=f"guard {guard} needs robustness to watch, which benign does not"):
+        settings("benign", guard=guard)
+
+
 @pytest.mark.parametrize(
     ("asked", "there", "found"),
     [("auto", True, "cuda:3"), ("auto", False, "cpu"), ("cuda", True, "cuda:3"), ("cuda:1", True, "cuda:1")],

@@ -18,7 +18,11 @@ from tests.training.disturbances import Killed, kill_at
 
 BuildSettings = Callable[..., Settings]
 LONG = {"epochs": 8, "batch_size": 8, "eval_every": 0, "attacks": ("clean",)}  # 96 steps
-WITHOUT = [name for name in methods.names() if not methods.info(name).has_pert_align]
+WITHOUT = [
+    name
+    for name, entry in ((name, methods.info(name)) for name in methods.names())
+    if entry.adversarial and not entry.has_pert_align
+]
 
 
 def looks(settings: Settings) -> list[int]:
@@ -46,7 +50,7 @@ def events(settings: Settings) -> list[tuple[str, int]]:
 
 
 def test_the_methods_that_need_it() -> None:
-    assert WITHOUT == ["benign", "nuat", "trades", "gat"]
+    assert WITHOUT == ["nuat", "trades", "gat"]
 
 
 @pytest.mark.parametrize("method", WITHOUT)
@@ -61,8 +65,9 @@ def test_weights_are_the_same_with_and_without_it(method: str, settings: BuildSe
     assert looks(alone) == []
 
 
-def test_a_method_with_pert_align_is_not_looked_at(settings: BuildSettings) -> None:
-    config = settings("fgsm", **LONG | {"epochs": 2})
+@pytest.mark.parametrize("method", ["fgsm", "benign"])
+def test_others_are_not_looked_at(method: str, settings: BuildSettings) -> None:
+    config = settings(method, **LONG | {"epochs": 2})
     train(config, quiet=True)
     assert looks(config) == []
 
@@ -90,24 +95,25 @@ def test_it_is_pert_align_of_the_watched_images(settings: BuildSettings) -> None
 
 @pytest.mark.parametrize("batch_size", [8, 32, 64])
 def test_its_passes_are_a_small_part_of_a_step(settings: BuildSettings, batch_size: int) -> None:
-    """In units of one image's forward pass; a backward pass to the weights costs two, to the input one."""
-    images = {"training": 0, "looking": 0}
-
-    def count(module: nn.Module, inputs: Any, _: Any) -> None:
-        images["training" if module.training else "looking"] += len(inputs[0])
-
-    class Watch(Hook):
-        def start(self, run: Any) -> None:
-            run.state.model.register_forward_hook(count)
-
-        def after_step(self, run: Any, out: Any) -> None:
-            self.last = dict(images)
-
-    model, watch = nn.Sequential(nn.Flatten(), nn.Linear(256, 10)), Watch()
+    """Counted in images passed forward; each pass of NuAT and of a look is followed by a backward pass."""
+    passed: dict[str, int] = {}
     options = LONG | {"batch_size": batch_size, "epochs": math.ceil(40 / (96 // batch_size))}
-    train(settings("benign", **options), model=model, hooks=[watch], quiet=True)
-    cost = 2 * watch.last["looking"] / (3 * watch.last["training"])  # the cheapest step there is
-    assert 0 < cost <= 0.05
+    for guard in ("off", "warn"):
+        images = [0]
+
+        class Watch(Hook):
+            def start(self, run: Any) -> None:
+                run.state.model.register_forward_hook(self.count)
+
+            def count(self, module: nn.Module, inputs: Any, _: Any, images: list[int] = images) -> None:
+                images[0] += len(inputs[0])
+
+            def after_step(self, run: Any, out: Any, guard: str = guard, images: list[int] = images) -> None:
+                passed[guard] = images[0]  # before the test set is evaluated
+
+        model = nn.Sequential(nn.Flatten(), nn.Linear(256, 10))
+        train(settings("nuat", out=guard, guard=guard, **options), model=model, hooks=[Watch()], quiet=True)
+    assert 0 < passed["warn"] / passed["off"] - 1 <= 0.05
 
 
 def test_a_look_stands_for_the_steps_since_the_one_before(settings: BuildSettings, looked: Any) -> None:

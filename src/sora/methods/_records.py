@@ -50,6 +50,7 @@ class Info:
         compilable: `craft` and `objective` are functions of tensors that `torch.compile` can trace.
         single_process: It stores what one process saw, so it cannot train in several processes.
         has_pert_align: Its steps define PertAlign; otherwise the guard looks at a few held-out images.
+        adversarial: It trains against an attack; otherwise there is no robustness for a guard to watch.
         own_targets: The hyper-parameter that sets the targets of its cross-entropy, if it has one; the
             general label smoothing must then be off.
         crafts_in_attack_mode: All of `craft` runs in the attack's mode; otherwise it switches modes itself.
@@ -75,6 +76,7 @@ class Info:
     compilable: bool = False
     single_process: bool = False
     has_pert_align: bool = True
+    adversarial: bool = True
     own_targets: str = ""
     crafts_in_attack_mode: bool = True
     family: str = ""

@@ -17,6 +17,7 @@ from sora.methods import Crafted, Inputs, Method, register
     cost=1,
     norms=("linf", "l2"),
     has_pert_align=False,
+    adversarial=False,
 )
 class Benign(Method):
     """`loss = L(x)`."""

@@ -180,6 +180,11 @@ class Settings(
             able = ", ".join(name for name in methods.names() if methods.info(name).compilable)
             raise UserError(f"compile does not work with {self.method}; allowed: {able}")
         methods.check_smoothing(method, self)
+        if self.guard not in ("off", "warn") and not method.adversarial:
+            raise UserError(
+                f"guard {self.guard} needs robustness to watch, which {self.method} does not train for;"
+                " allowed: off, warn"
+            )
         if self.keep != "last" and (self.holdout == 0 or not self.eval_every):
             raise UserError(
                 f"keep {self.keep} compares epochs on held-out images;"

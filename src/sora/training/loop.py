@@ -96,8 +96,8 @@ def own_hooks(settings: Settings) -> list[Hook]:
     """What the trainer itself does around a step, in the order in which it must happen."""
     monitors = [Monitors()] if settings.monitor else []
     fallback = [PgdFallback()] if settings.guard == "pgd" else []
-    regular = settings.guard != "off" and not methods.info(settings.method).has_pert_align
-    look = SecondLook(regular)
+    method = methods.info(settings.method)
+    look = SecondLook(settings.guard != "off" and method.adversarial and not method.has_pert_align)
     return [*monitors, look, Snapshots(), Evaluations(), GuardActions(look), *fallback]
 
 
