@@ -35,12 +35,13 @@ def one_thread() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _own_methods(_registries_as_before: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _own_methods(_registries_as_before: None) -> Iterator[None]:
     """The tests' own methods, known by name during a test only, and a second look that follows the script."""
-    monkeypatch.setattr(SecondLook, "value", scripted_look)
     methods.register("scripted", "FGSM with a scripted PertAlign", in_all=False)(Scripted)
     methods.register("unlucky", "FGSM with one loss that is not finite", in_all=False)(Unlucky)
-    yield
+    with pytest.MonkeyPatch.context() as patch:  # a test may undo its own
+        patch.setattr(SecondLook, "value", scripted_look)
+        yield
     Scripted.script = staticmethod(lambda attempt, step: CALM)
 
 
