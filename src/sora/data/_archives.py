@@ -69,9 +69,7 @@ class _Zip(Mapping[str, bytes]):
         self._path = path
         try:
             self._zip = zipfile.ZipFile(path)
-        except (
-            Exception
-        ) as error:  # many kinds, NotImplementedError among them
+        except Exception as error:  # many kinds, NotImplementedError among them
             raise UserError(f"{path} is not a readable zip file: {error}") from None
         members = [member for member in self._zip.infolist() if not member.is_dir()]
         if sum(member.file_size for member in members) > _limit(path):
