@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from html.parser import HTMLParser
@@ -78,7 +79,7 @@ def test_a_run_has_verdict_accuracies_curves_probes_cost_and_settings(tmp_path: 
     assert {"training loss", "PertAlign", "linearity coefficient", "step size", "alarm"} <= names_of(plots)
     assert {"clean", "FGSM", "PGD-10"} <= names_of(plots)
     assert any(trace["type"] == "contour" for plot in plots for trace in plot["data"])
-    assert page.count("img") == 3 * 8
+    assert page.count("img") == 3 * 8 + 1  # attacked images in three rows, and the preview of a figure
     assert page.count("div", **{"class": "plot"}) == len(plots)
     assert "Not shown" not in page.text
 
@@ -107,6 +108,15 @@ def test_comparisons_over_two_data_sets_share_one_table(tmp_path: Path) -> None:
     values = {trace["name"]: trace["y"] for trace in relative["data"]}
     assert values["sora"] == [1.0, 1.0]
     assert values["fgsm"] == pytest.approx([0.01 / 0.455] * 2, rel=1e-3)
+
+
+def test_the_first_picture_is_there_before_plotly(tmp_path: Path) -> None:
+    page, plots = read([write_run(tmp_path / "a").path], tmp_path / "page.html")
+    assert len(plots) > 1
+    [preview] = [attrs for tag, attrs in page.tags if tag == "img" and attrs.get("class") == "preview"]
+    kind, _, content = str(preview["src"]).partition(";base64,")
+    assert kind == "data:image/svg+xml"
+    assert b"<svg" in base64.b64decode(content)
 
 
 def test_verdicts_that_differ_between_seeds_are_counted(tmp_path: Path) -> None:

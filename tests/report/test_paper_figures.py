@@ -50,7 +50,7 @@ def test_a_figure_is_drawn_as_picture_and_page(name: str, runs: Path, tmp_path: 
     assert (tmp_path / f"{name}.pdf").read_bytes().startswith(b"%PDF")
     assert "<svg" in (tmp_path / f"{name}.svg").read_text()
     page = (tmp_path / f"{name}.html").read_text()
-    assert page.count('class="plot"') + page.count("<img ") == sum(
+    assert page.count('class="plot"') + page.count("<figure><img ") == sum(
         panel is not None and not any(type(item).__name__ == "Surface" for item in panel.items)
         for panel in figure.panels
     )

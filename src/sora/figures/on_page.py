@@ -50,6 +50,11 @@ def render(figure: Figure) -> list[dict[str, Any]]:
     return [_panel(panel) for panel in flat]
 
 
+def is_drawn(panel: Panel) -> bool:
+    """Whether Plotly draws the panel; a picture is embedded, a surface left out."""
+    return not panel.is_picture and not any(isinstance(item, Surface) for item in panel.items)
+
+
 def _panel(panel: Panel) -> dict[str, Any]:
     about: dict[str, Any] = {"title": panel.title, "name": panel.name}
     if panel.is_picture:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable
 from functools import singledispatch
@@ -61,6 +62,14 @@ def write(drawn: mpl.Figure, file: Path, dpi: int = 110) -> None:
     with matplotlib.rc_context({"svg.hashsalt": "sora", "pdf.fonttype": 42}):
         drawn.savefig(temporary, dpi=dpi, format=kind[1:], metadata=METADATA[kind])
     temporary.replace(file)
+
+
+def svg(figure: Figure) -> str:
+    """A figure as the text of an SVG file."""
+    text = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": "sora"}):
+        draw(figure).savefig(text, format="svg", metadata=METADATA[".svg"], transparent=True)
+    return text.getvalue()
 
 
 def check_format(file: Path) -> str:

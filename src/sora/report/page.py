@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 from sora import __version__, probes
 from sora._files import create_folder, write_text
 from sora.errors import UserError
-from sora.figures import Figure, on_page
+from sora.figures import Figure, on_page, on_paper
 from sora.report import comparison_figures as across
 from sora.report.comparison import colours, robust_attack, settings_of, table
 from sora.report.reading import DAMAGE, Missing, RunRecord, find_runs, read_run, unique_labels
@@ -104,7 +106,10 @@ class Page:
         """A figure for the template; what Plotly draws is kept apart."""
         panels = on_page.render(figure)
         for panel in panels:
+            panel["preview"] = None
             if panel["plot"] is not None:
+                if not self.plots:
+                    panel["preview"] = _preview(figure)
                 self.plots.append(panel.pop("plot"))
                 panel["number"] = len(self.plots) - 1
         return {
@@ -184,6 +189,14 @@ def script_json(value: Any) -> str:
     """JSON that cannot end the script element it is embedded in."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _preview(figure: Figure) -> str:
+    """The first panel that Plotly will draw as a static picture, which is there while Plotly loads."""
+    flat = (panel for panel in figure.panels if panel is not None and on_page.is_drawn(panel))
+    shape = 0.3 if figure.width >= WIDE else 0.54  # of the place it has on the page
+    small = Figure([replace(next(flat), title="")], width=figure.width, height=shape * figure.width)
+    return f"data:image/svg+xml;base64,{base64.b64encode(on_paper.svg(small).encode()).decode()}"
 
 
 def _check_packages() -> None:

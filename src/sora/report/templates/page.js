@@ -36,8 +36,9 @@
 
   const drawn = new Set();
   const draw = (div) => {
-    if (drawn.has(div)) return;
+    if (drawn.has(div) || !window.Plotly) return;
     drawn.add(div);
+    div.replaceChildren(); // its static preview
     const plot = plots[Number(div.dataset.plot)];
     Plotly.newPlot(div, plot.data, layoutOf(plot, innerWidth < 640), {
       responsive: true, displaylogo: false, displayModeBar: touch ? false : "hover",
@@ -48,17 +49,29 @@
 
   // What is near the window is drawn first, the rest when there is time, closed runs when they are opened.
   const all = [...document.querySelectorAll(".plot")];
-  const watcher = new IntersectionObserver(
-    (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => draw(entry.target)),
-    { rootMargin: "200px" },
-  );
-  all.forEach((div) => watcher.observe(div));
+  // One at a time, so that the first picture is on the screen before the second is computed.
+  const near = new Set();
+  const drawNear = () => {
+    const next = all.find((div) => near.has(div) && !drawn.has(div));
+    if (next) { draw(next); setTimeout(drawNear); }
+  };
+  const watcher = new IntersectionObserver((entries) => {
+    entries.filter((entry) => entry.isIntersecting).forEach((entry) => near.add(entry.target));
+    drawNear();
+  }, { rootMargin: "200px" });
   const later = window.requestIdleCallback || ((call) => setTimeout(call, 30));
   const drawNext = () => {
     const next = all.find((div) => !drawn.has(div) && visible(div));
-    if (next) { draw(next); later(drawNext); }
+    if (next && window.Plotly) { draw(next); later(drawNext); }
   };
-  addEventListener("load", () => later(drawNext));
+  // Plotly takes a second or two to load: it starts when the page, with its first picture, is on the screen.
+  requestAnimationFrame(() => setTimeout(() => {
+    const plotly = document.createElement("script");
+    plotly.textContent = document.getElementById("plotly").textContent;
+    document.head.append(plotly);
+    all.forEach((div) => watcher.observe(div));
+    later(drawNext);
+  }));
   document.querySelectorAll("details").forEach((item) => item.addEventListener("toggle", () => later(drawNext)));
   addEventListener("beforeprint", () => {
     setTheme("light");
