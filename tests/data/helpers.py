@@ -6,6 +6,7 @@ import dataclasses
 import io
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,16 @@ import torch
 from sora import data
 from sora.data._registry import REGISTRY
 from tests.data import formats
+
+
+def damaged_bytes(path: Path) -> Iterator[int]:
+    """Damage each byte of a file in turn; the others are as they were."""
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x80
+        path.write_bytes(damaged)
+        yield at
 
 
 def official(name: str, *files: tuple[str, bytes], **changes: object) -> None:

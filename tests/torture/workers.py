@@ -38,15 +38,25 @@ def start_worker(
         cases: Only these.
     """
     reading, writing = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(writing)
-        return pid, reading
-    code = 1
-    try:
+
+    def work() -> None:
         os.close(reading)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which ends this one
         _work(writing, index, jobs, parts, seed, deadline, scratch / f"worker{index}", cases)
+
+    pid = _fork(work)
+    os.close(writing)
+    return pid, reading
+
+
+def _fork(function: Callable[[], None]) -> int:
+    """Run a function in a fork that ends with it, with exit code 1 if it raised; the fork's process id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        function()
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -87,19 +97,11 @@ def fork_case(bench, part: str, number: int, pipe: int) -> None:  # type: ignore
     """
     from tests.torture.children import end_with_parent
 
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            end_with_parent()
-            os.write(pipe, run_case(bench, part, number).to_line())
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    _, status = os.waitpid(pid, 0)
+    def run() -> None:
+        end_with_parent()
+        os.write(pipe, run_case(bench, part, number).to_line())
+
+    _, status = os.waitpid(_fork(run), 0)
     if status:
         raise RuntimeError(f"case {number} of {part} crashed")
 

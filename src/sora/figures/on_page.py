@@ -46,8 +46,7 @@ def render(figure: Figure) -> list[dict[str, Any]]:
         For each panel its `title` and either `plot`, what Plotly draws, or `image`, a data address.
     """
     panels = [panel for panel in figure.panels if panel is not None]
-    flat = [panel for panel in panels if not any(isinstance(item, Surface) for item in panel.items)]
-    return [_panel(panel) for panel in flat]
+    return [_panel(panel) for panel in panels if panel.is_picture or is_drawn(panel)]
 
 
 def is_drawn(panel: Panel) -> bool:

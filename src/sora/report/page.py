@@ -14,7 +14,7 @@ from typing import Any
 from sora import __version__, probes
 from sora._files import create_folder, write_text
 from sora.errors import UserError
-from sora.figures import Figure, on_page, on_paper
+from sora.figures import Figure, on_page
 from sora.report import comparison_figures as across
 from sora.report.comparison import colours, robust_attack, settings_of, table
 from sora.report.reading import DAMAGE, Missing, RunRecord, find_runs, read_run, unique_labels
@@ -193,6 +193,8 @@ def script_json(value: Any) -> str:
 
 def _preview(figure: Figure) -> str:
     """The first panel that Plotly will draw as a static picture, which is there while Plotly loads."""
+    from sora.figures import on_paper
+
     flat = (panel for panel in figure.panels if panel is not None and on_page.is_drawn(panel))
     shape = 0.3 if figure.width >= WIDE else 0.54  # of the place it has on the page
     small = Figure([replace(next(flat), title="")], width=figure.width, height=shape * figure.width)
