@@ -105,6 +105,10 @@ def test_records_of_an_older_version_are_kept_and_not_trusted(tmp_path: Path) ->
         "threat": {"norm": "linf", "eps": 0.05},
         "fingerprint": {"weights": "a", "data": "b", "seed": 0, "batch_size": 250},
         "accuracy": {"clean": 0.5},
+        "attacks": {"clean": {"n": 4, "low": 0.1, "high": 0.9}},
+        "predictions": {"clean": ""},
+        "num_classes": 4,
+        "zero_gradients": 0.0,
         "versions": {"sora": "0.1.0"},
     }
     folder.write_evaluations([old])

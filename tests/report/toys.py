@@ -106,6 +106,6 @@ def _summary(method: str, seed: int, dataset: str, model: str, collapsed: bool, 
         "images_per_second": 500.0,
         "peak_memory_mb": 200.0 + 10 * len(method),
         "versions": {"torch": "2.6"},
-        "machine": {"cpu": "a processor"},
+        "machine": {"system": "a system", "cpu": "a processor", "gpu": None, "threads": 1},
         "warnings": [],
     }

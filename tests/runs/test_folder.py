@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +23,18 @@ SUMMARY = {
     "weights", "threat", "accuracy", "attacks", "pert_align", "co", "machine", "settings_hash",
     "data", "format",
 }  # fmt: skip
+
+
+def record_of(attack: str, accuracy: float) -> dict[str, Any]:
+    """The least that a record of an evaluation holds."""
+    return {
+        "threat": {"norm": "linf", "eps": 0.1},
+        "accuracy": {attack: accuracy},
+        "attacks": {attack: {"n": 80, "low": 0.0, "high": 1.0}},
+        "predictions": {attack: ""},
+        "num_classes": 10,
+        "zero_gradients": 0.0,
+    }
 
 
 @pytest.fixture
@@ -162,7 +175,7 @@ def test_a_damaged_file_is_one_line_that_names_it(name, finished) -> None:
 
 def test_an_evaluation_record_that_was_changed_is_refused(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    records = [{"accuracy": {"pgd10": 0.5125}, "seed": 0}, {"accuracy": {"pgd10": 0.25}}]
+    records = [record_of("pgd10", 0.5125) | {"seed": 0}, record_of("pgd10", 0.25)]
     folder.write_evaluations(records)
     assert folder.read_evaluations() == records
     text = folder.evaluations.read_text()

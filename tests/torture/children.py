@@ -141,8 +141,8 @@ def _become(
     try:
         os.setsid()
         end_with_parent()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         for name, descriptor in (("out", 1), ("err", 2)):
             file = os.open(output / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             os.dup2(file, descriptor)
@@ -154,6 +154,8 @@ def _become(
         if memory is not None:
             limit = address_space() + memory
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        # Python's own handler only now: until here a signal would raise inside the bench.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         code = function()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1

@@ -222,13 +222,15 @@ def with_later_results(folder: RunFolder) -> Record:
     summary = folder.read_summary()
     own = summary.get("fingerprint") or {}
     weights = own.get("weights") or weights_fingerprint_of_file(folder.weights)
-    threat, n = summary["threat"], max(attack["n"] for attack in summary["attacks"].values())
+    threat, sizes = summary["threat"], {attack["n"] for attack in summary["attacks"].values()}
     for record in folder.read_evaluations():
         of = record.get("fingerprint") or {}
         same_data = of.get("data") == own["data"] if own else record.get("dataset") == summary["dataset"]
         same = same_data and of.get("weights") == weights and record["threat"] == threat
-        if not same or any(attack["n"] != n for attack in record["attacks"].values()):
+        evaluated = {attack["n"] for attack in record["attacks"].values()}
+        if not same or (sizes and evaluated != sizes):  # a run without attacks takes any
             continue
+        sizes = evaluated
         summary["accuracy"] = record["accuracy"] | summary["accuracy"]
         summary["attacks"] = record["attacks"] | summary["attacks"]
         failed = any(finding["outcome"] == "failed" for finding in record.get("trust", []))

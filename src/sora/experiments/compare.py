@@ -76,7 +76,12 @@ def _finished_summary(folder: RunFolder) -> dict[str, Any]:
         raise UserError(
             f"the run in {folder.path} is not finished; continue it with --resume, or name the finished runs"
         )
-    return with_later_results(folder)
+    summary = with_later_results(folder)
+    if not summary["attacks"]:
+        raise UserError(
+            f"the run in {folder.path} has no accuracies; `sora evaluate {folder.path}` adds them"
+        )
+    return summary
 
 
 def row_names(folders: Sequence[RunFolder], summaries: Sequence[Mapping[str, Any]]) -> list[str]:

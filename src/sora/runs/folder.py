@@ -22,6 +22,7 @@ from sora.runs.checkpoints import Checkpoints
 from sora.runs.digests import digest_file, with_checksum, without_checksum
 from sora.runs.lock import locked
 from sora.runs.logs import Log, LogStart, read_last_line, read_log
+from sora.runs.shapes import check_evaluations, check_summary
 from sora.runs.tensors import write_verified
 from sora.settings import Settings
 from sora.settings.files import parse_config, parse_yaml
@@ -134,7 +135,8 @@ class RunFolder:
     def read_log(self, name: LogName) -> list[dict[str, Any]]:
         """The complete lines of a log; empty if there is none."""
         path = self.log_path(name)
-        digests = self.read_summary().get("logs_blake2b")  # older versions stored none
+        summary = self._read_json(self._summary) if self._summary.exists() else {}
+        digests = summary.get("logs_blake2b")  # older versions stored none
         digest = digests.get(name) if isinstance(digests, dict) else None
         if digest is not None and (not path.exists() or digest_file(path) != digest):
             raise RunError(f"{path} is damaged or was changed: its checksum is not the one in summary.json")
@@ -184,7 +186,9 @@ class RunFolder:
 
     def read_summary(self) -> dict[str, Any]:
         """The summary; empty for a run that has not finished."""
-        return dict(self._read_json(self._summary)) if self._summary.exists() else {}
+        if not self._summary.exists():
+            return {}
+        return check_summary(self._read_json(self._summary), self._summary)
 
     def reopen(self) -> None:
         """Make a finished run unfinished again, to be continued; its weights stay until then."""
@@ -214,9 +218,7 @@ class RunFolder:
         """All evaluation records; empty if there is none."""
         if not self.evaluations.exists():
             return []
-        records = self._read_json(self.evaluations, list)
-        if not all(isinstance(record, dict) for record in records):
-            raise RunError(f"{self.evaluations} is not a list of records; move it away to start a new one")
+        records = check_evaluations(self._read_json(self.evaluations, list), self.evaluations)
         return [without_checksum(record, self.evaluations) for record in records]
 
     def write_evaluations(self, records: list[dict[str, Any]]) -> None:
