@@ -200,3 +200,15 @@ def test_training_gives_a_run_one_colour_and_an_attack_one_style(figures: list[A
     figure.draw_without_rendering()
     left = min(panel.yaxis.label.get_window_extent().x0 for panel in figure.axes if panel.get_ylabel())
     assert left > 0.005 * figure.bbox.width
+
+
+@pytest.mark.parametrize("name", ["samples", "fallen"])
+def test_images_have_the_names_of_their_classes(name: str) -> None:
+    probe = probes.create(name)
+    numbers = probe.measure(ProbedModel(smooth(), images(), THREAT))
+    named = probe.measure(ProbedModel(smooth(), images(), THREAT, classes=[f"kind {k}" for k in range(10)]))
+    for result, title in ((numbers, "class "), (named, "class kind ")):
+        titles = [panel.title for panel in probe.figure({"run": result}).panels if panel and panel.title]
+        assert titles
+        assert all(text.startswith((title, title.replace("class", "taken for"))) for text in titles)
+        assert ("kind" in "".join(titles)) == ("kind" in title)

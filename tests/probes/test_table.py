@@ -42,8 +42,8 @@ TABLE = [
         "of 12 images",
     ),
     Row("curvature", {}, {"threat", "n", "numbers", "lemma", "peak"}, "pertalign "),
-    Row("fallen", {"shown": 2}, {"threat", "n", "correct", "fallen"}, "1 of 6 correctly"),
-    Row("samples", {}, {"threat", "n", "samples"}, "of 12 images"),
+    Row("fallen", {"shown": 2}, {"threat", "n", "correct", "classes", "fallen"}, "1 of 6 correctly"),
+    Row("samples", {}, {"threat", "n", "classes", "samples"}, "of 12 images"),
     Row("traces", {}, {"series", "events", "falls"}, "9 series; alarms at step 22"),
     Row(
         "training", {"title": "a run"}, {"n", "pert_align", "accuracy", "alarms"}, "PertAlign 0.10 at step 40"

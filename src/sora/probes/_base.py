@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -58,6 +58,7 @@ class ProbedModel:
         threat: The norm ball and the box.
         seed: Seed of random directions and starts; torch's own random state is not used.
         progress: Show a progress bar on a terminal.
+        classes: The names of the classes for figures; none: their numbers.
     """
 
     model: nn.Module
@@ -65,6 +66,7 @@ class ProbedModel:
     threat: Threat
     seed: int = 0
     progress: bool = False
+    classes: Sequence[str] = ()
 
     @property
     def network(self) -> nn.Module:

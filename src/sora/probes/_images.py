@@ -13,6 +13,7 @@ from sora.figures import Panel, Picture
 
 ROWS = ("clean", "attacked", "difference")
 LARGEST = 64  # pixels per side of an image as it is stored and drawn
+LONGEST = 12  # characters of a class's name that fit above an image
 Pixels = list[list[list[int]]]  # (H, W, C), from 0 to 255
 
 
@@ -34,14 +35,23 @@ def amplified(pairs: Sequence[tuple[Pixels, Pixels]]) -> tuple[list[Pixels], flo
     return levels, factor
 
 
-def image_rows(name: str, samples: Sequence[Mapping[str, Any]]) -> list[list[Panel]]:
-    """The rows of panels that show clean images, attacked images, and their differences."""
+def image_rows(
+    name: str, samples: Sequence[Mapping[str, Any]], classes: Sequence[str] = ()
+) -> list[list[Panel]]:
+    """The rows of panels that show clean images, attacked images, and their differences.
+
+    Without names of the classes, which results of older versions lack, their numbers are shown.
+    """
+
+    def named(number: int) -> str:
+        return classes[number][:LONGEST] if number < len(classes) else str(number)
+
     differences, factor = amplified([(sample["clean"], sample["attacked"]) for sample in samples])
     texts = [f"{name}\n{row}" for row in (*ROWS[:2], f"{ROWS[2]} x {factor:.0f}")]
     rows: list[list[Panel]] = [[], [], []]
     for sample, difference in zip(samples, differences, strict=True):
         images = sample["clean"], sample["attacked"], difference
-        titles = f"class {sample['label']}", f"taken for {sample['attacked_class']}", ""
+        titles = f"class {named(sample['label'])}", f"taken for {named(sample['attacked_class'])}", ""
         for row, image, title, text in zip(rows, images, titles, texts, strict=True):
             row.append(Panel([Picture(image)], title, name=text if not row else ""))
     return rows

@@ -59,4 +59,5 @@ def load_subject(run: RunFolder, default_images: int, options: SubjectOptions) -
         threat(settings.norm, options.eps) if options.eps is not None else settings.threat(),
         options.seed,
         options.progress,
+        dataset.classes,
     )

@@ -59,6 +59,7 @@ class Fallen(Probe[ProbedModel]):
             "threat": {"norm": threat.norm, "eps": threat.eps},
             "n": len(examples.labels),
             "correct": correct,
+            "classes": list(subject.classes),
             "fallen": fallen,
         }
 
@@ -67,7 +68,7 @@ class Fallen(Probe[ProbedModel]):
         columns = max(1, *(len(_kept(result)) for result in results.values()))
         panels: list[Panel | None] = []
         for name, result in results.items():
-            for row in image_rows(name, _kept(result)):
+            for row in image_rows(name, _kept(result), result.get("classes", ())):
                 panels += [*row, *[None] * (columns - len(row))]
         return Figure(panels, columns=columns, width=max(1.5, 5.0 / columns), height=1.65)
 

@@ -40,14 +40,19 @@ class Samples(Probe[ProbedModel]):
             }
             for k, label in enumerate(y.tolist())
         ]
-        return {"threat": {"norm": threat.norm, "eps": threat.eps}, "n": len(samples), "samples": samples}
+        return {
+            "threat": {"norm": threat.norm, "eps": threat.eps},
+            "n": len(samples),
+            "classes": list(subject.classes),
+            "samples": samples,
+        }
 
     def figure(self, results: Mapping[str, Result]) -> Figure:
         """Per run three rows: the clean images, the attacked ones, and the difference amplified."""
         columns = max(len(result["samples"]) for result in results.values())
         panels: list[Panel | None] = []
         for name, result in results.items():
-            for row in image_rows(name, result["samples"]):
+            for row in image_rows(name, result["samples"], result.get("classes", ())):
                 panels += [*row, *[None] * (columns - len(row))]
         return Figure(panels, columns=columns, width=max(1.35, 5.0 / columns), height=1.6)
 
