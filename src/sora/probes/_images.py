@@ -44,14 +44,14 @@ def image_rows(
     """
 
     def named(number: int) -> str:
-        return classes[number][:LONGEST] if number < len(classes) else str(number)
+        return classes[number][:LONGEST] if number < len(classes) else f"class {number}"
 
     differences, factor = amplified([(sample["clean"], sample["attacked"]) for sample in samples])
     texts = [f"{name}\n{row}" for row in (*ROWS[:2], f"{ROWS[2]} x {factor:.0f}")]
     rows: list[list[Panel]] = [[], [], []]
     for sample, difference in zip(samples, differences, strict=True):
         images = sample["clean"], sample["attacked"], difference
-        titles = f"class {named(sample['label'])}", f"taken for {named(sample['attacked_class'])}", ""
+        titles = named(sample["label"]), f"→ {named(sample['attacked_class'])}", ""
         for row, image, title, text in zip(rows, images, titles, texts, strict=True):
             row.append(Panel([Picture(image)], title, name=text if not row else ""))
     return rows
