@@ -19,6 +19,8 @@ USE_EPOCHS = (
     "gat.boost",
     "fgsm-rs-cs.w2",
     "fgsm-mep-cs.w2",
+    "liet.ramp",
+    "tdat.beta",
 )  # hyper-parameters whose effect depends on the number of epochs
 
 Resume = Literal["yes", "auto"] | None
