@@ -10,9 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from sora.errors import UserError
 from sora.report import write_page
+from sora.report.comparison import _leading_number
+from sora.report.run_facts import origins_of
+from sora.report.sentences import title_of
+from sora.settings import GROUPS, Resolved, Settings
 
 from .toys import write_run
 
@@ -82,6 +87,17 @@ def test_a_run_has_verdict_accuracies_curves_probes_cost_and_settings(tmp_path: 
     assert page.count("img") == 3 * 8 + 1  # attacked images in three rows, and the preview of a figure
     assert page.count("div", **{"class": "plot"}) == len(plots)
     assert "Not shown" not in page.text
+
+
+def test_every_group_of_settings_is_shown() -> None:
+    config = yaml.safe_load(Resolved(Settings(), {}).stored())
+    assert [group["name"] for group in origins_of(config)] == list(GROUPS)
+
+
+def test_attacks_are_titled_and_passes_sorted_by_their_leading_number() -> None:
+    assert [title_of(name) for name in ("pgd10", "aa", "pgd20")] == ["PGD-10", "AutoAttack", "pgd20"]
+    forwards = ("4", "2 + 1/q", "2.5", "steps + 1", "-")
+    assert [_leading_number(text) for text in forwards] == [4.0, 2.0, 2.5, float("inf"), float("inf")]
 
 
 def test_a_sora_run_shows_the_cap_of_its_step(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -139,5 +140,6 @@ def _mean(value: Mapping[str, Any], factor: float, digits: int) -> dict[str, Any
 
 
 def _leading_number(value: Any) -> float:
-    digits = "".join(char for char in str(value).split("-")[0] if char.isdigit() or char == ".")
-    return float(digits) if digits.strip(".") else float("inf")
+    """The number a text such as `2 + 1/q` begins with, to sort by; infinity if it begins with none."""
+    found = re.match(r"\d+(\.\d+)?", str(value))
+    return float(found[0]) if found else float("inf")

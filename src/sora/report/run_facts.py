@@ -8,8 +8,7 @@ from typing import Any
 from sora.experiments.tables import radius
 from sora.report.reading import RunRecord
 from sora.report.sentences import title_of
-
-GROUPS = ("data", "network", "threat", "optimisation", "watching", "machine")
+from sora.settings import GROUPS
 
 
 def facts_of(run: RunRecord) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sora.report.reading import RunRecord
 
-TITLES = {"clean": "clean", "fgsm": "FGSM", "pgd10": "PGD-10", "pgd50": "PGD-50", "autoattack": "AutoAttack"}
+TITLES = {"clean": "clean", "fgsm": "FGSM", "pgd10": "PGD-10", "pgd50": "PGD-50", "aa": "AutoAttack"}
 TONES = {"robust": "good", "healthy": "good", "not robust": "warn", "suspect": "warn", "overfitted": "bad"}
 MEANING = {
     "robust": "It is robust: it withstands PGD-10 nearly as well as FGSM.",
