@@ -1,8 +1,18 @@
 """Estimates of the time that a grid takes."""
 
+import pytest
+import torch
+
 from sora.attacks import create
 from sora.experiments.estimate import passes_of, passes_while_training
+from sora.experiments.grid import default_jobs
 from sora.settings import Settings
+
+
+def test_runs_that_find_a_gpu_are_computed_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    assert [default_jobs(8, device) for device in ("auto", "cuda:1", "cpu")] == [1, 1, 4]
 
 
 def test_autoattack_counts_the_passes_of_all_its_parts() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from sora._devices import check_count
+from sora._devices import check_count, device_name
 from sora._files import write_text
 from sora.errors import RunError, UserError
 from sora.experiments.engines import Engine, Handle, Work, create
@@ -28,7 +28,7 @@ from sora.runs.lock import locked, wait_until_free
 from sora.settings import Resolved, differences, is_custom
 
 POLL = 0.3  # seconds between checks of the processes
-PATIENCE = 60.0  # seconds for a run to end whose grid was killed
+PATIENCE = 60.0  # seconds that the runs of a killed grid get to write their checkpoints
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Job:
 
 def default_jobs(count: int, device: str) -> int:
     """Processes at once: one per core for small CPU runs, one on a GPU."""
-    return 1 if device.startswith("cuda") else max(1, min(count, os.cpu_count() or 1))
+    return 1 if device_name(device).startswith("cuda") else max(1, min(count, os.cpu_count() or 1))
 
 
 def run_grid(
@@ -179,7 +179,7 @@ def _ending(running: list[Job]) -> Iterator[None]:
 
 @contextmanager
 def _progress(jobs: Sequence[Job], quiet: bool) -> Iterator[Callable[[], None]]:
-    """One bar per run, read from its log; elsewhere than on a terminal one line per epoch; one at the end."""
+    """One bar per run, read from its log; without a terminal, one line per epoch and one at the end."""
     console = Console(stderr=True, quiet=quiet)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
     printed = {job.name: _finished_epochs(job) for job in jobs}  # not again what an earlier grid has trained
