@@ -174,6 +174,7 @@ compare --seeds -3
 compare --seeds 99999999
 compare --methods ,
 demo --jobs -1
+demo --epochs 0
 train --threads 9999999
 train --threads -1
 train --attacks ,
@@ -214,6 +215,7 @@ evaluate --threads 9999999 missing
 probe nothing missing
 probe eps-curve missing
 data show --run missing
+data show digits --images 3
 data show digits --out empty.yaml/x.png
 data get cifar10 --from fifo.yaml
 data check nothing

@@ -53,6 +53,12 @@ def test_the_table_names_files_and_radius(sora, run, tmp_path) -> None:
         assert word in done.out
 
 
+def test_a_bad_number_of_threads_is_refused(sora, run, tmp_path) -> None:
+    done = sora("predict", run, tmp_path / "x.png", "--threads", "-1")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "--threads is -1; allowed: 0 to" in done.err
+
+
 @pytest.mark.parametrize(("content", "message"), [(None, "does not exist"), ("text", "not an image")])
 def test_a_bad_file_is_named_in_one_line(content, message, sora, run, tmp_path) -> None:
     if content:

@@ -139,6 +139,8 @@ def test_a_missing_snapshot_is_named(runs: list[Path], capsys: pytest.CaptureFix
     assert "has no snapshot of step 3; it has: 2, 4" in capsys.readouterr().err
     assert main(["probe", "landscape", str(runs[0]), str(runs[0])]) == 2
     assert "the same run is named twice" in capsys.readouterr().err
+    assert main(["probe", "landscape", str(runs[0]), "--limit", "0"]) == 2
+    assert "--limit is 0; allowed: 1 or more" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ ENGINE_FLAGS: dict[str, tuple[Any, Any, str]] = {
     "jobs": (int, 0, "runs at the same time; 0: one per core, or as many as a cluster accepts"),
     "engine": (str, "local", "where runs are computed: local, ray or slurm (docs/cluster.md)"),
     "address": (str | None, None, "with ray: a running cluster, auto or HOST:PORT; default: start one here"),
-    "cpus_per_run": (int, 1, "with ray or slurm: cores of a run"),
-    "gpus_per_run": (float, 0.0, "with ray or slurm: GPUs of a run"),
+    "cpus_per_run": (int, 1, "with ray or slurm: CPU cores per run"),
+    "gpus_per_run": (float, 0.0, "with ray or slurm: GPUs per run"),
     "send_back": (bool, False, "with ray: the machines share no folder; results are sent back"),
     "slurm": (str, "", "with slurm: options of sbatch, e.g. partition=gpu,time=60"),
 }
@@ -32,6 +32,10 @@ def chosen_engine(flags: Any) -> Iterator[Engine]:
     for flag, belongs in (("address", "ray"), ("send_back", "ray"), ("slurm", "slurm")):
         if getattr(flags, flag) and flags.engine != belongs:
             raise UserError(f"--{flag.replace('_', '-')} goes with --engine {belongs}")
+    if flags.engine == "local" and (flags.cpus_per_run != 1 or flags.gpus_per_run):
+        raise UserError("--cpus-per-run and --gpus-per-run go with --engine ray or slurm")
+    if flags.engine == "slurm" and not flags.gpus_per_run.is_integer():
+        raise UserError(f"--gpus-per-run is {flags.gpus_per_run:g}; Slurm gives a run whole GPUs only")
     engine = create(
         flags.engine,
         address=flags.address,

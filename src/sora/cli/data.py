@@ -112,6 +112,7 @@ def _check(argv: list[str]) -> None:
     from sora.settings import recipes
 
     flags = parse(CheckFlags, argv, "data check")
+    # The recipe of digits does not normalise: its mean and std are not the statistics of the images.
     name = None if flags.name == "digits" else recipes.own_recipe(flags.name)
     recipe = recipes.flattened(name) if name else {}
     report = data.check(flags.name, flags.data_dir, recipe.get("mean"), recipe.get("std"))
@@ -159,6 +160,8 @@ def _show(argv: list[str]) -> None:
         raise UserError(f"--out {flags.out!r} must end in .png")
     if flags.model is not None and flags.run is None:
         raise UserError("--model goes with --run RUN")
+    if flags.images is not None and flags.run is None:
+        raise UserError("--images goes with --run RUN")
     if flags.run is not None:
         shown = _show_attack(flags, flags.run)
     elif flags.name is None:

@@ -37,7 +37,8 @@ def run(argv: list[str]) -> int:
     """Train both, print the table and what happened, save the picture."""
     flags = parse(Flags, argv, "demo")
     folder = Path(flags.out)
-    given = {"dataset": "digits", "seed": flags.seed} | ({"epochs": flags.epochs} if flags.epochs else {})
+    given = {"dataset": "digits", "seed": flags.seed}
+    given |= {} if flags.epochs is None else {"epochs": flags.epochs}
     runs = plan(Request(given), of_methods(METHODS), seeds=1, folder=folder)
     outcome = train_and_compare(runs, folder, flags.jobs, flags.quiet)
     show(outcome, folder, as_json=flags.json)

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
 import tyro
 
-from sora._devices import pick_device
+from sora._devices import pick_device, set_threads
 from sora.attacks import create
 from sora.cli._parse import parse
 from sora.cli._tables import plain_table
@@ -45,8 +44,7 @@ class Flags:
 def run(argv: list[str]) -> int:
     """Load the model, classify, attack, print."""
     flags = parse(Flags, argv, "predict")
-    if flags.threads:
-        torch.set_num_threads(flags.threads)
+    set_threads(flags.threads)
     if not flags.images:
         raise UserError("missing: IMAGE; name one or more image files after the run")
     folder, attack = RunFolder(flags.run), create(flags.attack)

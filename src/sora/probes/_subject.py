@@ -36,6 +36,10 @@ class SubjectOptions:
     device: str = "auto"
     progress: bool = False
 
+    def __post_init__(self) -> None:
+        if self.images is not None and self.images < 1:
+            raise UserError(f"--limit is {self.images}; allowed: 1 or more")
+
 
 def load_subject(run: RunFolder, default_images: int, options: SubjectOptions) -> ProbedModel:
     """The model of a run on images of its test set."""
