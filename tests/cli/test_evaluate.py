@@ -110,6 +110,14 @@ def test_tables_card_and_classes(copy: Path, capsys: pytest.CaptureFixture[str])
     assert json.loads((copy / "elsewhere" / "model_card.json").read_text()) == card
 
 
+def test_a_confusion_matrix_of_an_attack_that_is_not_run_is_refused_at_once(
+    copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sora.cli.evaluate.evaluate_into", None)  # any evaluation would fail
+    assert evaluate(copy, "--attacks", "clean,fgsm", "--confusion", "pgd10") == 2
+    assert "--confusion 'pgd10' is not among --attacks; allowed: clean, fgsm" in capsys.readouterr().err
+
+
 def test_weights_from_elsewhere(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(shutil.copy(run / "model.safetensors", tmp_path / "w.safetensors"))
     flags = ("--weights", path, "--model", "preactresnet18", "--dataset", "digits", "--width", 4)

@@ -1,4 +1,4 @@
-"""`sora evaluate`: the truth about a trained model."""
+"""`sora evaluate`: the accuracy of a trained model under attacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sora._devices import pick_device, set_threads
 from sora._files import plain
 from sora._ranks import rank, world
 from sora._signals import stopping_soon
-from sora.attacks import create, create_all
+from sora.attacks import Attack, create, create_all
 from sora.cli._evaluate_tables import (
     attack_table,
     class_table,
@@ -112,6 +112,7 @@ def run(argv: list[str]) -> int:
         return _check_file(flags, subject, device)
     images, chosen = subject.images(flags.limit, flags.first)
     threats = subject.threats(flags.eps, flags.norms)
+    _check_confusion(flags, attacks, subject.dataset.num_classes)
     if flags.save_adversarial and len(threats) > 1:
         raise UserError(f"--save-adversarial goes with one radius; these are {len(threats)}")
     about = subject.about | {"images": chosen}
@@ -163,6 +164,14 @@ def _check(flags: Flags) -> None:
     if flags.adversarial and (flags.save_adversarial or flags.card):
         other = "--card" if flags.card else "--save-adversarial"
         raise UserError(f"--adversarial checks the images of a file and does not go with {other}")
+
+
+def _check_confusion(flags: Flags, attacks: Sequence[Attack], num_classes: int) -> None:
+    """Raise if the confusion matrix is of an attack that is not run: before hours of attacks, not after."""
+    names = [attack.for_classes(num_classes).name for attack in attacks]
+    if flags.confusion and create(flags.confusion).for_classes(num_classes).name not in names:
+        allowed = ", ".join(names)
+        raise UserError(f"--confusion {flags.confusion!r} is not among --attacks; allowed: {allowed}")
 
 
 def _kept(folder: RunFolder) -> str:
