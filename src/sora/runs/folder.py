@@ -1,7 +1,7 @@
 """The run folder: the one place that knows the names of its files and how each is read and written.
 
-Everything but the logs is written to a temporary name and renamed, so a reader or a kill at any moment never
-meets half a file.
+Everything but the logs is written under a temporary name and renamed, so that nobody ever reads half a file,
+even if the process is killed while writing.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class RunFolder:
         return self.path / "model.safetensors"
 
     def read_model(self) -> dict[str, Any]:
-        """What rebuilds the network, and which weights were handed over."""
+        """What rebuilds the network, and which of the run's weights are in the weights file."""
         if not self._model.exists():
             missing = f"it has no {self._model.name}{'' if self.exists() else self._runs_inside()}"
             raise UserError(f"there is no finished run in {str(self.path)!r}: {missing}")
@@ -299,7 +299,10 @@ def labels(runs: Sequence[RunFolder]) -> list[str]:
     short = [run.name for run in runs]
     if len(set(short)) == len(short):
         return short
-    longer = [f"{run.path.resolve().parent.name}-{run.name}" for run in runs]
-    if len(set(longer)) < len(longer):
+    if len({run.path.resolve() for run in runs}) < len(runs):
         raise UserError("the same run is named twice")
+    longer = [f"{run.path.resolve().parent.name}-{run.name}" for run in runs]
+    for run, label in zip(runs, longer, strict=True):
+        if longer.count(label) > 1:
+            raise UserError(f"another run has the same name and parent folder as {run.path}; rename one")
     return longer
