@@ -37,7 +37,7 @@ class Splits:
         if len(self.holdout) or not len(self.train):
             return self.holdout
         height, width = self.test.images.shape[1:3]
-        chosen = choose(self.train.labels, max(1, _default_holdout(len(self.train))))
+        chosen = choose(self.train.labels, max(1, default_holdout(len(self.train))))
         return self.train.subset(chosen).center(height, width)
 
     @property
@@ -68,7 +68,7 @@ def split(
         raise UserError(f"dataset is {short(dataset)}; expected a sora.data.Dataset")
     train, val = dataset.train, dataset.val
     if val is None:
-        count = _default_holdout(len(train)) if holdout is None else holdout
+        count = default_holdout(len(train)) if holdout is None else holdout
         held_out, train = divide(train, _checked(count, train, f"--holdout: {dataset.name}'s training set"))
     else:
         held_out = _limit(val, holdout, f"--holdout: {dataset.name}'s validation set")
@@ -111,7 +111,8 @@ def stratified(labels: Tensor, count: int, seed: int) -> Tensor:
     return by_class[fraction.argsort(stable=True)[:count]].sort().values
 
 
-def _default_holdout(images: int) -> int:
+def default_holdout(images: int) -> int:
+    """How many of these training images are held out if nothing is said: a tenth, at most 1,000."""
     return min(_MOST_WATCHED, images // 10)
 
 

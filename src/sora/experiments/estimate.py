@@ -12,6 +12,7 @@ import torch
 from sora import methods
 from sora._devices import pick_device
 from sora.attacks import Attack, create_all
+from sora.data.splits import default_holdout
 from sora.experiments.facts import Facts, bench_of, facts_of
 from sora.experiments.grid import default_jobs
 from sora.methods import Bench, measure
@@ -21,7 +22,6 @@ from sora.training.evaluating import attacks_while_training
 
 IMAGES = 16  # of a measured step; its time is scaled to the number of images
 ROUNDS = 2
-DEFAULT_HOLDOUT = 1000  # at most; a tenth of a small data set
 
 
 @dataclass
@@ -79,7 +79,7 @@ def passes_while_training(settings: Settings, images: int, classes: int) -> int:
     """Passes of all evaluations between epochs, over all watched images."""
     if not settings.eval_every:
         return 0
-    watched = settings.holdout or min(DEFAULT_HOLDOUT, images // 10)
+    watched = settings.holdout or default_holdout(images)
     attacks = attacks_while_training(settings.attacks, settings.keep)
     passes = sum(passes_of(attack, classes) for attack in attacks)
     kinds = 2 if settings.ema and settings.keep != "last" else 1  # raw and averaged weights
