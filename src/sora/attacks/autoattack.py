@@ -1,7 +1,8 @@
 """AutoAttack's versions through the package `pyautoattack`, adapted to the number of classes.
 
-The attacks and their parameters are the package's own. This file adds targets and parts that exist for few
-classes, an explicit seed, and isolation of torch's global generator, which the package resets.
+The attacks and their parameters are the package's own. This file adapts the number of target classes and
+leaves out parts that need more classes than there are, passes the seed explicitly, and restores torch's
+global generator, which the package resets.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ class AutoAttack(_FromPackage):
 
     def for_classes(self, num_classes: int) -> AutoAttack:
         """Without the parts that are undefined for few classes; its name then says so."""
-        # Asked for by its name, a reduced version has no optional part.
+        # A version requested as `-reduced` leaves these parts out whatever the number of classes.
         most = 0 if self.name.endswith(REDUCED) else num_classes
         defined = [part for part in self.members if most >= LEAST_CLASSES.get(part.kind, 0)]
         complete = len(defined) == len(VERSIONS[self.version])

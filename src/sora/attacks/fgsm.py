@@ -1,4 +1,4 @@
-"""FGSM: one full step along the gradient's direction, without a random start."""
+"""FGSM: `x_adv = box(x + eps direction(g))`, one full step from x without a random start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""PGD with random restarts, in evaluation mode, without a clamp between the leaf and the model."""
+"""PGD with random restarts: `x_k+1 = box(x + project(x_k - x + alpha direction(g)))`, g the gradient at x_k.
+
+`direction` is the sign in linf and the unit gradient in l2; see `sora.threat`.
+"""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Method(nn.Module, ABC):
 
     @property
     def averaged(self) -> nn.Module | None:
-        """The network to evaluate and hand over in place of the trained one, if the method makes one."""
+        """The network to evaluate and store instead of the trained one, if the method averages weights."""
         return None
 
     def setup(

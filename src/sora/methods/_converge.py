@@ -1,4 +1,4 @@
-"""ConvergeSmooth: how far the clean loss of a batch may be from the mean of the last epoch."""
+"""ConvergeSmooth: a limit on how far the clean loss of a batch may be from the mean of the last epoch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,11 @@ class ConvergeHyper(Hyper):
 
 
 class Constraint(nn.Module):
-    """The loss of the last epoch and what it allows (more-methods.md, 3.4 d and e).
+    """The limit around the mean clean loss u of the last epoch, which changed by du from the one before.
+
+    `loss = base + w2 sign(Lb - u) Lb` where `|Lb - u| > gamma = min(max(gamma_max / ratio, du), gamma_max)`,
+    Lb the clean loss of the batch. It is off near the start, the end and drops of the learning rate
+    (`stride`).
 
     Buffers: `u`, the mean clean loss of the last epoch, and `du`, its last change; sum and count of this
     epoch; whether the constraint is active in it.
@@ -93,7 +97,10 @@ def constrained_loss(
     z0: Tensor,
     clean: Tensor,
 ) -> Tensor:
-    """The loss of both ConvergeSmooth methods (more-methods.md, 3.4 b to d).
+    """The loss of both ConvergeSmooth methods: `CE(z1) + lambda (r1 + r2)` and the constraint's term.
+
+    `r1 = MSE(z1, z0)` with `reg_single`, `r2 = mean(sign(z1 - z0) sign(z0 - zb))` with `reg_multi`; z1 are
+    the logits at x_adv, z0 those of the attack's pass, zb those at `clean`.
 
     Args:
         method: FGSM-RS-CS or FGSM-MEP-CS, for its cross-entropies.

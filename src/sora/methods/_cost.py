@@ -178,7 +178,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for tensor in _tensors((args, kwargs)):
-            self._enter(tensor, counted=False)  # an input that no operation made existed before
+            self._enter(tensor, counted=False)  # new here, so it existed before the measurement
         result = func(*args, **(kwargs or {}))
         for tensor in _tensors(result):
             self._enter(tensor, counted=True)

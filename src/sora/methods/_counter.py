@@ -1,4 +1,4 @@
-"""A count of batches on the host, for methods that make another pass every so many batches."""
+"""A count of batches on the host, for methods that make an extra pass every few batches."""
 
 from __future__ import annotations
 

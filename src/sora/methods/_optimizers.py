@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 
 class OwnOptimizer(nn.Module):
-    """Makes an optimiser's state part of its method's `state_dict`, so that a resumed run has the same bits.
+    """Makes an optimiser's state part of its method's `state_dict`, so that runs resume bit for bit.
 
     Create it in `setup`, after the parameters and on their device: `self.adam = OwnOptimizer(Adam(...))`.
 
@@ -25,7 +25,7 @@ class OwnOptimizer(nn.Module):
     def minimize(self, loss: Tensor) -> None:
         """One step that lowers `loss`. No gradient reaches parameters of anything else.
 
-        Entries of the gradient that are not finite count as 0: one bad batch must not end the parameters.
+        Entries of the gradient that are not finite count as 0: one bad batch must not ruin the parameters.
         """
         gradients = torch.autograd.grad(loss, self._parameters_in_order())
         for parameter, gradient in zip(self._parameters_in_order(), gradients, strict=True):

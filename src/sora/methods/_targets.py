@@ -39,7 +39,7 @@ def soft_targets(logits: Tensor, y: Tensor, amount: float | Tensor, kind: Kind) 
     Args:
         logits: Gives the number of classes, the number format and the device.
         y: Class labels, shape (B,).
-        amount: Share of probability taken from the true class (more-methods.md, section 1).
+        amount: Share of probability taken from the true class.
         kind: `uniform` spreads it over all classes (`S_u`), `others` equally over the other classes (`S_o`
             with phi = 1 - amount), `random` with fresh random weights over the other classes (`S_r`).
     """

@@ -76,7 +76,11 @@ class AAERHyper(Hyper):
     cost=2,
 )
 class AAER(Method):
-    """`loss = L(x_adv) + R`: R penalises examples with a lower loss at x_adv than at the start point.
+    """`loss = L(x_adv) + R`: R penalises abnormal examples, whose loss is lower at x_adv than at the start.
+
+    `R = lambda1 n/m (lambda2 AAE_CE + lambda3 max(AAE_L2 - NAE_L2, 0))` for n abnormal (AAE) of m examples:
+    AAE_CE is their mean fall in loss, AAE_L2 and NAE_L2 the mean squared changes of abnormal and normal
+    examples' logits.
 
     Buffer: the regulariser's current `factor`.
     """

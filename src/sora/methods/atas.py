@@ -53,6 +53,9 @@ class ATASHyper(Hyper):
 class ATAS(Method):
     """`x_adv = box(x + clip(s - x + a_i sign(g)))` from `s = box(x + delta_i)`, then `delta_i = x_adv - x`.
 
+    The step is `a_i = 2 eps / (1 + sqrt(u_i) / c)`, clamped, with `u_i = beta u_i + (1 - beta) ||g_i||^2`;
+    eps in warm-up.
+
     Buffers: `delta` on the padded canvas of augmentation, `u` for each image, the epoch, and how many
     gradient norms were not finite and left out.
     """

@@ -69,5 +69,5 @@ class FGSMCkpt(Method):
         return Crafted(threat.clamp(x + chosen), g, logits=logits, step_size=length, extras=extras)
 
 
-# The name of the public benchmark for the same method (more-methods.md, section 3.2).
+# The public benchmark's name for the same method.
 preset("ssat", "fgsm-ckpt", "another name of fgsm-ckpt", {"in_all": False})

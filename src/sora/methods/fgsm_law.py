@@ -58,7 +58,10 @@ class FGSMLAWHyper(Hyper):
 class FGSMLAW(Method):
     """`loss = CE(z1, S_o(phi)) + lambda D / (MSE(x_adv, x0) + 0.125)` with weights averaged behind a gate.
 
-    D is the squared change of softmax(z) and of softmax(h), z the logits and h the features.
+    `D = MSE(softmax z1, softmax z0) + MSE(softmax h1, softmax h0)`, z the logits and h the features at the
+    reference x0 and at x_adv. After a batch in which the attack leaves less than the share theta of the
+    correct predictions: `w_avg = c w_avg + (1 - c) w` with `c = min(c_max, (n + 1) / (n + 10))`.
+
     Stored: the averaged network, how often it was updated (`n`), and whether the current batch updates it.
     """
 
@@ -82,7 +85,7 @@ class FGSMLAW(Method):
 
     @property
     def averaged(self) -> nn.Module | None:
-        """The network with averaged weights, which is evaluated and handed over."""
+        """The network with averaged weights, which is evaluated and stored."""
         return self.average
 
     def setup(self, *, model: nn.Module | None = None, **_: Any) -> None:

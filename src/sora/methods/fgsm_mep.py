@@ -58,6 +58,10 @@ class FGSMMEPHyper(MemoryHyper):
 class FGSMMEP(Method):
     """`loss = CE(z1, S_o(phi)) + lambda MSE(z1, z0)`, z0 at `s = x + delta_i`, z1 one step further.
 
+    The step trained on is `d = clip(delta_i + alpha sign(g))`. With momentum,
+    `mom_i = g / ||g||_1 + mu mom_i` (the norm over the batch) and
+    `delta_i = clip(delta_i + alpha sign(mom_i))` is stored; without, d itself.
+
     Stored: `delta` by image or by row, with momentum also `mom` by image, and how many batches had a
     gradient that is zero or not finite, which changes neither.
     """

@@ -47,6 +47,9 @@ class FGSMPCOHyper(MemoryHyper):
 class FGSMPCO(Method):
     """`loss = CE(z1, S_o(phi)) + lambda |MSE(z2, z0) - MSE(z2, z1)|` at the start, the mixture and `x + d`.
 
+    The mixture is `(1 - p)(x + delta) + p (x + kappa d)` with `d = clip(delta + eps sign(g))` and p the
+    probability of the true class at the start `x + delta`; then `delta = d`.
+
     Stored: `delta` by image, random signs at first and never refilled; how many batches had a gradient that
     is not finite, which leaves it as it is.
     """

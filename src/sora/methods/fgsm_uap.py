@@ -68,6 +68,10 @@ class FGSMUAPHyper(Hyper):
 class FGSMUAP(Method):
     """`loss = CE(z1, S_u(nu)) + lambda MSE(z1, z0)`, z0 at a start shared by a group, z1 one step further.
 
+    The start is `s = box(x + clip(u_j))`, for FUAP with noise added to u_j. After the step, for each group j
+    in the batch: `m_j = mean(g_i / ||g||_1) + mu m_j` over its images (the norm over the batch),
+    `u_j = clamp(u_j + r sign(m_j), -r, r)` with `r = size eps`.
+
     Stored: `u` (in multiples of its size r, so that it follows eps) and the momentum `m`, one of each per
     group; how many batches had a gradient that is zero or not finite, which changes neither. With groups by
     features also the head that assigns them, and its optimiser.

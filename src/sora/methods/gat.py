@@ -41,7 +41,10 @@ class GATHyper(Hyper):
     crafts_in_attack_mode=False,
 )
 class GAT(Method):
-    """`loss = CE(f(x), y) + lambda mean ||softmax f(x) - softmax f(x_adv)||^2` (more-methods.md, 3.1).
+    """`loss = CE(f(x), y) + lambda mean ||softmax f(x) - softmax f(x_adv)||^2`.
+
+    The attack takes one step of eps on the same sum (on every other batch without the distance) from random
+    signs of eps/2.
 
     Buffers: the current `lam`, and the batches seen in this epoch.
     """

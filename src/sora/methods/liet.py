@@ -1,4 +1,4 @@
-"""LIET: the attack starts from what changes a class on grey images, partly replaced by noise."""
+"""LIET: the attack starts from its perturbation of a grey image of the class, partly replaced by noise."""
 
 from __future__ import annotations
 
@@ -57,6 +57,10 @@ class LIETHyper(Hyper):
 )
 class LIET(Method):
     """`loss = CE(z1, S_r(nu)) + lambda_e JS(softmax z0, softmax z1)`, z0 at the start, z1 one step further.
+
+    The start is `s = box(x +- eps li_y)`, a random share of its entries replaced by noise, with the label
+    information `li_c = sign(grad CE(f(grey), c))` taken at a grey image every few batches.
+    `lambda_e = lambda e / T` in epoch e of T.
 
     Stored: the label information `li` of each class (in multiples of eps, so that it follows eps), the
     current `lam`, and the number of batches seen in this epoch.

@@ -43,7 +43,7 @@ class NuATHyper(Hyper):
     crafts_in_attack_mode=False,
 )
 class NuAT(Method):
-    """`loss = CE(f(x), y) + lambda/B ||f(x_adv) - f(x)||_nuc`; the attack ascends the same, from noise.
+    """`loss = CE(f(x), y) + lambda/B ||f(x_adv) - f(x)||_nuc`; the attack steps on the same sum, from noise.
 
     Buffers: the current `lam`, and the batches seen in this epoch.
     """

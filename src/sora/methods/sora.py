@@ -63,6 +63,12 @@ class SORAHyper(Hyper):
 class SORA(Method):
     """Algorithm 1 (linf) and Algorithm 2 (l2) of the paper.
 
+    In linf, with noise eta, `g = grad L(x + eta)` and a step `a ~ U(0, alpha*)` for each element:
+    `x_adv = box(x + eta + a sign(g))`. From `g' = grad L(x_adv)`, which the weight update yields anyway,
+    `c = mean_i sign(g_i) . g'_i / ||g_i||_1`; then `alpha* = min(alpha_max, alpha0 / (1 - v))` and
+    `v = (1 - beta) v + beta c`. In l2 the noise is on the sphere, the step goes along `g / ||g||_2`, and
+    `c = mean_i g_i . g'_i / ||g_i||_2^2`.
+
     Buffers: the moving linearity coefficient `v`, the step size `alpha_star` of the next batch, and counts
     of the batches seen, skipped (all gradients zero, or not finite) and clamped.
     """

@@ -54,6 +54,9 @@ class TDATHyper(Hyper):
 class TDAT(Method):
     """`loss = CE(z1, S_u(1 - gam)) + lambda mean ||z0 - z1||^2 tanh(1 - p)`, z0 and p at the start.
 
+    p is the probability of the true class; `gam = max(gam_min, beta tan(1 - (e - 1) / T))` in epoch e of T.
+    The attack takes one step of eps on `CE(f(x + delta), S_o(gam))` from the last batch's perturbation delta.
+
     Stored: `delta` by row of the batch, the current `gam`.
     """
 
