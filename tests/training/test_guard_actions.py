@@ -77,7 +77,7 @@ def test_stop_stops_also_if_nothing_was_good(settings: BuildSettings, script: An
     assert summary["co"]["events"][0]["changed"] is None
     printed = capsys.readouterr().err
     assert "never robust so far" in printed
-    assert "nothing robust came out" in printed
+    assert "no robust weights were found" in printed
     assert "--guard rollback or --eps-warmup would try again" in printed
 
 
@@ -88,7 +88,7 @@ def test_the_initial_weights_are_handed_over_if_no_rollback_helps(
     config = settings("scripted", guard="rollback", **LONG)
     assert scripted_run(config, quiet=False)["weights"] == "initial"
     assert events(config) == [(e, s, k) for k in range(4) for e, s in (("alarm", 44), ("returned", 0))]
-    assert "nothing robust came out" in capsys.readouterr().err
+    assert "no robust weights were found" in capsys.readouterr().err
 
 
 def test_what_a_rollback_changed_is_recorded(settings: BuildSettings, script: Any, capsys: Any) -> None:

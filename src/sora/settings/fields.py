@@ -109,8 +109,8 @@ class WatchingSettings(Options):
     guard: Literal["off", "warn", "stop", "rollback", "pgd"] = option("warn", "what to do on an alarm")
     keep: Literal["last", "best", "best-robust"] = option(
         "last",
-        "weights to hand over; best-robust: of the epoch with the highest PGD-10 accuracy on held-out images;"
-        " best: with the highest mean of clean and PGD-10 accuracy",
+        "weights of the final model; best-robust: of the epoch with the highest PGD-10 accuracy on held-out"
+        " images; best: with the highest mean of clean and PGD-10 accuracy",
     )
     log_every: int = option(10, "steps between lines of metrics.jsonl", low=1)
     checkpoint_every: int = option(0, "steps between checkpoints; 0: one per epoch", low=0)

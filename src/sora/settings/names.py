@@ -1,14 +1,14 @@
-"""Names of data sets and networks that settings accept, including objects handed over in Python."""
+"""Names of data sets and networks that settings accept, including objects passed in Python."""
 
 from __future__ import annotations
 
 from sora import data, models
 
-GIVEN = "given:"  # prefix of the name under which a module or tensors handed to `fit` are recorded
+GIVEN = "given:"  # prefix of the name under which a module or tensors passed to `fit` are recorded
 
 
 def is_given(name: str) -> bool:
-    """Whether the name stands for an object handed over in Python, which no file can bring back."""
+    """Whether the name stands for an object passed in Python, which cannot be rebuilt from a file."""
     return name.startswith(GIVEN)
 
 

@@ -28,7 +28,7 @@ class Recipe:
     note: str
     """What a reader should know, e.g. where it differs from the paper."""
     when: Mapping[str, Any] = field(default_factory=dict)
-    """Settings under which it is chosen by itself."""
+    """Settings under which it is chosen automatically."""
     values: Mapping[str, Any] = field(default_factory=dict)
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

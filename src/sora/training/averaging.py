@@ -16,7 +16,7 @@ ESTIMATED_ON = 1024  # training images that statistics are estimated on
 
 
 def make_average(model: nn.Module, decay: float, buffers: str) -> AveragedModel:
-    """`w_avg = decay w_avg + (1 - decay) w` after each update; the first update copies (section 4.2).
+    """`w_avg = decay w_avg + (1 - decay) w` after each update; the first update copies w.
 
     Args:
         model: The network that is trained.

@@ -85,7 +85,7 @@ def fit(
 
 
 def as_dataset(data: Dataset | tuple[Pair, Pair]) -> Dataset:
-    """Tensors or arrays as a data set; normalised images are refused: nobody wants to train on them."""
+    """Tensors or arrays as a data set; normalised ones are refused, as eps and the box are in pixel units."""
     if isinstance(data, Dataset):
         return data
     try:

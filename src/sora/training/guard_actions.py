@@ -15,7 +15,7 @@ from sora.training.run import Run
 from sora.training.second_look import SecondLook
 
 MAX_ROLLBACKS = 3
-# A return to an earlier state keeps these.
+# Parts of the state that a return to an earlier state does not undo.
 _NOT_UNDONE = ("attempt", "events", "best", "evaluated_epochs", "images")
 
 
@@ -58,7 +58,7 @@ class GuardActions(Hook):
         if not run.state.method.info.has_pert_align:
             # PGD in place of such a method has a PertAlign, but its level is not that of the looks.
             return guard.update(numbers.get(second_look.NAME, math.nan), second_look.EVERY)
-        # A look shows the weights as they are now, so it can confirm an alarm of the last step only.
+        # A look measures the current weights, so it can confirm an alarm of the last step only.
         look = partial(self.look.value, run) if step == run.state.step else lambda: math.inf
         return guard.update(numbers["pert_align"], look=look)
 
@@ -104,7 +104,7 @@ def go_back(run: Run) -> str:
     state.restore(*run.read_checkpoint(run.folder.checkpoints.good))
     for name, value in kept.items():
         setattr(state, name, value)
-    state.previous_log, state.event_logged = None, False  # weights before the return do not lead on from it
+    state.previous_log, state.event_logged = None, False  # they belong to the abandoned weights
     weights = "last_good" if state.step else "initial"
     run.console.warn(f"returned to the {weights.replace('_', ' ')} weights, of step {state.step}")
     return weights
@@ -126,7 +126,7 @@ def end_early(run: Run, weights: str) -> None:
             if run.settings.guard == "rollback"
             else "--guard rollback or --eps-warmup would try again"
         )
-        run.console.warn(f"nothing robust came out: the initial weights are handed over; {advice}")
+        run.console.warn(f"no robust weights were found: the model keeps its initial weights; {advice}")
 
 
 def try_again(run: Run, weights: str) -> None:

@@ -1,4 +1,4 @@
-"""What happens around a training step hangs on hooks: the trainer's own, and those a user adds.
+"""Hooks are called around every training step: the trainer's own, and those a user adds.
 
 A hook overrides the events it needs. Events come in this order: `start`, then for each batch `before_step`,
 `after_step`, at log steps `on_numbers` for every step since the last log and `on_log`, at the end of an

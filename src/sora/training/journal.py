@@ -67,7 +67,7 @@ class Journal:
             self._logs[log].append(line)
 
     def header(self) -> dict[str, Any]:
-        """Length and checksum of each log so far, for a checkpoint; what it counts on is then on the disk."""
+        """Length and checksum of each log, for a checkpoint; the lines are then on the disk."""
         for log in self._logs.values():
             log.sync()
         return {

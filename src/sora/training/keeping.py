@@ -1,10 +1,9 @@
-"""Which weights a run hands over (`--keep`): the last, or those of the best epoch on held-out images.
+"""Which weights become the final model (`--keep`): the last, or those of the best epoch on held-out images.
 
 `best-robust` is the epoch with the highest PGD-10 accuracy, `best` the one with the highest mean of clean and
 PGD-10 accuracy. FGSM accuracy plays no part: catastrophic overfitting makes it rise. The interval of the
 chosen epoch's PGD-10 accuracy is stored beside it, and whether the last epoch lies within it. Where weights
-are averaged, each epoch's raw and averaged weights compete (more-methods.md, section 4.3): early in a run the
-average is near chance.
+are averaged, each epoch's raw and averaged weights are compared: early in a run the average is near chance.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ RAW, AVERAGED = "raw", "averaged"
 
 
 def candidates(run: Run) -> dict[str, nn.Module]:
-    """The weights of this step that may be handed over, by name; the raw ones first, as they win a tie."""
+    """The weights of this step that may be chosen, by name; the raw ones first, as they win a tie."""
     if run.settings.keep == "last" or run.state.evaluated is run.state.model:
         return {"": run.evaluated}
     return {RAW: run.state.model, AVERAGED: run.evaluated}
@@ -35,7 +34,7 @@ def better_weights(found: Mapping[str, Evaluation], keep: str) -> tuple[str, Eva
 
 
 def score(evaluation: Evaluation, keep: str) -> float:
-    """What the best epoch has most of; with `--keep last` it only chooses the best checkpoint."""
+    """The number that is highest in the best epoch; with `--keep last` it only marks the best checkpoint."""
     accuracy = evaluation.accuracy
     if keep == "last":
         return min(accuracy.values())
@@ -71,7 +70,7 @@ def _is_cleaner(evaluation: Evaluation, epochs: Mapping[str, Any]) -> bool:
 
 
 def restore_chosen(run: Run) -> dict[str, Any] | None:
-    """Load the weights to hand over, and say which they are and why; None with `--keep last`.
+    """Load the chosen weights, and say which they are and why; None with `--keep last`.
 
     The weights that an alarm led to (`--guard stop`) are replaced too: the chosen epoch has been measured.
     """

@@ -1,4 +1,4 @@
-"""The training loop. Read it from top to bottom: set up, step, notify hooks, hand over."""
+"""The training loop. Read it from top to bottom: set up, step, notify hooks, write the result."""
 
 from __future__ import annotations
 

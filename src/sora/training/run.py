@@ -80,9 +80,9 @@ class Run:
         """The network as the weight update calls it: in its precision, its gradients averaged over ranks."""
         self.compiled_step = methods.compiled_step(self.state.method, forward) if settings.compile else None
         self.method: Method = self.state.method
-        """The method of the next step; the guard may put PGD in its place."""
+        """The method of the next step; during an alarm, `--guard pgd` replaces it by PGD."""
         self.weights = "last"
-        """Which weights are handed over: last, last_good, initial, or as `--keep` says."""
+        """Which weights become the final model: last, last_good, initial, or as `--keep` says."""
         self.hands_over_raw = False
         """Whether `--keep` chose the raw weights of an epoch although there are averaged ones."""
         self.ended_early = False
@@ -219,7 +219,7 @@ class Run:
 
     @property
     def evaluated(self) -> nn.Module:
-        """The network that is evaluated and handed over; with `ema_buffers` estimate a new copy each time."""
+        """The network that is evaluated and stored; with `ema_buffers` estimate a new copy each time."""
         state, settings = self.state, self.settings
         if self.hands_over_raw:
             return state.model

@@ -54,7 +54,7 @@ class Saving(Hook):
             raise Interrupted(interrupted, state.step)
 
     def _interrupted(self, run: Run) -> int | None:
-        """The signal to stop at. Several ranks must agree on it, and ask each other only at log steps."""
+        """The signal to stop for. Several ranks must agree on it, and compare only at log steps."""
         if run.world == 1:
             return self._received
         logged = run.state.step % run.settings.log_every == 0 or run.state.epoch_ends

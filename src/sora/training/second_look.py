@@ -21,7 +21,7 @@ from sora.training.run import Run
 
 EVERY = 10  # steps from one regular look to the next
 IMAGES = 16
-SHARE = 4  # at most this part of a batch, so that a small batch is not outweighed
+SHARE = 4  # at most a quarter of the batch size, so that a look stays cheap where batches are small
 NAME = "watched_align"
 
 

@@ -60,7 +60,7 @@ class State:
 
     @property
     def evaluated(self) -> nn.Module:
-        """The weights that are evaluated and handed over."""
+        """The network that is evaluated and stored: the averaged one, if there is one."""
         if self.ema is not None:
             return self.ema.module
         return self.model if self.method.averaged is None else self.method.averaged

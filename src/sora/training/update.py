@@ -1,8 +1,8 @@
 """Training on one batch: as many weight updates as the method asks for, each from the batch in parts.
 
-A batch that does not fit into memory at once is split (`accumulate`). Each part is a step of its own to the
-method: SORA's coefficient moves once per part. Losses are weighted by the parts' sizes, so the gradients add
-up to those of the batch's mean loss.
+A batch that does not fit into memory at once is split (`accumulate`). For the method each part is a step of
+its own: SORA's coefficient is updated once per part. Losses are weighted by the parts' sizes, so the
+gradients add up to those of the batch's mean loss.
 """
 
 from __future__ import annotations
