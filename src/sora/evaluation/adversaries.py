@@ -19,7 +19,7 @@ TOLERANCE = 1e-4  # how far outside the ball or the box, relative to their size,
 
 
 class Void(Exception):
-    """An attack met gradients that are not finite: its result says nothing about robustness."""
+    """Gradients that are not finite stopped an attack: its result says nothing about robustness."""
 
 
 class Invalid(RunError):
@@ -73,8 +73,8 @@ class GradientCheck:
         """Raise `Void` if a gradient was NaN or infinite."""
         if self._flags and bool(torch.stack(self._flags).any()):
             raise Void(
-                f"{attack} met input gradients that are NaN or infinite, which stop it as no defence would:"
-                " its result is void"
+                f"{attack} met input gradients that are NaN or infinite, which stop the attack without any"
+                " robustness: its result is void"
             )
 
     def _attach(self, module: nn.Module, args: tuple[Any, ...]) -> None:

@@ -17,8 +17,8 @@ Data = ImageSet | tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
 class Examples(Protocol):
     """Labels, and inputs that are loaded one batch at a time.
 
-    Inputs are always contiguous: noise is drawn in the order of memory, and must not depend on the form
-    the data came in.
+    Inputs are always contiguous: noise is drawn in memory order, and the same images must get the same noise
+    in whatever form they were given.
     """
 
     labels: Tensor

@@ -45,7 +45,7 @@ def judged(test: str, value: float, threshold: float, n: int, text: str, advice:
 
 
 def judged_share(test: str, count: int, n: int, threshold: float, text: str, advice: str) -> Finding:
-    """A share of images, which must not certainly exceed its threshold: the whole interval counts."""
+    """A share of images; the test fails only if the whole 95 % interval lies above the threshold."""
     failed = wilson(count, n)[0] > threshold
     outcome: Outcome = "failed" if failed else "passed"
     return Finding(test, outcome, text, count / n, threshold, n, advice if failed else "")

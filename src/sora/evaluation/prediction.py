@@ -1,4 +1,4 @@
-"""What a trained model says about single images, and whether an attack changes its answer."""
+"""The class that a trained model predicts for single images, and whether an attack changes it."""
 
 from __future__ import annotations
 

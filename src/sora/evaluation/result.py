@@ -21,13 +21,13 @@ T = TypeVar("T")
 
 
 VERDICTS = ("overfitted", "suspect", "not robust", "robust")
-"""From the one that must not be missed to the one that is hoped for."""
+"""From the worst to the best: where runs differ, the first of these is reported."""
 
 
 def verdict(accuracy: Mapping[str, float], n: int, chance: float = 0.0) -> str:
     """What the accuracies say about a model, where chance and the number of images leave no doubt.
 
-    - `not robust`: it is no better than chance without an attack, or under PGD-10; ordinary training.
+    - `not robust`: no better than chance without an attack or under PGD-10, as after ordinary training.
     - `overfitted`: it keeps at least half of its clean accuracy under FGSM, and under PGD-10 less than a
       quarter of what it keeps under FGSM: catastrophic overfitting.
     - `suspect`: PGD-10 accuracy is less than half of FGSM accuracy, which is more than stronger attacks

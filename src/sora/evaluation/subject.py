@@ -158,7 +158,7 @@ def network_facts(description: Mapping[str, Any]) -> dict[str, Any]:
 def select_test_images(
     dataset: Dataset, limit: int | None, *, first: bool = False
 ) -> tuple[ImageSet, dict[str, Any]]:
-    """Test images of a data set, all or so many of them, and which ones they are."""
+    """The test images of a data set, all of them or `limit`, and which ones they are."""
     total = len(dataset.test)
     facts = {"split": "test", "of": total, "chosen": "all", "positions": None}
     if limit is None:

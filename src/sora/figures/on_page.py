@@ -1,8 +1,8 @@
-"""Figures for the page: each panel as the data and layout that Plotly draws, each image as a data address.
+"""Figures for the page: each panel as the data and layout that Plotly draws, each image as a `data:` URL.
 
 Nothing of Plotly's Python package is needed for this. Colours of text, grid and background are left to the
-page, which has a light and a dark theme. All text may come from files of others: Plotly reads a few tags and
-entities in text, so they are escaped here.
+page, which has a light and a dark theme. Text may come from files of unknown origin:
+Plotly interprets a few tags and entities in text, so they are escaped here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def render(figure: Figure) -> list[dict[str, Any]]:
     """The panels of a figure, for the page's template; a surface is left to the files.
 
     Returns:
-        For each panel its `title` and either `plot`, what Plotly draws, or `image`, a data address.
+        For each panel its `title` and either `plot`, what Plotly draws, or `image`, a `data:` URL.
     """
     panels = [panel for panel in figure.panels if panel is not None]
     return [_panel(panel) for panel in panels if panel.is_picture or is_drawn(panel)]
@@ -127,7 +127,7 @@ def _number(value: Any) -> Any:
 
 
 def data_address(picture: Picture) -> str:
-    """An image as a `data:` address."""
+    """An image as a `data:` URL."""
     import numpy as np
     from PIL import Image
 

@@ -115,7 +115,7 @@ class Boundary(Probe[ProbedModel]):
         """How many of the correctly classified images each attack fools."""
         counts = ", ".join(f"{count} by {name}" for name, count in result["fooled"].items())
         return (
-            f"of {result['n']} images {result['correct']} are classified correctly; of these are fooled:"
+            f"{result['correct']} of {result['n']} images are classified correctly; of these, attacks change"
             f" {counts}; the picture shows the first {min(self.panels, len(result['images']))}"
         )
 

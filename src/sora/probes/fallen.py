@@ -1,4 +1,4 @@
-"""The images that fall: classified correctly, until PGD-10 changes them."""
+"""The images that fall: classified correctly, but not after PGD-10."""
 
 from __future__ import annotations
 

@@ -32,9 +32,9 @@ class Landscape(Probe[ProbedModel]):
     second: SecondAxis = "random"
 
     def measure(self, subject: ProbedModel) -> Result:
-        """The loss on the grid and along the way from x to the FGSM example.
+        """The loss on the grid and along the line from x to the FGSM example (`way`).
 
-        `bump` is how far the loss along that way climbs above the loss at its end: about 0 where the loss
+        `bump` is how far the loss along that line climbs above the loss at its end: about 0 where the loss
         rises all the way, large after catastrophic overfitting.
         """
         model, threat = subject.network, subject.threat

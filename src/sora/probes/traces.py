@@ -24,8 +24,8 @@ NOT_SERIES = (
     "split",
 )  # fields of a log line that are not drawn over time
 ZOOM, ZOOM_SHARE = 60, 1 / 6  # steps on either side of the alarm, and at most this share of the run
-WINDOW = 200
-SPARSE = 25  # values in a window
+WINDOW = 200  # values in which a fall of PertAlign is looked for
+SPARSE = 25  # a curve with at most this many values in a window gets a marker at each
 STYLES: Mapping[str, Style] = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dashed"}
 
 

@@ -22,11 +22,11 @@ from sora.report.run_facts import accuracies_of, facts_of, origins_of
 from sora.report.run_figures import curves
 from sora.report.sentences import cost_facts, summary_line, title_of, verdict
 
-POINTS, FEWEST, MOST = 9000, 120, 600  # points of a curve: all runs share the first number
+POINTS, FEWEST, MOST = 9000, 120, 600  # points per curve: the first is shared by all runs, within the others
 WITH_IMAGES = 12  # runs whose images fit into the page
 OPEN = 2  # runs whose details are open from the start
 WIDE = 9  # inches; a panel of that width has a row of its own
-LARGEST = 6_000_000  # bytes
+LARGEST = 6_000_000  # bytes of a page above which fewer runs are suggested
 PAGES = (".html", ".htm")
 
 
@@ -192,7 +192,7 @@ def script_json(value: Any) -> str:
 
 
 def _preview(figure: Figure) -> str:
-    """The first panel that Plotly will draw as a static picture, which is there while Plotly loads."""
+    """The first panel that Plotly will draw, as a static picture to show while Plotly loads."""
     from sora.figures import on_paper
 
     flat = (panel for panel in figure.panels if panel is not None and on_page.is_drawn(panel))

@@ -15,7 +15,7 @@ from sora.probes import Result
 from sora.runs import LOGS, RunFolder
 
 Rows = list[dict[str, Any]]
-# What a file of an unexpected shape leads to; a defect of this package would be something else as a rule.
+# What reading or drawing a file of an unexpected shape may raise: the page is written without that part.
 DAMAGE = (RunError, UserError, KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError)
 PROBES = ("eps-curve", "landscape", "samples")  # what the page shows if it was measured
 

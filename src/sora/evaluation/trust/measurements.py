@@ -65,7 +65,7 @@ class Measurements:
         self.chance = int(self.y.bincount().max()) / self.n
 
     def part(self, stride: int) -> Tensor:
-        """Positions of every second, fourth or eighth image, but of at least 16 if there are so many."""
+        """Positions of every second, fourth or eighth image; closer together if those are fewer than 16."""
         while stride > 1 and self.n // stride < LEAST:
             stride //= 2
         return torch.arange(0, self.n, stride)
@@ -144,7 +144,7 @@ class Measurements:
         *,
         random_start: bool = True,
     ) -> Attacked:
-        """PGD-10 on a model, and what the measured model says to the result."""
+        """PGD-10 on a model, and how the measured model classifies the result."""
 
         def measure(x: Tensor, y: Tensor) -> Tensor:
             start = threat.clamp(x + threat.random_start(x)) if random_start else x

@@ -1,4 +1,4 @@
-"""Tests of strength: attacks that know less than PGD-10 are no better, and a large radius suffices."""
+"""Tests of strength: attacks that know less must not beat PGD-10, and a large radius must break the model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def large_eps(measured: Measurements) -> Finding:
     threat = measured.threat.scaled(radius / measured.threat.eps)
     count = int(measured.attack(measured.model, rows, threat, random_start=False).correct.sum())
     text = f"accuracy at eps {radius:.3g} is {count / len(rows):.1%}; chance is {measured.chance:.1%}"
-    advice = "no model can withstand this radius: the attack fails, not the attacker; use square or aa"
+    advice = "no model can withstand this radius, so it is the attack that fails; use square or aa"
     return judged_share(name, count, len(rows), measured.chance, text, advice)
 
 
