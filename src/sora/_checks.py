@@ -1,7 +1,7 @@
 """Checks of the inputs of methods and attacks.
 
-They read tensor values on the host, so a training step runs them only for the first batch of each shape;
-`outside_box` notices later ones on the device.
+They read tensor values on the host, which waits for the device, so a training step runs them only for the
+first batch of each shape; `outside_box` checks later batches on the device.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def check_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
 
 
 def outside_box(x: Tensor, threat: Threat) -> Tensor:
-    """1 on the device if a batch is outside the box or not finite, else 0; nothing waits for it."""
+    """1 if a batch is outside the box or not finite, else 0; a tensor, so that the host need not wait."""
     low, high = x.detach().aminmax()  # both are NaN if any value is
     if threat.box is None:
         inside = low.isfinite() & high.isfinite()

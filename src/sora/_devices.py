@@ -10,11 +10,11 @@ from sora.errors import UserError, short
 
 USABLE = ("cpu", "cuda", "mps", "xpu")  # not "meta", whose tensors hold no numbers
 MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))
-"""More processes or threads than this only fight for the cores."""
+"""More processes or threads than this would only compete for the cores."""
 
 
 def device_name(name: str) -> str:
-    """`name` with nothing left open: `auto` is a GPU if there is one, `cuda` is this process' own GPU."""
+    """The device that `name` stands for: `auto` is a GPU if there is one, `cuda` this process' own GPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if name == "cuda" else name
@@ -33,7 +33,7 @@ def pick_device(name: str | torch.device) -> torch.device:
 
 
 def set_threads(count: int) -> None:
-    """Use so many CPU threads; 0 leaves torch's choice."""
+    """Use this many CPU threads; 0 keeps torch's own choice."""
     check_count("--threads", count, 0)
     if count:
         torch.set_num_threads(count)

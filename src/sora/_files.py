@@ -1,4 +1,4 @@
-"""Writing files so that a reader, or a kill at any moment, never meets half of one."""
+"""Writing files so that nobody ever reads half of one, even if the process is killed while writing."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _scratch_beside(path: Path) -> Path:
 
 
 def delete_folder(path: Path) -> None:
-    """Delete a folder, if it is there; a kill leaves it whole or as a leftover, never half of it."""
+    """Delete a folder, if it is there; after a kill it is complete or a leftover, never half deleted."""
     scratch = _scratch_beside(path)
     with contextlib.suppress(OSError):  # another process may delete it at the same time
         path.rename(scratch)
@@ -61,7 +61,7 @@ def delete_folder(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what processes of this machine that no longer run left half-written in a folder."""
+    """Delete what processes of this machine left half-written in a folder, if they no longer run."""
     _cleaned.add(folder)
     for entry in folder.glob(".sora-*.tmp"):
         owner = _SCRATCH.fullmatch(entry.name)
@@ -71,7 +71,7 @@ def remove_leftovers(folder: Path) -> None:
 
 def _is_running(pid: int, scratch: str) -> bool:
     """Whether the process that made a scratch folder may still be using it."""
-    if pid == os.getpid():  # a number is used again, in containers it is often the same
+    if pid == os.getpid():  # ids are reused: a restarted container often has the same one
         return scratch in _active
     if os.name == "nt":  # there os.kill would end the process
         return True
@@ -106,7 +106,7 @@ def refuse_link(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write and rename."""
+    """Write a text file under a temporary name, then rename it."""
 
     def write(temporary: Path) -> None:
         temporary.write_text(text, encoding="utf-8")
@@ -115,12 +115,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write and rename; NaN and infinity become null."""
+    """Write a JSON file in the same way; NaN and infinity become null."""
     write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file and rename it."""
+    """Write a safetensors file in the same way."""
     contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
 
     def write(temporary: Path) -> None:
@@ -138,7 +138,7 @@ def link(source: Path, target: Path) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it: a number that does not exist is null."""
+    """A value as JSON can hold it: NaN and infinity become None."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):

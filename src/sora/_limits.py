@@ -1,4 +1,4 @@
-"""How much a file may ask for. All limits are here; each can be raised by an environment variable."""
+"""Limits on what a file may make the program read or allocate; an environment variable replaces each."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class Limit:
     def refusal(self, what: str, factor: int = 1) -> UserError:
         """The error for something that exceeds the bound; `factor` multiplies it."""
         bound = f"{self.value * factor:,} {self.unit}"
-        return UserError(f"{what} exceeds the limit of {bound}; {self.variable} sets another")
+        return UserError(f"{what} exceeds the limit of {bound}; set {self.variable} to change it")
 
 
 PIXELS = Limit("SORA_MAX_PIXELS", 1 << 26, "pixels")
-"""Of an image file, whatever it is resized to."""
+"""Pixels of an image file, whatever it is resized to."""
 STORED_PIXELS = Limit("SORA_MAX_STORED_PIXELS", 1 << 22, "pixels")
-"""Of an image as it is trained on."""
+"""Pixels of an image as it is trained on."""
 UNPACKED = Limit("SORA_MAX_UNPACKED", 1 << 29, "bytes")
-"""Of an archive when unpacked, and of a single file that is read as a whole."""
+"""Size of an unpacked archive, and of a single file that is read as a whole."""
 SETTINGS = Limit("SORA_MAX_SETTINGS", 1 << 16, "bytes")
-"""Of a file of settings; its parser takes a second for ten times that."""
+"""Size of a settings file; the YAML parser needs a second for ten times that."""
 TEXT = Limit("SORA_MAX_TEXT", 1 << 20, "bytes")
-"""Of class names and the like."""
+"""Size of class names and other short texts."""
 PARAMETERS = Limit("SORA_MAX_PARAMETERS", 1 << 29, "parameters")
-"""Of a network of this package, before it is built."""
+"""Size of a network of this package, checked before it is built."""
 CLASSES = Limit("SORA_MAX_CLASSES", 100_000, "classes")
-"""Of a data set."""
+"""Number of classes of a data set."""

@@ -1,8 +1,8 @@
 """A process that ends when the one that started it does, also after `kill -9`.
 
 The parent keeps the writing end of a pipe that is the child's standard input. The operating system closes it
-when the parent ends, however that happens, and the child reads the end of the file. Unlike a parent's process
-id this works on every system and never names another process.
+when the parent ends, however that happens, and the child reads the end of the file. Unlike a check of
+the parent's process id, this works on every system, and a reused id cannot mislead it.
 """
 
 from __future__ import annotations

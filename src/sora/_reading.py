@@ -1,4 +1,4 @@
-"""Reading files that anybody may have written: regular files only, up to a stated size.
+"""Reading files of unknown origin: regular files only, up to a stated size.
 
 Opening a FIFO waits for a writer, and a device may never end.
 """

@@ -81,7 +81,7 @@ class Registry(Generic[E]):
         if name not in self._entries:
             for point in self._offers():
                 if point.name == name:
-                    self._load(point)  # an error in it is the answer to this call
+                    self._load(point)  # raises if the module cannot be imported: the caller asked for it
         if name not in self._entries and name not in self.names():
             raise unknown(self.kind, name, self.names())
         return self._entries[name]

@@ -6,7 +6,7 @@ import hashlib
 
 
 def mix(*numbers: int) -> int:
-    """A 63-bit seed from any integers, e.g. `mix(seed, attempt, epoch)`; other integers, unrelated seeds."""
+    """A 63-bit seed from any integers, e.g. `mix(seed, attempt, epoch)`; others give an unrelated seed."""
     text = ",".join(str(int(n)) for n in numbers)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-AGAIN = 0.05  # seconds until a signal is sent again whose exception was dropped
-PATIENCE = 1.5  # seconds until a process is ended that is still inside one computation
+AGAIN = 0.05  # seconds after which a signal is sent again if Python dropped its exception
+PATIENCE = 1.5  # seconds a long computation may delay the handler before the process is ended
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -29,7 +29,7 @@ class Stopped(Exception):
 
 
 class Interrupts:
-    """A block in which no Ctrl-C is lost or takes another shape.
+    """A block in which no Ctrl-C is lost or mistaken for another error.
 
     Python prints and drops an exception that leaves a destructor, the one of Ctrl-C included, and the command
     would go on as if nothing had happened: such a signal is sent again. Library code may also turn that

@@ -1,4 +1,4 @@
-"""Standard streams that may be closed or full: what a program prints must not end what it computes."""
+"""Standard streams that may be closed or full: a failing print must not end a computation."""
 
 from __future__ import annotations
 

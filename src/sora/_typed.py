@@ -1,7 +1,7 @@
 """Typed options: a frozen dataclass whose fields carry their help and allowed range, checked on creation.
 
-Training settings and the methods' hyper-parameters share it, so a wrong value gets the same one-line
-answer wherever it comes from: a keyword argument, a flag, a YAML file.
+Training settings and the methods' hyper-parameters share it, so a wrong value is reported by the same
+one-line error wherever it comes from: a keyword argument, a flag, a YAML file.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _check_range(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
 
 
 def allowed_range(metadata: Mapping[str, Any]) -> str:
-    """The range of a field in words, empty when anything goes."""
+    """The range of a field in words, empty if it has none."""
     low, high, above = metadata.get("low"), metadata.get("high"), metadata.get("above")
     if low is not None and high is not None:
         return f"{low:g} to {high:g}"

@@ -1,6 +1,6 @@
-"""The two ways a user meets a failure: their own mistake, or ours and the machine's.
+"""The two kinds of failure a user sees: a request that cannot be carried out, and a failure while working.
 
-Both are one line. The command line turns `UserError` into exit code 2 and `RunError` into 1.
+The message of both is one line. The command line turns `UserError` into exit code 2 and `RunError` into 1.
 """
 
 from __future__ import annotations

@@ -307,7 +307,7 @@ def test_a_grid_file_names_rows(sora, tiny, tmp_path) -> None:
         ("a: {mehtod: sora}", "did you mean 'method'"),
         ("a b: {}\n  a-b: {}", "would share the folder"),
         ("a: 3", "expected a table"),
-        ("'': {}", "is no name for a variant"),
+        ("'': {}", "is not a valid name for a variant"),
     ],
 )
 def test_mistakes_in_a_grid_file(rows, message, sora, tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""The command line: one verb a file. Each parses its flags, calls the library and prints."""
+"""The command line: one file per verb. Each parses its flags, calls the library and prints."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ With --debug, any verb shows where an error happened."""
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point of the `sora` command; returns the exit code."""
-    # Before torch starts its threads: threads that spin while they wait take the processor from other work,
-    # and beside it two of them are slower than one. The numbers that are computed do not depend on it.
+    # Before torch starts its threads: by default they spin while they wait. That takes the processor from
+    # other programs, and beside such programs two threads are slower than one. Results do not depend on it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     occupy_standard_descriptors()
     escape_unprintable()
     stderr = sys.stderr
-    sys.stderr = tolerant(stderr)  # progress and messages do not decide whether a training goes on
+    sys.stderr = tolerant(stderr)  # a message that cannot be printed must not end a training
     try:
         with one_line_warnings():
             code = _run(list(sys.argv[1:] if argv is None else argv))
@@ -107,14 +107,14 @@ def _exit_code(error: BaseException) -> int:
 
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
-    if isinstance(error, BrokenPipeError):  # the reader, such as `head`, has seen enough
+    if isinstance(error, BrokenPipeError):  # the reader of a pipe, such as `head`, has ended
         discard_stdout()
         return 1
     if isinstance(error, KeyboardInterrupt):
         return _fail("interrupted", 130)
     if isinstance(error, UserError):
         return _fail(str(error), 2)
-    if hasattr(error, "exit_code"):  # a run that was told to stop and has written its checkpoint
+    if hasattr(error, "exit_code"):  # a run that a signal stopped and that has written its checkpoint
         return _fail(str(error), int(error.exit_code))
     if isinstance(error, RunError):
         return _fail(str(error), 1)

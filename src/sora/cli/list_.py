@@ -23,7 +23,7 @@ cost: passes of a step over the network, in multiples of ordinary training.
 memory: beyond ordinary training. A graph is the activations of a batch; "2 per image" are two stored
   perturbations for each training image, "per row" for each place in a batch.
 norms: the norms it is defined for (--norm).
-PertAlign: whether its steps define it; the guard watches other attacks by a few held-out images.
+PertAlign: whether training steps yield it; for the others the guard measures it on a few held-out images.
 `sora show NAME` prints a method's page with its passes and what a loop of your own must provide;
 `sora list methods --cost` measures passes, memory and time here; docs/choosing.md says which to take when."""
 

@@ -20,7 +20,7 @@ from sora.cli._parse import parse
 from sora.cli._tables import WIDE, plain_table
 from sora.errors import RunError, UserError, unknown
 
-_COLUMN, _SPACING = 16, 3  # most characters of a column of numbers, and those between two columns
+_COLUMN, _SPACING = 16, 3  # characters: the widest column of numbers, and the gap between two columns
 _PROTOCOL_FLAGS = ("epochs", "width", "limit_train", "limit_test")
 _ENGINE = {name: text for name, (_, _, text) in ENGINE_FLAGS.items()}
 _MACHINE_FLAGS = ("device", "threads", "data_dir", "seed")
@@ -31,8 +31,8 @@ class Flags:
     """Compute a table of the paper and print it beside the paper's numbers.
 
     It follows the paper's protocol: all training images, last weights, three seeds. `fastat` is the public
-    benchmark, under its own. The same command again continues and computes no finished run twice.
-    `sora reproduce --list` names the tables.
+    benchmark, with a protocol of its own. Repeating the command continues: finished runs are not computed
+    again. `sora reproduce --list` names the tables.
     """
 
     table: Annotated[
@@ -177,7 +177,7 @@ def _dry_run(target: Any, flags: Flags) -> int:
         return 0
     console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(f"{target.grid.title}: {len(runs)} runs in {target.folder}, {found.finished} finished")
-    console.print(f"training {_hours(train)}, attacks at most {_hours(attack)} (no image falls early)")
+    console.print(f"training {_hours(train)}, attacks at most {_hours(attack)}")
     if target.grid.kind == "evaluation":
         console.print(f"and the attacks again at {len(target.grid.radii)} radii")
     threads = f"{found.threads} thread{'s' if found.threads != 1 else ''}"

@@ -20,7 +20,7 @@ from sora._reading import open_regular, read_bytes
 from sora.errors import UserError
 
 RATIO = 20
-"""An archive may unpack to so many times its own size, or to `UNPACKED` bytes; images hardly compress."""
+"""An archive may unpack to this many times its own size, or to `UNPACKED` bytes; images hardly compress."""
 
 
 def open_archive(path: Path) -> Mapping[str, bytes]:
@@ -140,5 +140,5 @@ def _check(path: Path, name: str, plain: bool) -> None:
 
 def _bomb(path: Path) -> UserError:
     return UserError(
-        f"{path} refused: it unpacks to more than {_limit(path):,} bytes; {UNPACKED.variable} sets the limit"
+        f"{path} refused: it unpacks to more than {_limit(path):,} bytes; set {UNPACKED.variable} to raise it"
     )

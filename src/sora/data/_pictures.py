@@ -31,7 +31,7 @@ def decode(
         file: Its path or its bytes.
         size: Resize the short side to this (bilinear, antialiased) and take the central square.
         mode: `rgb` or `grey` converts; None keeps 3 channels for colour and 1 for grey.
-        limit: Of its pixels, which its header tells before anything is decoded.
+        limit: The most pixels it may have, checked by its header before anything is decoded.
 
     Raises:
         UserError: If it is not an image that can be read completely.

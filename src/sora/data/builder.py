@@ -28,7 +28,7 @@ from sora.errors import RunError, UserError
 CHUNK = 256
 """Images decoded together and written before the next ones are read."""
 CHUNK_BYTES = 1 << 26
-"""Fewer are, if they take more memory than this, as files or decoded."""
+"""Most bytes of such a chunk, files and decoded images together: large images come in smaller chunks."""
 
 Decoder = Callable[["Path | bytes"], NDArray[np.uint8]]
 

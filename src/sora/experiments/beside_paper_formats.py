@@ -41,7 +41,7 @@ def grid_of(table: Table, metrics: Sequence[str] | None = None) -> tuple[list[st
 
 
 def footer(table: Table) -> list[str]:
-    """What the table says as a whole: the order of its rows, who collapsed, and the notes."""
+    """What the table says as a whole: the order of its rows, which of them collapsed, and the notes."""
     source, deviation = table.source, table.deviation
     lines = [_order_line(title_of(metric), found, source) for metric, found in table.order().items()]
     collapsed = table.collapsed()

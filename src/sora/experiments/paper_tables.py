@@ -68,7 +68,7 @@ def check_folders(target: Target) -> None:
                 folder.read_evaluations()
                 _refuse_other_attacks(folder, resolved)
             elif folder.path.exists() and any(folder.path.iterdir()):
-                raise RunError(f"{folder.path} is no run folder: it has files but no config.yaml")
+                raise RunError(f"{folder.path} is not a run folder: it has files but no config.yaml")
         except (RunError, OSError) as error:
             raise RunError(f"{error}; delete {folder.path} and repeat the command") from None
 

@@ -31,7 +31,7 @@ class Variant:
     def __post_init__(self) -> None:
         if not self.slug or len(self.name) > LONGEST or not self.name.isprintable():
             raise UserError(
-                f"{short(self.name)} is no name for a variant; allowed: up to {LONGEST} printable "
+                f"{short(self.name)} is not a valid name for a variant; allowed: up to {LONGEST} printable "
                 "characters, a letter or digit among them"
             )
         methods.info(self.method)

@@ -34,7 +34,7 @@ _POLL = 0.1  # seconds
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, which is created if need be, and removed again if nothing comes into it.
+    """Hold the lock of a folder, which is created if need be, and removed again if nothing is written to it.
 
     Raises:
         UserError: Another process holds it; the message names that process.
@@ -88,7 +88,7 @@ def _acquire(folder: Path) -> int:
 
 
 def _remove_if_unused(folder: Path) -> None:
-    """Remove a folder that holds nothing but its lock: what should have come into it was refused."""
+    """Remove a folder that holds nothing but its lock, because the run it was created for was refused."""
     with contextlib.suppress(OSError):
         if [entry.name for entry in folder.iterdir()] == [NAME]:
             (folder / NAME).unlink()

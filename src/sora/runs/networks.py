@@ -85,8 +85,7 @@ def load(
     Args:
         run: The run folder.
         model: For a run that trained a network of your own: your module, which is filled with the weights, or
-            the `package.module:function` that builds it. Code named in a file is never imported on the file's
-            word alone.
+            the `package.module:function` that builds it. Code is never imported only because a file names it.
         device: Where the model should be.
     """
     folder = run if isinstance(run, RunFolder) else RunFolder(run)

@@ -1,7 +1,7 @@
 """Which checkpoint a run continues from, and why one cannot be used.
 
-Nothing is changed here: a checkpoint that does not fit is passed over for an older one, and if none fits the
-run is refused, never started anew over what it has.
+Nothing is changed here: a checkpoint that does not fit is passed over for an older one. If none fits, the run
+is refused; it is never started anew over its existing files.
 """
 
 from __future__ import annotations

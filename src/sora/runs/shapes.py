@@ -1,4 +1,4 @@
-"""What programs rely on in the JSON files of a run, which anybody may have written.
+"""The parts of a run's JSON files that programs rely on; the files may be of unknown origin.
 
 Files of older versions lack some keys, and newer ones may add others: only the keys named here are checked.
 """

@@ -46,7 +46,7 @@ def _load_pickle(path: str | Path) -> Any:
         with Path(path).open("rb") as file:
             start = file.read(2)
         if start not in (b"PK", b"\x80\x02"):  # neither of torch's two formats
-            raise UserError(f"{str(path)!r} is neither a safetensors file nor one of torch.save") from None
+            raise UserError(f"{str(path)!r} is neither a safetensors file nor from torch.save") from None
         raise UserError(
             f"{str(path)!r} can only be read by running code in it, which is refused; if you trust it,"
             " convert it in Python: torch.save(torch.load(FILE, weights_only=False).state_dict(), NEW_FILE)"

@@ -62,7 +62,7 @@ class Engine(Protocol):
         """What would be started, for `--dry-run`."""
 
     def close(self) -> None:
-        """Let go of what the engine holds."""
+        """Release what the engine holds, such as a connection to a cluster."""
 
 
 def create(name: str, **options: Any) -> Engine:

@@ -37,7 +37,7 @@ class Local:
         return shlex.join(["sora", *train_arguments(work.arguments, work.settings, work.folder)])
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""
 
 
 def train_arguments(arguments: Sequence[str], settings: Path, folder: Path) -> list[str]:

@@ -64,7 +64,7 @@ class OnSlurm:
         return str(self._executor(_Writer, work)._make_submission_file_text(command, "JOB"))
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""
 
     def _executor(self, kind: type[SlurmExecutor], work: Work) -> SlurmExecutor:
         executor = kind(folder=work.folder.parent / LOGS)
