@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sora.cli import main
 from sora.errors import UserError
 from sora.figures import Bars, Figure, Line, Regions, Rule
 from sora.probes import ProbedModel, create
@@ -108,6 +109,16 @@ def test_classes_are_counted(runs: Path) -> None:
     assert isinstance(bars, Bars)
     assert len(bars.values) == 10
     assert sum(bars.values) == 1257  # without the 180 held out
+
+
+@pytest.mark.parametrize(
+    ("flags", "figure"), [("--at 10", "boundary"), ("--second pgd", "landscape"), ("--paper", "overview")]
+)
+def test_flags_of_another_figure_are_refused(
+    flags: str, figure: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["figure", "cost", "missing", *flags.split()]) == 2
+    assert f"{flags.split()[0]} goes with `sora figure {figure}`" in capsys.readouterr().err
 
 
 def test_an_unknown_figure_and_a_figure_without_runs() -> None:

@@ -55,6 +55,7 @@ def run(argv: list[str]) -> int:
     from sora.report.files import check_names, write_figure
 
     flags = parse(Flags, argv, "figure")
+    _refuse_flags_of_other_figures(flags)
     set_threads(flags.threads)
     files = [Path(name) for name in (flags.out or f"{flags.name}.pdf").split(",")]
     check_names(files)
@@ -72,6 +73,14 @@ def run(argv: list[str]) -> int:
         write_figure(figure, file, flags.name)
         print(file)
     return 0
+
+
+def _refuse_flags_of_other_figures(flags: Flags) -> None:
+    """Raise for a flag that the figure would ignore."""
+    given = {"at": bool(flags.at), "second": flags.second != "random", "paper": flags.paper}
+    for flag, figure in (("at", "boundary"), ("second", "landscape"), ("paper", "overview")):
+        if given[flag] and flags.name != figure:
+            raise UserError(f"--{flag} goes with `sora figure {figure}`")
 
 
 def _steps(text: str) -> list[int]:
