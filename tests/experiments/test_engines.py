@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sora._parent import start_child
 from sora.cli import main
 from sora.errors import UserError
 from sora.experiments import engines
-from sora.experiments.engines import Ended, Work
+from sora.experiments.engines import Ended, Work, local
 from sora.experiments.grid import GridInterrupted, run_grid
 from sora.runs import RunFolder
 from sora.settings import Request, Resolved
@@ -121,3 +125,20 @@ def test_slurm_shows_its_batch_files(tmp_path: Path) -> None:
         engines.create("slurm", slurm="gpu")
     with pytest.raises(UserError, match=r"--slurm: .*nothing"):
         engines.create("slurm", slurm="nothing=1").describe(work)
+
+
+def test_a_run_that_writes_more_than_a_pipe_holds_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talkative = "import sys; sys.stderr.write('warning\\n' * 50_000 + 'the reason\\n'); sys.exit(3)"
+
+    def start(command: list[str], environment: dict[str, str], **options: Any) -> Any:
+        return start_child([sys.executable, "-c", talkative], environment, **options)
+
+    monkeypatch.setattr(local, "start_child", start)
+    process, ended = local.Process([], tmp_path / "a.yaml", tmp_path / "a"), None
+    deadline = time.monotonic() + 60
+    while ended is None and time.monotonic() < deadline:
+        ended = process.ended()
+    process.stop()
+    assert ended == Ended(3, "the reason")

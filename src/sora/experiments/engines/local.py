@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,9 @@ class Process:
         self, arguments: Sequence[str], settings: Path, folder: Path, cwd: str | None = None
     ) -> None:
         command = [sys.executable, "-m", "sora", *train_arguments(arguments, settings, folder)]
-        streams: dict[str, Any] = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+        # A file, because a run that writes more than a pipe holds would wait for a reader.
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        streams: dict[str, Any] = {"stderr": self._errors, "stdout": subprocess.DEVNULL}
         self._process = start_child(command, {GRID_CONFIG: str(settings)}, cwd=cwd, **streams)
 
     def ended(self) -> Ended | None:
@@ -62,9 +65,9 @@ class Process:
 
     def wait(self) -> Ended:
         """Wait for its end."""
-        assert self._process.stderr is not None
-        errors = self._process.stderr.read()  # not communicate(): it would close the pipe that keeps it alive
-        code = self._process.wait()
+        code = self._process.wait()  # not communicate(): it would close the pipe that keeps it alive
+        self._errors.seek(0)
+        errors = self._errors.read().decode(errors="replace")
         return Ended(code, (errors.strip().splitlines() or [f"exit code {code}"])[-1] if code else "")
 
     def stop(self) -> None:
