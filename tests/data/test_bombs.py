@@ -270,7 +270,7 @@ def test_labels_and_class_names_of_an_npz(tmp_path: Path) -> None:
     names = np.array(["a" * 1_000_000] * 2)
     (tmp_path / "x.npz").write_bytes(formats.npz(y_train=np.array([0, 1, 0, 1]), classes=names, **arrays))
     with pytest.raises(
-        UserError, match="its array classes exceeds the limit of 1,048,576 bytes; SORA_MAX_TEXT"
+        UserError, match="its array classes exceeds the limit of 1,048,576 bytes; set SORA_MAX_TEXT"
     ):
         data.load(f"npz:{tmp_path / 'x.npz'}")
 
@@ -283,5 +283,5 @@ def test_a_file_of_the_user_is_read_up_to_the_limit(tmp_path: Path, monkeypatch:
     (tmp_path / "cifar" / "batches.meta.txt").write_text("a\nb\n")
     for i in range(1, 6):
         os.link(tmp_path / "cifar" / "test_batch.bin", tmp_path / "cifar" / f"data_batch_{i}.bin")
-    with pytest.raises(UserError, match="exceeds the limit of 100,000 bytes; SORA_MAX_UNPACKED"):
+    with pytest.raises(UserError, match="exceeds the limit of 100,000 bytes; set SORA_MAX_UNPACKED"):
         data.get("cifar10", given=tmp_path / "cifar")

@@ -290,7 +290,7 @@ def test_npz_with_other_keys_or_no_npz(tmp_path: Path) -> None:
     one_line(save(tmp_path, {"images": np.zeros(3)}), "contains images; expected train_images train_labels")
     (tmp_path / "x.npz").write_text("hello")
     one_line(f"npz:{tmp_path / 'x.npz'}", "is not an npz file")
-    one_line(f"npz:{tmp_path / 'nothing.npz'}", "is not an npz file")
+    one_line(f"npz:{tmp_path / 'nothing.npz'}", "nothing.npz does not exist")
 
 
 def test_own_images_train(photos: Path) -> None:

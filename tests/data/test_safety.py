@@ -168,7 +168,9 @@ def test_pictures_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="more than 8 bits"):
         images.decode(deep.getvalue())
     monkeypatch.setenv("SORA_MAX_PIXELS", "1000")
-    with pytest.raises(UserError, match="64x64 pixels exceeds the limit of 1,000 pixels; SORA_MAX_PIXELS"):
+    with pytest.raises(
+        UserError, match="64x64 pixels exceeds the limit of 1,000 pixels; set SORA_MAX_PIXELS"
+    ):
         images.decode(whole)
 
 

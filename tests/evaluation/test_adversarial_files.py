@@ -1,24 +1,135 @@
-"""Files of attacked images that cannot be read are refused with one line."""
+"""Files of attacked images: a written one gives the same accuracy, others are refused in one line."""
 
 from __future__ import annotations
 
+import io
+import json
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
+import torch
+from torch import nn
 
+from sora.attacks import create_all
+from sora.data import Dataset, load
 from sora.errors import UserError
-from sora.evaluation.adversarial_files import _read
+from sora.evaluation import evaluate
+from sora.evaluation.adversarial_files import check_adversarial, save_adversarial
+from sora.evaluation.adversaries import Invalid
+from sora.threat import Linf
 from tests.data.helpers import damaged_bytes
 
+N = 6
 
-def test_every_damaged_byte_is_noticed_or_harmless(tmp_path: Path) -> None:
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return load("digits")
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(256, 10))
+
+
+@pytest.fixture
+def file(digits: Dataset, model: nn.Module, tmp_path: Path) -> Path:
+    path, positions = tmp_path / "adv.npz", torch.arange(N)
+    evaluation = evaluate(
+        model, digits.test.subset(positions), Linf(0.1), create_all("clean,fgsm"), keep_inputs=True
+    )
+    save_adversarial(path, evaluation, positions, {})
+    return path
+
+
+def changed(path: Path, **arrays: Any) -> Path:
+    """The file with other arrays; None removes one."""
+    with np.load(path) as stored:
+        kept = {**stored, **arrays}
+    np.savez(path, **{name: array for name, array in kept.items() if array is not None})
+    return path
+
+
+def about(path: Path, **changes: Any) -> Any:
+    with np.load(path) as stored:
+        return np.array(json.dumps(json.loads(str(stored["about"])) | changes))
+
+
+def test_a_file_gives_the_accuracy_it_was_written_with(file: Path, digits: Dataset, model: nn.Module) -> None:
+    checked = check_adversarial(file, model, digits)
+    images = digits.test.subset(torch.arange(N))
+    assert checked.accuracy == evaluate(model, images, Linf(0.1), create_all("clean,fgsm")).accuracy
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"about": None}, "has no about"),
+        ({"about": np.array("{")}, "about: Expecting"),
+        ({"about": np.array("[" * 100_000)}, "nested too deeply"),
+        ({"about": np.array("3")}, "about: Expected `object`"),
+        ({"about": np.array("x" * 2_000_000)}, "exceeds the limit"),
+        ({"positions": np.arange(N) - 1}, "test set does not have"),
+        ({"positions": np.arange(N) + 10_000}, "test set does not have"),
+        ({"positions": np.full(N, 2**64 - 1, np.uint64)}, "test set does not have"),
+        ({"positions": np.arange(N) / 2}, "positions are float64"),
+        ({"positions": np.zeros(0, int)}, "positions are int64"),
+        ({"positions": np.zeros((N, 1), int)}, "positions are int64"),
+        ({"labels": np.zeros(N - 1, int)}, "labels are int64"),
+        ({"labels": np.full(N, 11)}, "belongs to other images"),
+        ({"adversarial_fgsm": None}, "adversarial_fgsm is missing"),
+        ({"adversarial_fgsm": np.zeros((N, 256), "f4")}, "adversarial_fgsm is float32"),
+        ({"adversarial_fgsm": np.zeros((N, 1, 16, 16), "i4")}, "adversarial_fgsm is int32"),
+        ({"adversarial_fgsm": np.zeros((N, 1, 16, 16), ">f4")}, "adversarial_fgsm is >f4"),
+        ({"adversarial_fgsm": np.zeros((N, 1, 16, 16), np.longdouble)}, "adversarial_fgsm is float128"),
+    ],
+)
+def test_an_array_that_does_not_fit_is_refused(
+    arrays: dict[str, Any], message: str, file: Path, digits: Dataset, model: nn.Module
+) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        check_adversarial(changed(file, **arrays), model, digits)
+    assert "\n" not in str(caught.value)
+
+
+def test_images_outside_the_ball_are_refused(file: Path, digits: Dataset, model: nn.Module) -> None:
+    white = np.ones((N, 1, 16, 16), "f4")
+    with pytest.raises(Invalid, match=r"left the ball: it moved an input by 1 in linf, eps is 0\.1"):
+        check_adversarial(changed(file, adversarial_fgsm=white), model, digits)
+
+
+@pytest.mark.parametrize("threat", [3, {}, {"norm": 3, "given": "0.1", "box": [0, 1]}, {"norm": "linf"}])
+def test_a_threat_that_is_none_is_refused(threat: Any, file: Path, digits: Dataset, model: nn.Module) -> None:
+    with pytest.raises(UserError, match="about: "):
+        check_adversarial(changed(file, about=about(file, threat=threat)), model, digits)
+
+
+def test_a_file_that_unpacks_to_far_too_much_is_refused(
+    file: Path, digits: Dataset, model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SORA_MAX_UNPACKED", "100000")
+    array = io.BytesIO()
+    np.save(array, np.zeros(10**7, np.uint8))
+    with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb.npy", array.getvalue())
+    with pytest.raises(UserError, match="unpacks to more than"):
+        check_adversarial(file, model, digits)
+
+
+def test_every_damaged_byte_is_noticed_or_harmless(tmp_path: Path, digits: Dataset, model: nn.Module) -> None:
     path = tmp_path / "adv.npz"
-    np.savez_compressed(path, labels=np.arange(30), positions=np.arange(30), about=np.array("{}"))
+    facts = {"threat": {"norm": "linf", "given": "0.1", "box": [0, 1]}, "attacks": {}}
+    labels = digits.test.labels[:30].numpy()
+    np.savez_compressed(path, labels=labels, positions=np.arange(30), about=np.array(json.dumps(facts)))
     size = path.stat().st_size
     refused = 0
     for _ in damaged_bytes(path):
         try:  # any other exception would reach the user as it is
-            assert _read(path).keys() >= {"labels", "positions", "about"}
+            assert check_adversarial(path, model, digits).n == 30
         except UserError:
             refused += 1
     assert refused > size / 4

@@ -268,3 +268,15 @@ def test_adding_an_attack_does_not_rewrite_the_versions_of_others(
     assert record["attacks"]["fgsm"]["versions"] == {"torch": "99"}
     assert record["attacks"]["clean"]["versions"] == code_versions(create("clean"))
     assert (record["attacks"]["fgsm"]["seed"], record["attacks"]["fgsm"]["batch_size"]) == (0, 250)
+
+
+def test_predictions_of_many_classes_are_stored_whole(tmp_path: Path) -> None:
+    folder, many = RunFolder(tmp_path), 70_000
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3, many))
+    with torch.no_grad():
+        model[1].weight.zero_()
+        model[1].bias.copy_(torch.arange(many))
+    pair = torch.rand(2, 3, 1, 1), torch.tensor([many - 1, 0])
+    for _ in range(2):  # the second time from the record
+        (evaluation,) = evaluate_into(folder, model, pair, [Linf(0.1)], create_all("clean"))
+        assert evaluation.predictions["clean"].tolist() == [many - 1] * 2

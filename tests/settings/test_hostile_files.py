@@ -48,7 +48,7 @@ def resolve(text: str, **given: Any) -> Any:
         (f"epochs: [{'1, ' * 1_000}]\n", "expected a whole number"),
         (f"epochs: {'x' * 20_000}\n", "expected a whole number"),
         ("", "not a table"),
-        ("#" * 100_000, "exceeds the limit of 65,536 bytes; SORA_MAX_SETTINGS"),
+        ("#" * 100_000, "exceeds the limit of 65,536 bytes; set SORA_MAX_SETTINGS"),
         ("\x00", "not YAML"),
         ("? [1, 2]\n: 3\n", "not YAML"),
         ("1: 2\n", "unknown key"),

@@ -7,7 +7,14 @@ import random
 import shutil
 from functools import cache
 
-from tests.torture import comparing, configurations, hostile_arrays, hostile_images, hostile_runs
+from tests.torture import (
+    comparing,
+    configurations,
+    hostile_arrays,
+    hostile_attacked,
+    hostile_images,
+    hostile_runs,
+)
 from tests.torture.bench import Bench, check_end, last_line
 from tests.torture.children import sora
 from tests.torture.hostile import Attack, Place
@@ -21,7 +28,12 @@ COUNT = 4  # files per case
 @cache
 def attacks() -> list[Attack]:
     """All kinds of hostile files."""
-    return [*hostile_images.ATTACKS, *hostile_arrays.ATTACKS, *hostile_runs.ATTACKS]
+    return [
+        *hostile_images.ATTACKS,
+        *hostile_arrays.ATTACKS,
+        *hostile_attacked.ATTACKS,
+        *hostile_runs.ATTACKS,
+    ]
 
 
 def case(bench: Bench, number: int) -> Outcome:

@@ -157,13 +157,13 @@ def _check(flags: Flags) -> None:
         raise UserError("--first goes with --limit N")
     if flags.trust_source and not flags.trust:
         raise UserError("--trust-source goes with --trust")
-    if flags.trust and flags.adversarial:
-        raise UserError("--adversarial checks the images of a file and does not go with --trust")
     if flags.additional_data and not flags.card:
         raise UserError("--additional-data goes with --card")
-    if flags.adversarial and (flags.save_adversarial or flags.card):
-        other = "--card" if flags.card else "--save-adversarial"
-        raise UserError(f"--adversarial checks the images of a file and does not go with {other}")
+    others = ("trust", "card", "save_adversarial", "per_class", "confusion")
+    for other in others if flags.adversarial else ():
+        if getattr(flags, other):
+            flag = f"--{other.replace('_', '-')}"
+            raise UserError(f"--adversarial checks the images of a file and does not go with {flag}")
 
 
 def _check_confusion(flags: Flags, attacks: Sequence[Attack], num_classes: int) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from sora._limits import CLASSES, TEXT
-from sora.data._archives import open_archive
-from sora.data._npy import Header, read_header
+from sora.data._npy import Header
 from sora.data._store import SPLITS
+from sora.data.array_archive import ArrayArchive
 from sora.data.builder import Builder
 from sora.data.dataset import ImageSet
 from sora.errors import UserError
@@ -30,11 +27,8 @@ class Archive:
     """An npz file: headers, labels and class names are read at once, images only on request."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        if not path.is_file() or not zipfile.is_zipfile(path):
-            raise UserError(f"{path} is not an npz file")
-        open_archive(path)  # refuses what unpacks to too much
-        headers = self._headers()
+        self._file = ArrayArchive(path)
+        headers = self._file.headers
         images, labels = next((keys for keys in _KEYS if keys[0].format("train") in headers), _KEYS[0])
         self._keys: dict[str, str] = {}
         self._images: dict[str, Header] = {}
@@ -44,7 +38,7 @@ class Archive:
             if x in headers and y in headers:
                 _check(f"{path}: {split}", headers[x], headers[y])
                 self._keys[split], self._images[split] = x, headers[x]
-                self.labels[split] = self._array(y).reshape(-1).astype(np.int64)
+                self.labels[split] = self._file.array(y).reshape(-1).astype(np.int64)
         if not {"train", "test"} <= self.labels.keys():
             raise UserError(
                 f"{path} contains {', '.join(headers) or 'nothing'}; expected train_images train_labels "
@@ -52,7 +46,7 @@ class Archive:
             )
         if "classes" in headers and headers["classes"].nbytes > TEXT.value:
             raise TEXT.refusal(f"{path}: its array classes")
-        names = self._array("classes").reshape(-1).tolist() if "classes" in headers else None
+        names = self._file.array("classes").reshape(-1).tolist() if "classes" in headers else None
         self.classes = _classes(path, names, self.labels)
         """Names from the array `classes`, else numbers."""
 
@@ -63,7 +57,7 @@ class Archive:
 
     def read(self, split: str) -> ImageSet:
         """One split, in memory."""
-        images = self._array(self._keys[split]).reshape(-1, *_row(self._images[split]))
+        images = self._file.array(self._keys[split]).reshape(-1, *_row(self._images[split]))
         return ImageSet(torch.from_numpy(images), torch.from_numpy(self.labels[split]))
 
     def pack(self, builder: Builder, classes: Sequence[str]) -> None:
@@ -76,10 +70,10 @@ class Archive:
         """The images from position `start` on."""
         header, key = self._images[split], self._keys[split]
         if header.fortran:  # its rows are scattered over the whole member
-            yield self._array(key)[start:].reshape(-1, *_row(header))
+            yield self._file.array(key)[start:].reshape(-1, *_row(header))
             return
         row = int(np.prod(header.shape[1:], dtype=np.int64))
-        with self._reading() as archive, archive.open(f"{key}.npy") as file:
+        with self._file.reading() as archive, archive.open(f"{key}.npy") as file:
             file.seek(header.start + start * row)
             for first in range(start, header.shape[0], step := max(1, _BLOCK // row)):
                 count = min(step, header.shape[0] - first)
@@ -88,35 +82,6 @@ class Archive:
                     raise EOFError(f"{key} is truncated")
                 yield np.frombuffer(block, np.uint8).reshape(count, *_row(header))
             file.read(1)  # reaching the end compares the checksum
-
-    def _headers(self) -> dict[str, Header]:
-        headers = {}
-        with self._reading() as archive:
-            for member in archive.namelist():
-                if member.endswith(".npy"):
-                    with archive.open(member) as file:
-                        header = read_header(file)
-                    if archive.getinfo(member).file_size != header.start + header.nbytes:
-                        raise ValueError(f"{member} declares another size than it has")
-                    headers[member.removesuffix(".npy")] = header
-        return headers
-
-    def _array(self, key: str) -> NDArray[Any]:
-        with self._reading() as archive, archive.open(f"{key}.npy") as file:
-            array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-            return array
-
-    @contextmanager
-    def _reading(self) -> Iterator[zipfile.ZipFile]:
-        """The archive; any error in it becomes a one-line message with its name."""
-        try:
-            with zipfile.ZipFile(self._path) as archive:
-                yield archive
-        except MemoryError:
-            raise UserError(f"{self._path} contains an array that does not fit in memory") from None
-        except Exception as error:  # zlib, zipfile, lzma, tokenize and NumPy each raise their own
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
-            raise UserError(f"{self._path} is not an npz file of plain arrays: {reason}") from None
 
 
 def _row(images: Header) -> tuple[int, ...]:

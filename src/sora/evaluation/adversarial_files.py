@@ -8,13 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
+from typing_extensions import TypedDict
 
+from sora._limits import TEXT
 from sora._passes import frozen
-from sora.data import Dataset
+from sora._reading import parse_json
+from sora.data import Dataset, ImageSet
+from sora.data.array_archive import ArrayArchive
 from sora.errors import UserError
 from sora.evaluation._checks import predicted_classes
 from sora.evaluation.accuracy import BATCH, device_of
@@ -75,14 +79,12 @@ def check_adversarial(
         batch_size: Images per pass.
         device: Where to compute; the model's own device if not given.
     """
-    arrays = _read(Path(path))
-    facts = json.loads(str(arrays["about"]))
-    positions = torch.from_numpy(arrays["positions"])
-    if len(positions) and int(positions.max()) >= len(dataset.test):
-        raise UserError(f"{path} holds images that {dataset.name}'s test set does not have")
-    images = dataset.test.subset(positions)
-    if not torch.equal(images.labels, torch.from_numpy(arrays["labels"])):
-        raise UserError(f"{path} belongs to other images: its labels are not those of {dataset.name}")
+    file = _open(Path(path))
+    facts = _read_facts(file)
+    images = _attacked_images(file, dataset)
+    height, width, channels = images.images.shape[1:]
+    for name in facts["attacks"]:
+        _check_array(file, f"{PREFIX}{name}", (len(images), channels, height, width))
     ball = threat(facts["threat"]["norm"], facts["threat"]["given"], facts["threat"]["box"])
     target = device_of(model) if device is None else torch.device(device)
     model.to(target)
@@ -91,8 +93,8 @@ def check_adversarial(
     classes = 0
     with frozen(model), torch.no_grad():
         for name in facts["attacks"]:
-            attacked, parts = torch.from_numpy(arrays[f"{PREFIX}{name}"]), []
-            for rows in torch.split(torch.arange(len(positions)), batch_size):
+            attacked, parts = torch.from_numpy(file.array(f"{PREFIX}{name}")), []
+            for rows in torch.split(torch.arange(len(images)), batch_size):
                 x, _ = examples.take(rows, target)
                 x_adv = attacked[rows].to(x)
                 check_attacked(f"{name} in {path}", x, x_adv, ball)
@@ -103,15 +105,56 @@ def check_adversarial(
     return Evaluation(ball, images.labels, classes, predictions, facts["attacks"])
 
 
-def _read(path: Path) -> dict[str, NDArray[Any]]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist") from None
-    except Exception as error:  # a damaged one makes NumPy, zipfile and zlib raise many kinds
-        raise UserError(f"{path} is not a file of attacked images ({error})") from None
-    missing = {"labels", "positions", "about"} - arrays.keys()
+class _Ball(TypedDict):
+    norm: str
+    given: str | float
+    box: tuple[float, float]
+
+
+class _Facts(TypedDict):
+    threat: _Ball
+    attacks: dict[str, dict[str, Any]]
+
+
+def _open(path: Path) -> ArrayArchive:
+    file = ArrayArchive(path)
+    missing = {"labels", "positions", "about"} - file.headers.keys()
     if missing:
         raise UserError(f"{path} is not a file of attacked images: it has no {', '.join(sorted(missing))}")
-    return arrays
+    return file
+
+
+def _read_facts(file: ArrayArchive) -> dict[str, Any]:
+    """The threat and the attacks; the file may come from anybody."""
+    if file.headers["about"].nbytes > TEXT.value:
+        raise TEXT.refusal(f"{file.path}: its array about")
+    try:
+        facts: dict[str, Any] = parse_json(str(file.array("about")))
+        msgspec.convert(facts, _Facts, strict=True)
+    except ValueError as error:
+        raise UserError(f"{file.path} is not a file of attacked images: about: {error}") from None
+    return facts
+
+
+def _attacked_images(file: ArrayArchive, dataset: Dataset) -> ImageSet:
+    """The test images that were attacked, after comparing their labels."""
+    positions, labels = file.headers["positions"], file.headers["labels"]
+    if positions.dtype.kind not in "iu" or len(positions.shape) != 1 or positions.shape[0] < 1:
+        found = f"{positions.dtype} {positions.shape}"
+        raise UserError(f"{file.path}: positions are {found}; expected integers (N)")
+    if labels.dtype.kind not in "iu" or labels.shape != positions.shape:
+        raise UserError(f"{file.path}: labels are {labels.dtype} {labels.shape}; expected integers (N)")
+    chosen, count = file.array("positions"), len(dataset.test)
+    if chosen.min() < 0 or chosen.max() >= count:
+        raise UserError(f"{file.path} holds images that {dataset.name}'s test set does not have")
+    images = dataset.test.subset(torch.from_numpy(chosen.astype(np.int64)))
+    if not np.array_equal(images.labels.numpy(), file.array("labels")):
+        raise UserError(f"{file.path} belongs to other images: its labels are not those of {dataset.name}")
+    return images
+
+
+def _check_array(file: ArrayArchive, key: str, shape: tuple[int, ...]) -> None:
+    header = file.headers.get(key)
+    found = "missing" if header is None else f"{header.dtype} {header.shape}"
+    if header is None or header.dtype not in ("float16", "float32", "float64") or header.shape != shape:
+        raise UserError(f"{file.path}: {key} is {found}; expected floating-point numbers {shape}")

@@ -33,6 +33,7 @@ from sora.runs import RunFolder
 from sora.threat import Threat
 
 Record = dict[str, Any]
+CONFUSION = 1000  # classes up to which the confusion matrix is stored; it grows with their square
 
 
 def evaluate_into(
@@ -145,6 +146,7 @@ def _network_facts(
 def full_record(evaluation: Evaluation) -> Record:
     """All numbers of an evaluation, and the predictions they come from."""
     names, record = list(evaluation.predictions), evaluation.record()
+    small = evaluation.num_classes <= CONFUSION
     for name, attack in record["attacks"].items():
         attack["versions"] = evaluation.versions.get(name)  # null in what an older version measured
     return {
@@ -152,7 +154,7 @@ def full_record(evaluation: Evaluation) -> Record:
         "verdict": evaluation.verdict,
         "worst_case": evaluation.worst_case,
         "per_class": {name: evaluation.per_class(name) for name in names},
-        "confusion": {name: evaluation.confusion(name).tolist() for name in names},
+        "confusion": {name: evaluation.confusion(name).tolist() for name in names if small},
         "zero_gradients": evaluation.zero_gradients,
         "nonnegative": evaluation.nonnegative,
         "randomised": evaluation.randomised,
@@ -162,7 +164,7 @@ def full_record(evaluation: Evaluation) -> Record:
         "trust": [finding.record() for finding in evaluation.trust],
         "num_classes": evaluation.num_classes,
         "fingerprint": dict(evaluation.fingerprint),
-        "predictions": {name: _pack(evaluation.predictions[name]) for name in names},
+        "predictions": {name: _pack(evaluation.predictions[name], evaluation.num_classes) for name in names},
     }
 
 
@@ -177,7 +179,9 @@ def restore(record: Record, labels: Tensor, threat: Threat) -> Evaluation:
         threat,
         labels,
         record["num_classes"],
-        predictions={name: _unpack(text) for name, text in record["predictions"].items()},
+        predictions={
+            name: _unpack(text, record["num_classes"]) for name, text in record["predictions"].items()
+        },
         settings=settings,
         zero_gradients=record["zero_gradients"],
         nonnegative=record.get("nonnegative", False),
@@ -255,9 +259,14 @@ def _key(record: Record) -> tuple[Any, ...]:
     return record.get("fingerprint"), threat.get("norm"), threat.get("eps")
 
 
-def _pack(predictions: Tensor) -> str:
-    return base64.b64encode(predictions.numpy().astype("<u2").tobytes()).decode()
+def _pack(predictions: Tensor, num_classes: int) -> str:
+    return base64.b64encode(predictions.numpy().astype(_number_type(num_classes)).tobytes()).decode()
 
 
-def _unpack(text: str) -> Tensor:
-    return torch.from_numpy(np.frombuffer(base64.b64decode(text), "<u2").astype(np.int64))
+def _unpack(text: str, num_classes: int) -> Tensor:
+    numbers = np.frombuffer(base64.b64decode(text), _number_type(num_classes))
+    return torch.from_numpy(numbers.astype(np.int64))
+
+
+def _number_type(num_classes: int) -> str:
+    return "<u2" if num_classes <= 1 << 16 else "<u4"
