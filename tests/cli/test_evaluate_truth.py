@@ -116,7 +116,7 @@ def test_attacked_images_are_kept_and_checked_again(evaluate: Any, tmp_path: Pat
     np.savez(path, **arrays)
     assert "belongs to other images" in evaluate("--adversarial", path, code=2)
     path.write_text("no archive")
-    assert "not a file of attacked images" in evaluate("--adversarial", path, code=2)
+    assert "is not an npz file" in evaluate("--adversarial", path, code=2)
     assert "one radius" in evaluate("--save-adversarial", path, "--eps", "0.1,0.2", code=2)
 
 

@@ -70,8 +70,12 @@ def _appended(arguments: list[str], directives: dict[str, str], only_resolve: bo
 
 
 def _provide(argument: str, finished_run: Path, *, reads_runs: bool) -> None:
-    """Create what a command reads and no earlier one has made: run folders and images."""
+    """Create what a command reads and no earlier one has made: run folders, images, stored files."""
     path = Path(argument)
+    stored = Path(__file__).parents[2] / path
+    if path.suffix == ".yaml" and stored.is_file() and not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(stored, path)
     if reads_runs and argument.startswith("runs/") and not path.exists() and not path.suffix:
         shutil.copytree(finished_run, path)
     if path.suffix in (".png", ".jpg") and reads_runs and not path.exists():

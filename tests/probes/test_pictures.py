@@ -117,7 +117,7 @@ def test_boundary_counts_over_all_correct_images() -> None:
     changed = model(fgsm(model, x, y, THREAT)).argmax(1) != y
     assert result["fooled"]["FGSM"] == int((right & changed).sum())
     sentence = probe.sentence(result)
-    assert f"of 30 images {result['correct']} are classified correctly" in sentence
+    assert f"{result['correct']} of 30 images are classified correctly" in sentence
     assert "the picture shows the first 2" in sentence
 
 

@@ -39,7 +39,7 @@ TABLE = [
         "boundary",
         {"points": 7, "panels": 2},
         {"threat", "n", "correct", "fooled", "axis", "images"},
-        "of 12 images",
+        "6 of 12 images are",
     ),
     Row("curvature", {}, {"threat", "n", "numbers", "lemma", "peak"}, "pertalign "),
     Row("fallen", {"shown": 2}, {"threat", "n", "correct", "classes", "fallen"}, "1 of 6 correctly"),
