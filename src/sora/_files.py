@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
@@ -128,6 +129,16 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
             save_file(contiguous, temporary, dict(metadata))
         except SafetensorError as error:  # a full disk, for example
             raise RunError(f"cannot write {path}: {error}") from None
+
+    _replace(path, write)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write an npz file in the same way."""
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:  # NumPy would add .npz to a path without it
+            np.savez(file, **dict(arrays))
 
     _replace(path, write)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
+from sora._files import write_arrays
 from sora._limits import TEXT
 from sora._passes import frozen
 from sora._reading import parse_json
@@ -44,22 +44,11 @@ def save_adversarial(
         "attacks": {name: evaluation.settings[name] for name in evaluation.inputs},
         **about,
     }
-    arrays: dict[str, Any] = {f"{PREFIX}{name}": x.numpy() for name, x in evaluation.inputs.items()}
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            np.savez(
-                file,
-                labels=evaluation.labels.numpy(),
-                positions=positions.numpy(),
-                about=np.array(json.dumps(facts)),
-                **arrays,
-            )
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    attacked = {f"{PREFIX}{name}": x.numpy() for name, x in evaluation.inputs.items()}
+    images = {"labels": evaluation.labels.numpy(), "positions": positions.numpy()}
+    write_arrays(path, {**images, "about": np.array(json.dumps(facts)), **attacked})
 
 
 def check_adversarial(
@@ -130,7 +119,7 @@ def _read_facts(file: ArrayArchive) -> dict[str, Any]:
         raise TEXT.refusal(f"{file.path}: its array about")
     try:
         facts: dict[str, Any] = parse_json(str(file.array("about")))
-        msgspec.convert(facts, _Facts, strict=True)
+        msgspec.convert(facts, _Facts)
     except ValueError as error:
         raise UserError(f"{file.path} is not a file of attacked images: about: {error}") from None
     return facts

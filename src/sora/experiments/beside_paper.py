@@ -11,7 +11,9 @@ from typing import Any
 from sora.experiments.paper import Deviation, Value
 
 PENDING = "-"
-LOST = 4  # a row has collapsed if PGD-10 leaves less than a quarter of what FGSM leaves
+# A row has collapsed if its PGD-10 accuracy is under a quarter of its FGSM accuracy, or, in a table
+# without FGSM, under a quarter of the best row's.
+LOST = 4
 
 
 @dataclass(frozen=True)

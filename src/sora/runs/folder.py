@@ -135,8 +135,7 @@ class RunFolder:
     def read_log(self, name: LogName) -> list[dict[str, Any]]:
         """The complete lines of a log; empty if there is none."""
         path = self.log_path(name)
-        summary = self._read_json(self._summary) if self._summary.exists() else {}
-        digests = summary.get("logs_blake2b")  # older versions stored none
+        digests = self._stored_summary().get("logs_blake2b")  # older versions stored none
         digest = digests.get(name) if isinstance(digests, dict) else None
         if digest is not None and (not path.exists() or digest_file(path) != digest):
             raise RunError(f"{path} is damaged or was changed: its checksum is not the one in summary.json")
@@ -186,9 +185,12 @@ class RunFolder:
 
     def read_summary(self) -> dict[str, Any]:
         """The summary; empty for a run that has not finished."""
-        if not self._summary.exists():
-            return {}
-        return check_summary(self._read_json(self._summary), self._summary)
+        summary = self._stored_summary()
+        return check_summary(summary, self._summary) if self._summary.exists() else summary
+
+    def _stored_summary(self) -> dict[str, Any]:
+        """The summary unchecked, so that a damaged one does not make the logs unreadable."""
+        return dict(self._read_json(self._summary)) if self._summary.exists() else {}
 
     def reopen(self) -> None:
         """Make a finished run unfinished again, to be continued; its weights stay until then."""

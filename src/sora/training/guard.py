@@ -128,6 +128,13 @@ class Guard:
 
 
 _PARAMETERS = (
-    *("start", "early_start", "suspicion", "confirm", "clear", "decay"),
-    *("silent", "early", "min_batches"),
+    "start",
+    "early_start",
+    "suspicion",
+    "confirm",
+    "clear",
+    "decay",
+    "silent",
+    "early",
+    "min_batches",
 )
