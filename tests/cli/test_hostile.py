@@ -87,7 +87,7 @@ def test_no_file_executes_code(arguments: str, code: str, sora, trained: Path) -
     (trained / "model.json").write_text(json.dumps(description | {"name": code}))
     if arguments.startswith("train --resume"):
         (trained / "summary.json").unlink()
-    snapshots = RunFolder(trained).snapshots()
+    snapshots = RunFolder(trained).snapshots.files()
     arguments = arguments.replace("--at 1", f"--at {min(snapshots)}") if snapshots else arguments
     refused(sora(*arguments.split()), code)
     assert not Path("EXECUTED").exists()

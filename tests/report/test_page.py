@@ -259,5 +259,5 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> Non
     for parent in ("first", "second"):
         write_run(tmp_path / parent / "fgsm-s0")
     text = read([tmp_path], tmp_path / "page.html")[0].text
-    assert re.search(r"first/fgsm-s0\s", text)
-    assert re.search(r"second/fgsm-s0\s", text)
+    assert re.search(r"first-fgsm-s0\s", text)
+    assert re.search(r"second-fgsm-s0\s", text)

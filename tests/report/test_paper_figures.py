@@ -30,7 +30,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run = write_run(root / f"{method}-s0", method, probes=True)
         subject = ProbedModel(smooth(), images(8), Linf(EPS))
         for step in SNAPSHOTS:
-            run.write_snapshot(step, 0, {})
+            run.snapshots.write(step, 0, {})
             result = create("boundary", points=5).measure(subject)
             run.write_probe(f"boundary-{step}", {"probe": "boundary", **result})
     return root
@@ -73,7 +73,7 @@ def test_the_steps_of_the_boundary(
 ) -> None:
     run = RunFolder(tmp_path)
     for step in steps:
-        run.write_snapshot(step, 0, {})
+        run.snapshots.write(step, 0, {})
     if alarm:
         (tmp_path / "events.jsonl").write_text(f'{{"event": "alarm", "step": {alarm}}}\n')
     assert moments(run) == expected

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 import sora
 from sora.errors import RunError, UserError
-from sora.runs import FORMAT, RunFolder, labels
+from sora.runs import FORMAT, RunFolder
 from sora.runs.folder import LogName
 from sora.settings import Request, Settings
 from sora.training import train
@@ -201,15 +201,6 @@ def test_a_log_of_a_finished_run_that_is_not_as_it_was_is_refused(damage, finish
         folder.read_log("metrics")
 
 
-def test_runs_are_labelled_by_as_much_of_their_path_as_needed(tmp_path) -> None:
-    assert labels([RunFolder(tmp_path / "a"), RunFolder(tmp_path / "b")]) == ["a", "b"]
-    assert labels([RunFolder(tmp_path / "x" / "a"), RunFolder(tmp_path / "y" / "a")]) == ["x-a", "y-a"]
-    with pytest.raises(UserError, match="the same run is named twice"):
-        labels([RunFolder(tmp_path / "a"), RunFolder(tmp_path / "x" / ".." / "a")])
-    with pytest.raises(UserError, match="another run has the same name and parent folder as"):
-        labels([RunFolder(tmp_path / "1" / "x" / "a"), RunFolder(tmp_path / "2" / "x" / "a")])
-
-
 def test_an_empty_folder_has_nothing(tmp_path) -> None:
     folder = RunFolder(tmp_path)
     assert not folder.exists()
@@ -218,13 +209,13 @@ def test_an_empty_folder_has_nothing(tmp_path) -> None:
     assert folder.last_line("metrics") is None
     assert folder.read_summary() == {}
     assert folder.read_evaluations() == []
-    assert folder.snapshots() == {}
+    assert folder.snapshots.files() == {}
     with pytest.raises(UserError, match="no run in"):
         folder.read_config()
     with pytest.raises(UserError, match="no finished run"):
         folder.read_model()
     with pytest.raises(UserError, match="no snapshot of step 3; it has: none"):
-        folder.snapshot(3)
+        folder.snapshots.file(3)
 
 
 def test_a_line_that_is_being_written_is_not_read(tmp_path) -> None:

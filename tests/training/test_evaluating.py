@@ -158,11 +158,11 @@ def test_snapshots_of_big_networks_are_limited(
     first = settings("fgsm", out="a", attacks=("clean",), epochs=4)
     train(first)
     assert "snapshot" not in capsys.readouterr().err
-    snapshots = list(RunFolder(first.folder()).snapshots().values())
+    snapshots = list(RunFolder(first.folder()).snapshots.files().values())
     assert len(snapshots) == 4
     size = sum(tensor.nbytes for tensor in load_file(snapshots[0]).values())
     monkeypatch.setattr(periodic, "SNAPSHOT_BYTES", 2 * size)
     second = settings("fgsm", out="b", attacks=("clean",), epochs=4)
     train(second)
     assert "one is kept every 2 epochs" in capsys.readouterr().err
-    assert list(RunFolder(second.folder()).snapshots()) == [6, 12]
+    assert list(RunFolder(second.folder()).snapshots.files()) == [6, 12]

@@ -66,13 +66,13 @@ class TestChoice:
         assert kept["last"]["epoch"] == 3
         assert f"weights of epoch {best + 1}: highest" in kept["reason"]
         assert "20 held-out images" in kept["reason"]
-        assert same(load_file(folder.weights), load_file(folder.snapshots()[(best + 1) * EPOCH]))
+        assert same(load_file(folder.weights), load_file(folder.snapshots.files()[(best + 1) * EPOCH]))
 
     def test_by_default_the_last_weights_are(self, settings: BuildSettings) -> None:
         folder, summary = trained(settings("fgsm", **LINEAR))
         assert summary["weights"] == "last"
         assert "kept" not in summary
-        assert same(load_file(folder.weights), load_file(folder.snapshots()[3 * EPOCH]))
+        assert same(load_file(folder.weights), load_file(folder.snapshots.files()[3 * EPOCH]))
 
     def test_pgd_decides_also_where_only_fgsm_was_asked_for(self, settings: BuildSettings) -> None:
         config = settings("fgsm", keep="best-robust", attacks=("clean", "fgsm"), **LINEAR)

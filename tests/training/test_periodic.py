@@ -126,8 +126,8 @@ class TestSnapshots:
         script(collapse_from(60))
         folder, weights = self.run(settings)
         epochs, around = set(range(12, 97, 12)), {60, 64, 68}  # the alarm comes at step 64
-        assert set(folder.snapshots()) == epochs | around
-        for step, path in folder.snapshots().items():
+        assert set(folder.snapshots.files()) == epochs | around
+        for step, path in folder.snapshots.files().items():
             assert torch.equal(load_file(path)["network.stem.weight"], weights[step])
 
     @pytest.mark.parametrize("killed_at", [70, 75])  # before the alarm of step 72, and after
@@ -141,7 +141,7 @@ class TestSnapshots:
         with pytest.raises(Killed):
             scripted_run(broken, kill_at(killed_at))
         scripted_run(broken)
-        one, other = (RunFolder(config.folder()).snapshots() for config in (whole, broken))
+        one, other = (RunFolder(config.folder()).snapshots.files() for config in (whole, broken))
         assert {68, 72, 76} <= set(one)
         assert {s: p.read_bytes() for s, p in one.items()} == {s: p.read_bytes() for s, p in other.items()}
 
@@ -158,17 +158,17 @@ class TestSnapshots:
 
     def test_a_calm_run_keeps_its_epochs_only(self, settings: BuildSettings) -> None:
         folder, _ = self.run(settings)
-        assert list(folder.snapshots()) == list(range(12, 97, 12))
+        assert list(folder.snapshots.files()) == list(range(12, 97, 12))
 
     def test_nothing_after_a_return_belongs_to_the_alarm_before_it(
         self, settings: BuildSettings, script: Any
     ) -> None:
         script(collapse_from(60, attempts=1))
         folder, _ = self.run(settings, guard="rollback")
-        assert set(folder.snapshots()) == set(range(12, 97, 12)) | {60, 64}
+        assert set(folder.snapshots.files()) == set(range(12, 97, 12)) | {60, 64}
 
     def test_none_are_kept_when_off(self, settings: BuildSettings, script: Any) -> None:
         script(collapse_from(60))
         folder, _ = self.run(settings, snapshots=False)
-        assert folder.snapshots() == {}
+        assert folder.snapshots.files() == {}
         assert not (folder.path / "snapshots").exists()

@@ -17,7 +17,7 @@ from sora.experiments.engines import Engine
 from sora.experiments.grid import run_grid
 from sora.experiments.tables import SEVERITY, attacks_of, write
 from sora.experiments.variants import LONGEST
-from sora.runs import RunFolder, labels
+from sora.runs import RunFolder, unique_labels
 from sora.runs.provenance import settings_hash
 from sora.settings import Resolved
 
@@ -92,7 +92,7 @@ def row_names(folders: Sequence[RunFolder], summaries: Sequence[Mapping[str, Any
         groups.setdefault(key, []).append(position)
     for positions in groups.values():
         _refuse_equal_seeds([(folders[p], summaries[p]["seed"]) for p in positions])
-    shared, own_labels = Counter(key[0] for key in groups), labels(folders)
+    shared, own_labels = Counter(key[0] for key in groups), unique_labels(folders)
     names: dict[tuple[str, ...], str] = {}
     for key, positions in groups.items():
         alone = len(positions) == 1

@@ -11,7 +11,7 @@ from sora.errors import RunError, UserError, short
 from sora.probes._base import Probe, Result
 from sora.probes._registry import Info, create, info, names
 from sora.probes._subject import SubjectOptions, load_subject
-from sora.runs import RunFolder, labels
+from sora.runs import RunFolder, unique_labels
 
 
 class ProbeReport(NamedTuple):
@@ -50,7 +50,7 @@ def probe_runs(
     if out:
         create_folder(place)  # a mistake is reported before anything is measured or stored
     results: dict[str, Result] = {}
-    for run, label in zip(runs, labels(runs), strict=True):
+    for run, label in zip(runs, unique_labels(runs), strict=True):
         run.read_config()  # raises if this is not a run folder
         if entry.needs_model:
             result = plain(probe.measure(load_subject(run, entry.images, options)))

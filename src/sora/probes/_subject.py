@@ -48,13 +48,13 @@ def load_subject(run: RunFolder, default_images: int, options: SubjectOptions) -
     if options.step is not None:
         # Built from the settings, because the run may still be training and have no final model.
         description = describe_network(settings, dataset)
-        model = load_network(description, run.snapshot(options.step), options.model)
+        model = load_network(description, run.snapshots.file(options.step), options.model)
     elif run.has_model():
         description = run.read_model()
         run.check_weights(description)
         model = load_network(description, run.weights, options.model)
     else:
-        steps = ", ".join(map(str, run.snapshots())) or "none"
+        steps = ", ".join(map(str, run.snapshots.files())) or "none"
         raise UserError(f"{run.path} is not finished; --at STEP takes a snapshot, it has: {steps}")
     images = min(options.images or default_images, len(dataset.test))
     return ProbedModel(

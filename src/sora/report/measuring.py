@@ -40,7 +40,7 @@ def moments(run: RunFolder) -> list[int]:
 
     The first weights of a run have hardly learned anything, so they are not chosen if there are others.
     """
-    steps = list(run.snapshots())
+    steps = list(run.snapshots.files())
     if len(steps) < 3:
         raise UserError(f"{run.path} has {len(steps)} snapshots; the figure needs 3, see --at")
     alarms = [row["step"] for row in run.read_log("events") if row.get("event") == "alarm"]

@@ -17,7 +17,7 @@ from sora.errors import UserError
 from sora.figures import Figure, on_page
 from sora.report import comparison_figures as across
 from sora.report.comparison import colours, robust_attack, settings_of, table
-from sora.report.reading import DAMAGE, Missing, RunRecord, find_runs, read_run, unique_labels
+from sora.report.reading import DAMAGE, Missing, RunRecord, read_runs
 from sora.report.run_facts import accuracies_of, facts_of, origins_of
 from sora.report.run_figures import curves
 from sora.report.sentences import cost_facts, summary_line, title_of, verdict
@@ -44,8 +44,7 @@ def write_page(paths: Sequence[str | Path], out: Path, title: str = "") -> list[
     if out.suffix.lower() not in PAGES:
         raise UserError(f"{str(out)!r} must end in .html")
     _check_packages()
-    folders = find_runs(paths)
-    runs = [read_run(*pair) for pair in zip(folders, unique_labels(folders), strict=True)]
+    runs = read_runs(paths)
     page = Page(len(runs))
     content = page.content(runs)
     heading = title or (f"Run {runs[0].label}" if len(runs) == 1 else f"{len(runs)} runs")

@@ -17,7 +17,7 @@ from sora.probes._plane import SecondAxis
 from sora.report import comparison_figures as across
 from sora.report.comparison import STAR, Setting, colours, robust_attack, settings_of
 from sora.report.measuring import at_steps, moments, result_of
-from sora.report.reading import Missing, RunRecord, find_runs, read_run, unique_labels
+from sora.report.reading import Missing, RunRecord, read_runs
 from sora.report.run_figures import STEP, alarm_rules, series, step_size
 from sora.report.sentences import title_of
 
@@ -47,8 +47,7 @@ class Request:
         """The runs that are named."""
         if not self.names:
             raise UserError("name at least one run folder or folder of runs")
-        folders = find_runs(self.names)
-        return [read_run(*pair) for pair in zip(folders, unique_labels(folders), strict=True)]
+        return read_runs(self.names)
 
 
 @dataclass(frozen=True)

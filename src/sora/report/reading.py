@@ -12,7 +12,7 @@ from typing import Any
 from sora.errors import RunError, UserError
 from sora.evaluation.records import with_later_results
 from sora.probes import Result
-from sora.runs import LOGS, RunFolder
+from sora.runs import LOGS, RunFolder, unique_labels
 
 Rows = list[dict[str, Any]]
 # What reading or drawing a file of an unexpected shape may raise: the page is written without that part.
@@ -65,7 +65,7 @@ class RunRecord:
         return shlex.quote(str(self.folder.path))
 
 
-def find_runs(paths: Iterable[str | Path]) -> list[RunFolder]:
+def _find_runs(paths: Iterable[str | Path]) -> list[RunFolder]:
     """The runs behind some paths: a folder of runs stands for the runs in it, at any depth up to three."""
     found: dict[Path, RunFolder] = {}
     for path in map(Path, paths):
@@ -85,22 +85,13 @@ def _runs_in(path: Path, depth: int) -> list[RunFolder]:
     return [run for entry in inside for run in _runs_in(entry, depth - 1)]
 
 
-def unique_labels(folders: list[RunFolder]) -> list[str]:
-    """The folders' names, with as many parents in front as it takes to tell them apart."""
-    parts = [folder.path.resolve().parts for folder in folders]
-    depths = [1] * len(parts)
-    while True:
-        names = ["/".join(own[-depth:]) for own, depth in zip(parts, depths, strict=True)]
-        longer = [
-            min(depth + (names.count(name) > 1), len(own))
-            for name, depth, own in zip(names, depths, parts, strict=True)
-        ]
-        if longer == depths:
-            return names
-        depths = longer
+def read_runs(paths: Iterable[str | Path]) -> list[RunRecord]:
+    """Read all runs at and below the paths, each under a label of its own."""
+    folders = _find_runs(paths)
+    return [_read_run(*pair) for pair in zip(folders, unique_labels(folders), strict=True)]
 
 
-def read_run(folder: RunFolder, label: str) -> RunRecord:
+def _read_run(folder: RunFolder, label: str) -> RunRecord:
     """Read a run; what is missing is noted with the command that makes it."""
     run = RunRecord(folder, label)
     run.config = run.attempt("settings", folder.read_config, {})

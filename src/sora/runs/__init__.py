@@ -1,7 +1,8 @@
 """Run folders: names, readers and writers of their files, and the trained models in them."""
 
 from sora.runs.data import load_data
-from sora.runs.folder import FORMAT, LOGS, LogName, RunFolder, labels
+from sora.runs.folder import FORMAT, LOGS, LogName, RunFolder
+from sora.runs.labels import unique_labels
 from sora.runs.networks import (
     build_network,
     check_repeated,
@@ -20,10 +21,10 @@ __all__ = [
     "build_network",
     "check_repeated",
     "describe_network",
-    "labels",
     "load",
     "load_data",
     "load_network",
     "load_weights",
     "plain_state",
+    "unique_labels",
 ]

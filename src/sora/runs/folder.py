@@ -7,7 +7,7 @@ even if the process is killed while writing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from sora.runs.digests import digest_file, with_checksum, without_checksum
 from sora.runs.lock import locked
 from sora.runs.logs import Log, LogStart, read_last_line, read_log
 from sora.runs.shapes import check_evaluations, check_summary
-from sora.runs.tensors import write_verified
+from sora.runs.snapshots import Snapshots
 from sora.settings import Settings
 from sora.settings.files import parse_config, parse_yaml
 
@@ -87,7 +87,7 @@ class RunFolder:
 
     def remove_leftovers(self) -> None:
         """Delete what killed processes left half-written; the caller holds the lock."""
-        for folder in (self.path, self._snapshots, self.checkpoints.folder, self.probes):
+        for folder in (self.path, self.snapshots.folder, self.checkpoints.folder, self.probes):
             remove_leftovers(folder)
         self.checkpoints.remove_leftovers()
 
@@ -242,28 +242,10 @@ class RunFolder:
         """The files a killed run continues from."""
         return Checkpoints(self.path / "checkpoints")
 
-    def write_snapshot(self, step: int, attempt: int, tensors: Mapping[str, Tensor]) -> None:
-        """Keep the weights of a step for probes."""
-        make_folder(self._snapshots)
-        path = self._snapshots / f"step-{step:08d}-{attempt}.safetensors"
-        write_verified(path, tensors)
-
-    def snapshots(self) -> dict[int, Path]:
-        """The steps whose weights were kept, in order; of several attempts the last one's file."""
-        files = sorted(self._snapshots.glob("step-*.safetensors"))
-        return {int(file.stem.split("-")[1]): file for file in files}
-
-    def snapshot(self, step: int) -> Path:
-        """The weights of one step."""
-        found = self.snapshots()
-        if step not in found:
-            kept = ", ".join(map(str, found)) or "none"
-            raise UserError(f"{self.path} has no snapshot of step {step}; it has: {kept}")
-        return found[step]
-
     @property
-    def _snapshots(self) -> Path:
-        return self.path / "snapshots"
+    def snapshots(self) -> Snapshots:
+        """The weights of single steps, kept for probes."""
+        return Snapshots(self.path / "snapshots")
 
     # Probes.
 
@@ -294,17 +276,3 @@ class RunFolder:
         if not isinstance(value, kind):
             raise RunError(f"{path} is damaged: expected a {kind.__name__}; move it away to go on without it")
         return value
-
-
-def labels(runs: Sequence[RunFolder]) -> list[str]:
-    """The folders' names, with the parent's name in front where two runs share theirs."""
-    short = [run.name for run in runs]
-    if len(set(short)) == len(short):
-        return short
-    if len({run.path.resolve() for run in runs}) < len(runs):
-        raise UserError("the same run is named twice")
-    longer = [f"{run.path.resolve().parent.name}-{run.name}" for run in runs]
-    for run, label in zip(runs, longer, strict=True):
-        if longer.count(label) > 1:
-            raise UserError(f"another run has the same name and parent folder as {run.path}; rename one")
-    return longer

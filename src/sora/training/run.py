@@ -256,7 +256,7 @@ class Run:
     def write_snapshot(self, step: int, weights: dict[str, torch.Tensor] | None = None) -> None:
         """Keep weights for probes, the current ones by default."""
         tensors = plain_state(self.evaluated) if weights is None else weights
-        self.folder.write_snapshot(step, self.state.attempt, tensors)
+        self.folder.snapshots.write(step, self.state.attempt, tensors)
 
     def write_event(self, event: str, **facts: Any) -> None:
         """Append a line to events.jsonl."""
