@@ -29,7 +29,9 @@ class DataSettings(Options):
 
     dataset: str = option("digits", "data set: a name from `sora list data`, folder:PATH or npz:PATH")
     data_dir: str | None = option(None, "folder of the data sets; default: $SORA_DATA or the user's cache")
-    augment: tuple[str, ...] = option((), "augmentation in order, e.g. crop:4,flip or flip,rotate:10")
+    augment: tuple[str, ...] = option(
+        (), "augmentation in order, e.g. crop:4,flip or flip,rotate:10; '' for none"
+    )
     limit_train: int | None = option(
         None, "train on this many images, class-balanced; the held-out slice shrinks in proportion", low=1
     )
