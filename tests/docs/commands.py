@@ -23,6 +23,7 @@ SMALL = {
     "probe": "--limit 8 --threads 1",
     "figure": "--limit 8 --threads 1",
     "predict": "--threads 1",
+    "demo": "--epochs 1 --quiet",
 }
 BUNDLED = ("digits", "folder:photos")  # data that a test has; runs on other data are only resolved
 READS_RUNS = ("evaluate", "probe", "predict", "compare", "report", "figure")
