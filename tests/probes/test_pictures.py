@@ -179,7 +179,7 @@ def test_training_tells_methods_from_attacks_and_counts_whole_epochs(
     probe = probes.create("training")
     probe.picture({"fgsm": probe.measure(run)}, NOWHERE)
     aligned, accuracy = figures[0].axes[:2]
-    assert aligned.get_legend_handles_labels()[1] == ["trained with fgsm", "alarm for fgsm, step 22"]
+    assert aligned.get_legend_handles_labels()[1] == ["fgsm, alarm at step 22"]
     assert accuracy.get_title() == "trained with fgsm"
     assert any(label.startswith("attacked by ") for label in accuracy.get_legend_handles_labels()[1])
     assert all(float(tick).is_integer() for tick in accuracy.get_xticks())
@@ -191,9 +191,10 @@ def test_training_gives_a_run_one_colour_and_an_attack_one_style(figures: list[A
     probe.picture({"fgsm": result, "sora": result}, NOWHERE)
     figure = figures[0]
     aligned, *accuracies = figure.axes
-    colours = {line.get_label(): line.get_color() for line in aligned.lines}
+    colours = {str(line.get_label()).partition(",")[0]: line.get_color() for line in aligned.lines}
     for panel in accuracies:
-        assert {line.get_color() for line in panel.lines} == {colours[panel.get_title()]}
+        assert {line.get_color() for line in panel.lines} == {colours[panel.get_title().removeprefix("trained with ")]}
+    assert len(colours) == 3  # two runs and what has no label: the lines at their alarms
     styles = [[line.get_linestyle() for line in panel.lines] for panel in accuracies]
     assert styles[0] == styles[1]
     assert len(set(styles[0])) == 3

@@ -97,7 +97,7 @@ def draw(figure: Figure) -> mpl.Figure:
         entries |= dict(zip(labels, handles, strict=True))
         if panel.legend and figure.legend_below is None and labels:
             own = dict(zip(labels, handles, strict=True))  # an entry that occurs twice is shown once
-            axes.legend(own.values(), own, frameon=False, fontsize=8.5, loc="best")
+            axes.legend(own.values(), own, framealpha=0.8, edgecolor="none", fontsize=8.5, loc="best")
     if figure.title:
         drawn.suptitle(figure.title)
     if figure.legend_below is not None and entries:

@@ -56,13 +56,13 @@ class Training(Probe[RunFolder]):
         }
 
     def figure(self, results: Mapping[str, Result]) -> Figure:
-        """One panel of PertAlign for all runs and one panel of accuracies per run."""
+        """One panel of PertAlign for all runs, one panel of accuracies per run that has any."""
         runs = [
             (name, result, COLOURS[number % len(COLOURS)])
             for number, (name, result) in enumerate(results.items())
         ]
-        panels = [_pert_align(runs), *(_accuracy(*run) for run in runs)]
-        return Figure(panels, columns=5, width=4.6, title=self.title)
+        panels = [_pert_align(runs), *(_accuracy(*run) for run in runs if run[1]["accuracy"])]
+        return Figure(panels, columns=2 if len(panels) == 4 else 3, width=4.6, title=self.title)
 
     def sentence(self, result: Result) -> str:
         """The last PertAlign, the alarms and the last accuracies."""
@@ -85,14 +85,12 @@ class Training(Probe[RunFolder]):
 def _pert_align(runs: Sequence[tuple[str, Result, str]]) -> Panel:
     items: list[Item] = []
     for name, result, colour in runs:
-        aligned = result["pert_align"]
+        aligned, alarms = result["pert_align"], result["alarms"]
+        label = f"{name}, alarm at step {', '.join(map(str, alarms))}" if alarms else name
         if aligned["steps"]:
-            items.append(Line(aligned["steps"], aligned["values"], f"trained with {name}", colour, width=2.2))
+            items.append(Line(aligned["steps"], aligned["values"], label, colour, width=2.2))
+        items += [Rule(step, colour=colour) for step in alarms]
     lowest = min((min(result["pert_align"]["values"], default=0.0) for _, result, _ in runs), default=0.0)
-    for name, result, colour in runs:
-        items += [
-            Rule(step, name=f"alarm for {name}, step {step}", colour=colour) for step in result["alarms"]
-        ]
     y = Axis("PertAlign", min(0.0, lowest - 0.05), 1.02)
     return Panel(items, "PertAlign while training", Axis("step", whole=True), y)
 
