@@ -193,7 +193,9 @@ def test_training_gives_a_run_one_colour_and_an_attack_one_style(figures: list[A
     aligned, *accuracies = figure.axes
     colours = {str(line.get_label()).partition(",")[0]: line.get_color() for line in aligned.lines}
     for panel in accuracies:
-        assert {line.get_color() for line in panel.lines} == {colours[panel.get_title().removeprefix("trained with ")]}
+        assert {line.get_color() for line in panel.lines} == {
+            colours[panel.get_title().removeprefix("trained with ")]
+        }
     assert len(colours) == 3  # two runs and what has no label: the lines at their alarms
     styles = [[line.get_linestyle() for line in panel.lines] for panel in accuracies]
     assert styles[0] == styles[1]
