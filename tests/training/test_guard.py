@@ -123,6 +123,10 @@ class TestSecondLook:
             guard.update(value, look=look)
         assert taken == [41, 89]  # after the silent start, and when the average passes 0.45 again
 
+    def test_a_slow_start_gets_time_to_climb_with_a_look_too(self) -> None:
+        assert self.updates(Guard(), [0.25] * 150, 0.2).index("alarm") == 100
+        assert self.updates(Guard(), [0.19] * 150, 0.2).index("alarm") == 40
+
     def test_a_steady_low_value_raises_no_alarm_if_no_look_confirms_it(self) -> None:
         assert set(self.updates(Guard(), [0.1] * 300, 0.75)) == {"ok"}
 

@@ -8,8 +8,10 @@ With a second look, which is PertAlign of a few held-out images in evaluation mo
 PertAlign of training batches may be low in runs that stay robust: the level depends on the method's attack
 and on BatchNorm's batch statistics.
 
-Without a look A alone decides: the alarm is raised when `A < 0.30`. Until update 100, a run that has not been
-above `clear` yet may still be climbing, so its threshold is 0.20.
+Without a look A alone decides: the alarm is raised when `A < 0.30`.
+
+Until update 100, a run that has not been above `clear` yet may still be climbing from 0, so that A must be
+under 0.20 in both cases.
 
 The alarm is withdrawn when `A > 0.50`.
 """
@@ -33,7 +35,8 @@ class Guard:
 
     Args:
         start: The moving average below which the alarm is raised without a second look.
-        early_start: The same for a run that has never been healthy, in its first `early` updates.
+        early_start: Instead of `start` and `suspicion`, for a run that has never been healthy, in its first
+            `early` updates.
         suspicion: The moving average below which a second look is taken.
         confirm: The look below which it confirms the alarm.
         clear: The moving average above which the alarm is withdrawn.
@@ -68,12 +71,6 @@ class Guard:
     def alarmed(self) -> bool:
         """Whether there is an alarm now."""
         return self.alarmed_for >= 0
-
-    @property
-    def threshold(self) -> float:
-        """The average below which the next value would raise the alarm without a second look."""
-        climbing = self.seen <= self.early and not self.was_healthy
-        return min(self.start, self.early_start) if climbing else self.start
 
     @property
     def healthy(self) -> bool:
@@ -112,9 +109,10 @@ class Guard:
         return "ok"
 
     def _collapsing(self, look: Look | None) -> bool:
-        if look is None:
-            return self.average < self.threshold
-        return self.average < self.suspicion and look() < self.confirm
+        limit = self.start if look is None else self.suspicion
+        if self.seen <= self.early and not self.was_healthy:
+            limit = min(limit, self.early_start)
+        return self.average < limit and (look is None or look() < self.confirm)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, as plain numbers."""
