@@ -138,7 +138,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:  # NumPy would add .npz to a path without it
-            np.savez(file, **dict(arrays))
+            np.savez(file, **arrays)
 
     _replace(path, write)
 

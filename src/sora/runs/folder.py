@@ -185,8 +185,7 @@ class RunFolder:
 
     def read_summary(self) -> dict[str, Any]:
         """The summary; empty for a run that has not finished."""
-        summary = self._stored_summary()
-        return check_summary(summary, self._summary) if self._summary.exists() else summary
+        return check_summary(self._stored_summary(), self._summary) if self.is_finished() else {}
 
     def _stored_summary(self) -> dict[str, Any]:
         """The summary unchecked, so that a damaged one does not make the logs unreadable."""
