@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -38,13 +39,17 @@ def autoattack(folder: RunFolder) -> float | None:
 
 
 def evaluate(folder: RunFolder) -> float:
-    """Accuracy under AutoAttack on the few images."""
+    """Accuracy under AutoAttack on the few images; measured if it is not stored."""
     if autoattack(folder) is None:
-        flags = f"--attacks aa --limit {IMAGES} --threads 1".split()
-        sora("evaluate", str(folder.path), *flags)
+        sora("evaluate", str(folder.path), *f"--attacks aa --limit {IMAGES} --threads 1 --quiet".split())
     found = autoattack(folder)
     assert found is not None
     return found
+
+
+def folders_of(row: str, out: Path) -> list[RunFolder]:
+    """The run folders of one row of the grid, seed by seed."""
+    return [RunFolder(out / f"{row.replace(' + ', '-')}-s{seed}") for seed in range(SEEDS)]
 
 
 def cell(values: list[float]) -> str:
@@ -68,14 +73,15 @@ def main() -> None:
     grid = HERE / f"actions-{args.dataset}.yaml"
     common = ["--seeds", str(SEEDS), "--jobs", str(args.jobs), "--out", str(args.out)]
     sora("compare", "--grid", str(grid), *common, "--resume", "auto")
+    rows = {row: folders_of(row, args.out) for row in yaml.safe_load(grid.read_text())["rows"]}
+    with ThreadPoolExecutor(args.jobs) as pool:
+        measured = {row: pool.map(evaluate, folders) for row, folders in rows.items()}
     print(f"| training | FGSM | PGD-10 | AutoAttack, n = {IMAGES} | alarms at step | verdicts |")
     print("| --- " * 6 + "|")
-    for row in yaml.safe_load(grid.read_text())["rows"]:
-        paths = [args.out / f"{row.replace(' + ', '-')}-s{seed}" for seed in range(SEEDS)]
-        folders = [RunFolder(path) for path in paths]
+    for row, folders in rows.items():
         summaries = [folder.read_summary() for folder in folders]
         cells = [cell([summary["accuracy"][name] for summary in summaries]) for name in ("fgsm", "pgd10")]
-        cells.append(cell([evaluate(folder) for folder in folders]))
+        cells.append(cell(list(measured[row])))
         cells.append(", ".join(map(alarms, summaries)))
         cells.append(", ".join(summary["co"]["verdict"] for summary in summaries))
         print("| " + " | ".join([row, *cells]) + " |", flush=True)

@@ -1,9 +1,9 @@
 """The corpus as files: one compressed CSV per data set, and the code that joins and reads them.
 
-    python benchmarks/alarm/corpus.py --work /tmp/alarm                      # files of runs.py -> digits
-    python benchmarks/alarm/corpus.py --folders RUN [RUN ...] --to cifar10   # run folders of sora train
+    python benchmarks/alarm/corpus.py --work /tmp/alarm                  # files of runs.py -> digits
+    python benchmarks/alarm/corpus.py --work /tmp/cifar10 --to cifar10   # files of snapshots.py -> cifar10
 
-A run folder needs `--log-every 1 --monitor fgsm,pgd,pertalign,altpertalign --monitor-every 5`.
+The study reads them with `read_all`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,10 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from runs import COLUMNS, short, specs
-from sora.runs import RunFolder
+from runs import COLUMNS, KEYS
 
 HERE = Path(__file__).parent
-KEYS = ("method", "setting", "seed")
 
 
 @dataclass
@@ -83,41 +78,22 @@ def write(rows: Iterable[list[str]], path: Path) -> None:
 
 
 def rows_of_work(work: Path) -> Iterator[list[str]]:
-    """The rows of all runs that `runs.py` has finished, in the order of its list."""
-    for spec in specs():
-        path = work / f"{spec.name}.csv.gz"
-        if path.exists():
-            with gzip.open(path, "rt", newline="") as file:
-                for row in csv.DictReader(file):
-                    yield [spec.method, spec.setting, str(spec.seed), *(row[name] for name in COLUMNS)]
-
-
-def rows_of_folder(path: Path) -> Iterator[list[str]]:
-    """The rows of one finished run folder."""
-    config = yaml.safe_load((path / "config.yaml").read_text())
-    key = [config["threat"]["method"], f"eps{config['threat']['eps']}".replace("/", "-")]
-    key.append(str(config["optimisation"]["seed"]))
-    folder = RunFolder(path)
-    measured: dict[int, dict[str, Any]] = {line["step"]: line for line in folder.read_log("monitors")}
-    for line in folder.read_log("metrics"):
-        found = measured.get(line["step"], {})
-        row = {"look": found.get("pertalign"), "alt": found.get("altpertalign")} | found | line
-        yield [*key, str(line["step"]), *(short(row.get(name)) for name in COLUMNS[1:])]
+    """The rows of all runs that `runs.py` or `snapshots.py` has finished."""
+    for path in sorted(work.glob("*.csv.gz")):
+        with gzip.open(path, "rt", newline="") as file:
+            for row in csv.DictReader(file):
+                yield [row[name] for name in (*KEYS, *COLUMNS)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--work", type=Path, help="folder of the files that runs.py wrote")
-    parser.add_argument("--folders", nargs="*", type=Path, default=[], help="run folders of sora train")
+    parser.add_argument("--work", type=Path, required=True, help="folder of the files of single runs")
     parser.add_argument("--to", default="digits", help="name of the data set")
     parser.add_argument("--out", type=Path, default=HERE, help="folder of the corpus")
     args = parser.parse_args()
-    rows = list(rows_of_work(args.work)) if args.work else []
-    for folder in args.folders:
-        if (folder / "summary.json").exists():
-            rows += rows_of_folder(folder)
+    rows = list(rows_of_work(args.work))
     write(rows, args.out / f"{args.to}.csv.gz")
     print(f"{len({tuple(row[:3]) for row in rows})} runs, {len(rows)} rows")
 

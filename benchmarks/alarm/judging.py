@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median
+from typing import get_args
 
 from corpus import Trace
 from rules import Rule
-from truth import Truth
+from truth import Kind, Truth
 
 CHOICE_DIGITS = ("fgsm", "n-fgsm", "gradalign", "sora", "atas", "free", "pgd-2")
 LOG_EVERY = 10  # a second look can be taken at a line of the log
@@ -26,6 +27,7 @@ class Outcome:
     false: int
     """Alarms that belong neither to the collapse nor to another phase of overfitting."""
     detected: bool
+    """Whether an alarm belongs to the collapse; without one, to a phase of overfitting."""
     lead: int | None
     """Steps from the beginning of the alarm to the collapse."""
 
@@ -36,6 +38,9 @@ class Score:
 
     detected: int
     collapsed: int
+    caught: int
+    """Runs overfitted from the start with an alarm while they were overfitted."""
+    overfitted: int
     accused: int
     """Healthy runs with a false alarm."""
     healthy: int
@@ -48,7 +53,7 @@ class Score:
     @property
     def cost(self) -> tuple[float, float]:
         """To be minimised: share of errors of both kinds, then minus the median lead."""
-        missed = 1 - self.detected / max(1, self.collapsed)
+        missed = 1 - (self.detected + self.caught) / max(1, self.collapsed + self.overfitted)
         return missed + self.accused / max(1, self.healthy), -min(self.median_lead, BEFORE)
 
     @property
@@ -83,7 +88,7 @@ def judge(rule: Rule, trace: Trace, truth: Truth, values: list[float]) -> Outcom
     alarms = list(alarm_steps(rule, rows))
     others = [alarm for alarm in alarms if not any(alarm[0] <= step <= alarm[1] for step in truth.overfitted)]
     if truth.fall is None:
-        return Outcome(len(others), False, None)
+        return Outcome(len(others), len(alarms) > len(others), None)
     fall = truth.fall
     fitting = [alarm for alarm in alarms if alarm[0] <= fall + AFTER and alarm[1] >= fall - BEFORE]
     false = [alarm for alarm in others if alarm not in fitting]
@@ -91,9 +96,13 @@ def judge(rule: Rule, trace: Trace, truth: Truth, values: list[float]) -> Outcom
 
 
 def looks(trace: Trace, column: str, every: int) -> list[float]:
-    """The values of a column at every so many steps, NaN at the others."""
-    rows = zip(trace["step"], trace[column], strict=True)
-    return [value if step % every == 0 else math.nan for step, value in rows]
+    """The values of a column, at least so many steps apart, NaN at all other steps."""
+    found, last = [], 0.0
+    for step, value in zip(trace["step"], trace[column], strict=True):
+        taken = not math.isnan(value) and step >= last + every
+        found.append(value if taken else math.nan)
+        last = step if taken else last
+    return found
 
 
 def score(make: Make, runs: list[Run], column: str = "", every: int = 1) -> Score:
@@ -102,16 +111,18 @@ def score(make: Make, runs: list[Run], column: str = "", every: int = 1) -> Scor
     for trace, truth in runs:
         values = looks(trace, column, every) if column else trace["pert_align"]
         outcomes.append((truth.kind, judge(make(), trace, truth, values)))
-    fallen = [outcome for kind, outcome in outcomes if kind == "collapsed"]
-    healthy = [outcome for kind, outcome in outcomes if kind == "healthy"]
-    never = [outcome for kind, outcome in outcomes if kind == "never robust"]
+    by_kind = {kind: [outcome for found, outcome in outcomes if found == kind] for kind in get_args(Kind)}
+    fallen, healthy = by_kind["collapsed"], by_kind["healthy"]
+    overfitted, never = by_kind["overfitted"], by_kind["never robust"]
     return Score(
-        sum(outcome.detected for outcome in fallen),
-        len(fallen),
-        sum(outcome.false > 0 for outcome in healthy),
-        len(healthy),
-        sum(outcome.false for outcome in healthy + fallen),
-        sum(outcome.false > 0 for outcome in never),
-        len(never),
-        tuple(outcome.lead for outcome in fallen if outcome.lead is not None),
+        detected=sum(outcome.detected for outcome in fallen),
+        collapsed=len(fallen),
+        caught=sum(outcome.detected for outcome in overfitted),
+        overfitted=len(overfitted),
+        accused=sum(outcome.false > 0 for outcome in healthy),
+        healthy=len(healthy),
+        false=sum(outcome.false for outcome in healthy + fallen),
+        never_alarmed=sum(outcome.false > 0 for outcome in never),
+        never=len(never),
+        leads=tuple(outcome.lead for outcome in fallen if outcome.lead is not None),
     )

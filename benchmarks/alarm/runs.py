@@ -29,15 +29,18 @@ from typing import Any
 
 import torch
 from networks import convnet
+from torch import Tensor, nn
 
 from sora import methods, training
 from sora.data import stratified
 from sora.errors import RunError
 from sora.metrics import measure
 from sora.settings import Request
+from sora.threat import Threat
 from sora.training import Hook
 from sora.training.run import Run
 
+KEYS = ("method", "setting", "seed")
 COLUMNS = ("step", "pert_align", "linearity", "loss", "accuracy", "fgsm", "pgd", "look", "alt")
 EVERY, IMAGES, FEW = 5, 64, 16
 SEEDS = 3
@@ -85,9 +88,20 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "l2-3": ("convnet-bn", {"norm": "l2", "eps": "3", "eps_warmup": 3.0}),
     "resnet10": ("preactresnet18", {"eps": "0.1", **RESNET}),
     "resnet18": ("preactresnet18", {"eps": "0.18", "eps_warmup": 8.0, **RESNET}),
+    "long18": ("preactresnet18", {"eps": "0.18", "eps_warmup": 8.0, **RESNET, "epochs": 60}),
+    "weak18": ("preactresnet18", {"eps": "0.18", "eps_warmup": 8.0, **RESNET, "epochs": 40}),
     "vit15": ("vit-small", {"eps": "0.15", "width": 48, "set": {"model.depth": 2, "model.heads": 3}}),
 }
-SLOW = ("resnet10", "resnet18", "vit15")  # for the cheap methods only
+SLOW = ("resnet10", "resnet18", "long18", "vit15")  # for the cheap methods only
+# For `weak18` only: so little noise, so long a step or so small a penalty that the method is close to FGSM.
+WEAK: dict[str, dict[str, float]] = {
+    "fgsm-rs": {"fgsm-rs.alpha": 2.0},
+    "zerograd": {"zerograd.q": 0.05},
+    "n-fgsm": {"n-fgsm.k": 0.25},
+    "aaer": {"aaer.k": 0.25, "aaer.lambda1": 0.01},
+    "elle": {"elle.lam": 1.0},
+    "gradalign": {"gradalign.lam": 0.01},
+}
 
 
 def specs() -> Iterator[Spec]:
@@ -99,9 +113,20 @@ def specs() -> Iterator[Spec]:
             network, values = SETTINGS[setting]
             if values.get("norm", "linf") not in methods.info(method).norms:
                 continue
+            if setting == "weak18":
+                if method not in WEAK:
+                    continue
+                values = values | {"set": WEAK[method]}
             if setting in SLOW and (method not in CHEAP or seed > 1):
                 continue
             yield Spec(method, setting, seed, network, BASE | values)
+
+
+def measure_unseen(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> dict[str, float]:
+    """Accuracy of images that are not trained on, and the alignments of the first few of them."""
+    few = measure(model, x[:FEW], y[:FEW], threat, ("pertalign", "altpertalign"))
+    alignments = {"look": few["pertalign"], "alt": few["altpertalign"]}
+    return measure(model, x, y, threat, ("fgsm", "pgd")) | alignments
 
 
 class Recorder(Hook):
@@ -121,11 +146,7 @@ class Recorder(Hook):
         step = run.state.step
         if step % EVERY:
             return
-        model, threat = run.state.model, run.threat
-        row = measure(model, self.x, self.y, threat, ("fgsm", "pgd"))
-        few = measure(model, self.x[:FEW], self.y[:FEW], threat, ("pertalign", "altpertalign"))
-        row |= {"look": few["pertalign"], "alt": few["altpertalign"]}
-        self.rows[step] = row
+        self.rows[step] = measure_unseen(run.state.model, self.x, self.y, run.threat)
 
     def on_numbers(self, run: Run, step: int, numbers: dict[str, float]) -> None:
         """Keep what training computed anyway."""
@@ -156,14 +177,14 @@ def train(spec: Spec) -> list[dict[str, float]]:
     return [{"step": step, **numbers} for step, numbers in sorted(recorder.rows.items())]
 
 
-def write(path: Path, rows: list[dict[str, float]]) -> None:
-    """Write rows as compressed CSV, whole or not at all."""
+def write(path: Path, key: tuple[str, str, int], rows: list[dict[str, float]]) -> None:
+    """Write the rows of a run as compressed CSV, whole or not at all."""
     scratch = path.with_suffix(f".{os.getpid()}.tmp")
     with gzip.open(scratch, "wt", newline="") as file:
         table = csv.writer(file)
-        table.writerow(COLUMNS)
+        table.writerow([*KEYS, *COLUMNS])
         for row in rows:
-            table.writerow([row["step"], *(short(row.get(name)) for name in COLUMNS[1:])])
+            table.writerow([*key, int(row["step"]), *(short(row.get(name)) for name in COLUMNS[1:])])
     scratch.replace(path)
 
 
@@ -173,7 +194,7 @@ def short(value: float | None) -> str:
 
 def run_one(spec: Spec, work: Path) -> str:
     """Train one run and write its file."""
-    write(work / f"{spec.name}.csv.gz", train(spec))
+    write(work / f"{spec.name}.csv.gz", (spec.method, spec.setting, spec.seed), train(spec))
     return spec.name
 
 

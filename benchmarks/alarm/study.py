@@ -15,7 +15,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from corpus import HERE, read_all
@@ -23,7 +23,7 @@ from judging import AFTER, BEFORE, Run, Score, in_choice_half, score
 from rules import Confirmed, Current, Cusum, Fixed, Logistic, PageHinkley, Previous, Relative, Rule, Window
 from scipy.stats import binomtest
 from sklearn.linear_model import LogisticRegression
-from truth import truth_of
+from truth import Kind, truth_of
 
 from sora import methods
 
@@ -101,7 +101,8 @@ def lead(leads: tuple[int, ...]) -> str:
 
 def print_row(name: str, result: Score, parameters: Parameters | None = None) -> None:
     """One row of a table."""
-    cells = [name, share(result.detected, result.collapsed), share(result.accused, result.healthy)]
+    cells = [name, share(result.detected, result.collapsed), share(result.caught, result.overfitted)]
+    cells.append(share(result.accused, result.healthy))
     runs = max(1, result.healthy + result.collapsed)
     cells += [f"{result.false / runs:.3f}", lead(result.leads)]
     cells.append(f"{result.never_alarmed}/{result.never}")
@@ -111,8 +112,8 @@ def print_row(name: str, result: Score, parameters: Parameters | None = None) ->
 
 
 HEAD = (
-    "| rule | collapses detected | healthy runs accused | false alarms per run | median lead |"
-    " never robust: alarmed |"
+    "| rule | collapses detected | overfitted from the start, detected | healthy runs accused |"
+    " false alarms per run | median lead | never robust: alarmed |"
 )
 
 
@@ -120,13 +121,13 @@ def compare_rules(choice: list[Run], judged: list[Run]) -> list[dict[str, Any]]:
     """Print the table of both halves; return the points of the trade-off curve."""
     points: list[dict[str, Any]] = []
     chosen: dict[str, tuple[Callable[..., Rule], Parameters]] = {}
-    print(f"\nchoice half\n\n{HEAD} parameters |\n" + "| --- " * 7 + "|")
+    print(f"\nchoice half\n\n{HEAD} parameters |\n" + "| --- " * 8 + "|")
     for name, (cls, options) in candidates(fit_logistic(choice)).items():
         results = [score(lambda cls=cls, p=p: cls(**p), choice) for p in options]  # type: ignore[misc]
         best = min(range(len(options)), key=lambda k: results[k].cost)
         chosen[name] = cls, options[best]
         print_row(name, results[best], options[best])
-    print(f"\njudged half\n\n{HEAD}\n" + "| --- " * 6 + "|")
+    print(f"\njudged half\n\n{HEAD}\n" + "| --- " * 7 + "|")
     for name, (cls, parameters) in chosen.items():
         print_row(name, score(lambda cls=cls, p=parameters: cls(**p), judged))  # type: ignore[misc]
     print_row("sora.Guard as it is", score(Current, judged))
@@ -145,7 +146,7 @@ def compare_rules(choice: list[Run], judged: list[Run]) -> list[dict[str, Any]]:
 
 def compare_looks(runs: list[Run]) -> None:
     """Print what the guard makes of a few held-out images, for methods with and without PertAlign."""
-    print(f"\nsecond look\n\n{HEAD}\n" + "| --- " * 6 + "|")
+    print(f"\nsecond look\n\n{HEAD}\n" + "| --- " * 7 + "|")
     without = [pair for pair in runs if pair[0].method in WITHOUT]
     others = [pair for pair in runs if pair[0].method not in WITHOUT]
     for column, what in (("look", "PertAlign"), ("alt", "AltPertAlign")):
@@ -187,7 +188,7 @@ def main() -> None:
     judged = [pair for pair in with_pert_align if not in_choice_half(pair[0])]
     for name, half in (("choice half", choice), ("judged half", judged)):
         kinds = [truth.kind for _, truth in half]
-        counts = {kind: kinds.count(kind) for kind in ("collapsed", "healthy", "never robust")}
+        counts = {kind: kinds.count(kind) for kind in get_args(Kind)}
         print(f"{name}: {len(half)} runs, " + ", ".join(f"{count} {kind}" for kind, count in counts.items()))
     points = compare_rules(choice, judged)
     compare_looks(runs)

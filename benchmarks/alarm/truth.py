@@ -1,15 +1,17 @@
 """What really happened in a run, from accuracy on held-out images: the classes the alarm is judged by.
 
-Accuracies are smoothed by the median of five neighbouring measurements: one of 64 images is noisy. A run is
+Accuracies are smoothed by the median of all measurements within `SPAN` steps: one of 64 images is noisy.
+A run is
 
-- *never robust* if PGD-10 accuracy never reaches `FLOOR`, twice the chance of ten classes;
 - *collapsed* at the first measurement at which PGD-10 accuracy has fallen to half of its best so far, the
   best being `FLOOR` or more, while FGSM accuracy is over twice PGD-10 accuracy;
+- *overfitted from the start* if PGD-10 accuracy never reaches `FLOOR` and the last weights are overfitted;
+- *never robust* if PGD-10 accuracy never reaches `FLOOR` and they are not;
 - *healthy* otherwise.
 
-A healthy run may be overfitted for a while, for example before it has become robust. Its weights are called
-overfitted by the rule of the verdict: PGD-10 accuracy under a quarter of FGSM accuracy, which is `FLOOR` or
-more. An alarm that stands at such a measurement is not false.
+Weights are called overfitted by the rule of the verdict: PGD-10 accuracy under a quarter of FGSM accuracy,
+which is `FLOOR` or more. A healthy run may be overfitted for a while, for example before it has become
+robust. An alarm that stands at such a measurement is not false.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from typing import Literal
 
 from corpus import Trace
 
-FLOOR = 0.2
+FLOOR = 0.15  # one and a half times the chance of ten classes
+SPAN = 10
 
-Kind = Literal["collapsed", "healthy", "never robust"]
+Kind = Literal["collapsed", "overfitted", "never robust", "healthy"]
 
 
 @dataclass(frozen=True)
@@ -36,16 +39,17 @@ class Truth:
     """The steps of measurements at which the weights were overfitted."""
 
 
-def smooth(values: list[float]) -> list[float]:
-    """The median of each value and the two on either side."""
-    return [median(values[max(0, k - 2) : k + 3]) for k in range(len(values))]
+def smooth(steps: list[int], values: list[float]) -> list[float]:
+    """The median of all values within `SPAN` steps of each step."""
+    pairs = list(zip(steps, values, strict=True))
+    return [median(value for other, value in pairs if abs(other - step) <= SPAN) for step in steps]
 
 
 def truth_of(trace: Trace) -> Truth:
     """The class of a run from its held-out accuracies."""
     measured = trace.measured("step", "fgsm", "pgd")
     steps = [int(row[0]) for row in measured]
-    fgsm, pgd = smooth([row[1] for row in measured]), smooth([row[2] for row in measured])
+    fgsm, pgd = (smooth(steps, [row[k] for row in measured]) for k in (1, 2))
     best, fall, overfitted = 0.0, None, []
     for step, single, several in zip(steps, fgsm, pgd, strict=True):
         best = max(best, several)
@@ -53,5 +57,10 @@ def truth_of(trace: Trace) -> Truth:
             fall = step
         if single >= FLOOR and several < single / 4:
             overfitted.append(step)
-    kind: Kind = "never robust" if best < FLOOR else "healthy" if fall is None else "collapsed"
-    return Truth(kind, fall, tuple(overfitted))
+    return Truth(_kind(best, fall, bool(overfitted) and overfitted[-1] == steps[-1]), fall, tuple(overfitted))
+
+
+def _kind(best: float, fall: int | None, ends_overfitted: bool) -> Kind:
+    if best < FLOOR:
+        return "overfitted" if ends_overfitted else "never robust"
+    return "healthy" if fall is None else "collapsed"

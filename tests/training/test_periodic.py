@@ -10,11 +10,13 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+import sora
 from sora import metrics
 from sora.errors import UserError
+from sora.evaluation import Evaluation
 from sora.runs import RunFolder
 from sora.settings import Settings
-from sora.training import Hook, train
+from sora.training import Hook, periodic, train
 from tests.training.disturbances import Killed, kill_at
 from tests.training.scripted import collapse_from, scripted_run
 
@@ -89,6 +91,22 @@ def test_evaluations_reach_hooks_of_the_user(settings: BuildSettings) -> None:
     train(config, hooks=[hook], quiet=True)
     lines = RunFolder(config.folder()).read_log("evals")
     assert hook.clean == [line["accuracy"]["clean"] for line in lines]
+
+
+@pytest.mark.parametrize("overfitted", [True, False])
+def test_overfitting_without_an_alarm_is_reported(
+    settings: BuildSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    overfitted: bool,
+) -> None:
+    labels = torch.arange(10).repeat(10)
+    predicted = {"clean": labels, "fgsm": labels, "pgd10": labels.roll(1) if overfitted else labels}
+    found = Evaluation(sora.Linf("8/255"), labels, 10, predicted, {name: {} for name in predicted})
+    monkeypatch.setattr(periodic, "evaluate_watched", lambda *_: found)
+    train(settings(epochs=1))
+    printed = capfd.readouterr().err
+    assert ("epoch 1: overfitted: the model beats FGSM and loses to PGD-10" in printed) == overfitted
 
 
 class KillInAttempt(Hook):
