@@ -41,7 +41,7 @@ class Score:
     caught: int
     """Runs overfitted from the start with an alarm while they were overfitted."""
     overfitted: int
-    accused: int
+    falsely_alarmed: int
     """Healthy runs with a false alarm."""
     healthy: int
     false: int
@@ -54,7 +54,7 @@ class Score:
     def cost(self) -> tuple[float, float]:
         """To be minimised: share of errors of both kinds, then minus the median lead."""
         missed = 1 - (self.detected + self.caught) / max(1, self.collapsed + self.overfitted)
-        return missed + self.accused / max(1, self.healthy), -min(self.median_lead, BEFORE)
+        return missed + self.falsely_alarmed / max(1, self.healthy), -min(self.median_lead, BEFORE)
 
     @property
     def median_lead(self) -> float:
@@ -119,7 +119,7 @@ def score(make: Make, runs: list[Run], column: str = "", every: int = 1) -> Scor
         collapsed=len(fallen),
         caught=sum(outcome.detected for outcome in overfitted),
         overfitted=len(overfitted),
-        accused=sum(outcome.false > 0 for outcome in healthy),
+        falsely_alarmed=sum(outcome.false > 0 for outcome in healthy),
         healthy=len(healthy),
         false=sum(outcome.false for outcome in healthy + fallen),
         never_alarmed=sum(outcome.false > 0 for outcome in never),

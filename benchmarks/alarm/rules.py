@@ -64,7 +64,7 @@ class Detector:
 
 @dataclass
 class Fixed(Detector):
-    """The specification's rule (section 3.18): a moving average under a fixed threshold."""
+    """A moving average under a fixed threshold, the first rule of this project."""
 
     threshold: float = 0.30
     decay: float = 0.9
@@ -100,7 +100,7 @@ class Confirmed(Fixed):
 
 @dataclass
 class Window(Detector):
-    """The drop over a window (section 5): mean of its first quarter minus mean of its last."""
+    """The drop over a window, as in the paper's code: mean of its first quarter minus mean of its last."""
 
     drop: float = 0.5
     width: int = 200
@@ -124,7 +124,7 @@ class Window(Detector):
 
 @dataclass
 class Previous:
-    """The rule of version 0.2: see docs/guard.md of that version."""
+    """The rule before the second look: PertAlign of training batches alone."""
 
     start: float = 0.30
     early_start: float = 0.20

@@ -44,9 +44,9 @@ def candidates(fitted: Parameters) -> dict[str, tuple[Callable[..., Rule], list[
     """Each rule with the parameters to choose from; those of the first two are given."""
     silent = (20, 40)
     return {
-        "fixed threshold of the specification": (Fixed, [{}]),
+        "fixed threshold of 0.30": (Fixed, [{}]),
         "window of the paper's code": (Window, [{}]),
-        "version 0.2": (Previous, [{}]),
+        "before the second look": (Previous, [{}]),
         "fixed threshold, chosen": (Fixed, grid(threshold=THRESHOLDS, decay=(0.8, 0.9), silent=silent)),
         "relative to the peak": (
             Relative,
@@ -102,7 +102,7 @@ def lead(leads: tuple[int, ...]) -> str:
 def print_row(name: str, result: Score, parameters: Parameters | None = None) -> None:
     """One row of a table."""
     cells = [name, share(result.detected, result.collapsed), share(result.caught, result.overfitted)]
-    cells.append(share(result.accused, result.healthy))
+    cells.append(share(result.falsely_alarmed, result.healthy))
     runs = max(1, result.healthy + result.collapsed)
     cells += [f"{result.false / runs:.3f}", lead(result.leads)]
     cells.append(f"{result.never_alarmed}/{result.never}")
@@ -112,7 +112,7 @@ def print_row(name: str, result: Score, parameters: Parameters | None = None) ->
 
 
 HEAD = (
-    "| rule | collapses detected | overfitted from the start, detected | healthy runs accused |"
+    "| rule | collapses detected | overfitted from the start, detected | healthy runs with a false alarm |"
     " false alarms per run | median lead | never robust: alarmed |"
 )
 
@@ -122,7 +122,8 @@ def compare_rules(choice: list[Run], judged: list[Run]) -> list[dict[str, Any]]:
     points: list[dict[str, Any]] = []
     chosen: dict[str, tuple[Callable[..., Rule], Parameters]] = {}
     print(f"\nchoice half\n\n{HEAD} parameters |\n" + "| --- " * 8 + "|")
-    for name, (cls, options) in candidates(fit_logistic(choice)).items():
+    rules = candidates(fit_logistic(choice))
+    for name, (cls, options) in rules.items():
         results = [score(lambda cls=cls, p=p: cls(**p), choice) for p in options]  # type: ignore[misc]
         best = min(range(len(options)), key=lambda k: results[k].cost)
         chosen[name] = cls, options[best]
@@ -131,14 +132,14 @@ def compare_rules(choice: list[Run], judged: list[Run]) -> list[dict[str, Any]]:
     for name, (cls, parameters) in chosen.items():
         print_row(name, score(lambda cls=cls, p=parameters: cls(**p), judged))  # type: ignore[misc]
     print_row("sora.Guard as it is", score(Current, judged))
-    for name, (cls, options) in candidates(fit_logistic(choice)).items():
+    for name, (cls, options) in rules.items():
         for parameters in options:
             result = score(lambda cls=cls, p=parameters: cls(**p), judged)  # type: ignore[misc]
             detected = result.detected / max(1, result.collapsed)
-            accused = result.accused / max(1, result.healthy)
+            false = result.falsely_alarmed / max(1, result.healthy)
             points.append(
                 {"rule": name, "chosen": parameters == chosen[name][1]}
-                | {"detected": round(detected, 4), "accused": round(accused, 4), "lead": result.median_lead}
+                | {"detected": round(detected, 4), "false_alarm": round(false, 4), "lead": result.median_lead}
                 | {"parameters": " ".join(f"{key}={value:.4g}" for key, value in parameters.items())}
             )
     return points
@@ -164,13 +165,13 @@ def draw(points: list[dict[str, Any]], path: Path) -> None:
     for name in dict.fromkeys(point["rule"] for point in points):
         mine = [point for point in points if point["rule"] == name]
         for axis, key in zip(axes, ("detected", "lead"), strict=True):
-            dots = axis.scatter([p["accused"] for p in mine], [p[key] for p in mine], s=14, label=name)
+            dots = axis.scatter([p["false_alarm"] for p in mine], [p[key] for p in mine], s=14, label=name)
             ringed = [p for p in mine if p["chosen"]]
             colour = dots.get_facecolor()
-            x, y = [p["accused"] for p in ringed], [p[key] for p in ringed]
+            x, y = [p["false_alarm"] for p in ringed], [p[key] for p in ringed]
             axis.scatter(x, y, s=90, facecolors="none", edgecolors=colour)
     for axis, label in zip(axes, ("share of collapses detected", "median lead in steps"), strict=True):
-        axis.set(xlabel="share of healthy runs accused", ylabel=label)
+        axis.set(xlabel="share of healthy runs with a false alarm", ylabel=label)
     axes[0].legend(fontsize=7)
     figure.savefig(path, dpi=110)
 

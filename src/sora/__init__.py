@@ -1,4 +1,4 @@
-"""Fast adversarial training that sees catastrophic overfitting coming.
+"""Fast adversarial training with an alarm for catastrophic overfitting.
 
 Names are imported when first used (PEP 562), so that `sora --help` does not wait for torch.
 """

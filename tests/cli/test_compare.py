@@ -301,7 +301,7 @@ def test_a_grid_file_names_rows(sora, tiny, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("a: {model: 'os:getcwd'}", "runs code of yours"),
+        ("a: {model: 'os:getcwd'}", "runs your own code"),
         ("a: {out: /etc}", "sets out"),
         ("a: {data_dir: /etc}", "sets data_dir"),
         ("a: {mehtod: sora}", "did you mean 'method'"),

@@ -128,7 +128,7 @@ def test_a_file_names_no_place_to_pack_images_in() -> None:
 def test_origins_in_a_file_are_no_permission() -> None:
     with pytest.raises(UserError, match="outside the working directory"):
         resolve("out: /tmp/elsewhere\norigins: {out: flag}\n")
-    with pytest.raises(UserError, match="which runs code of yours"):
+    with pytest.raises(UserError, match="which runs your own code"):
         resolve("model: 'os:system'\norigins: {model: flag}\n")
 
 

@@ -164,7 +164,7 @@ def test_a_resumed_run_names_what_differs() -> None:
 
 def test_code_is_not_imported_because_a_file_names_it(file) -> None:
     path = file("model: os:system\nset: {model.command: 'echo hello'}\n")
-    with pytest.raises(UserError, match="names the network 'os:system', which runs code of yours"):
+    with pytest.raises(UserError, match="names the network 'os:system', which runs your own code"):
         resolve(path)
     stored = yaml.safe_load(resolve(model="torch.nn:Identity").stored())
     with pytest.raises(UserError, match=r"stored run names the network 'torch.nn:Identity'"):

@@ -106,7 +106,7 @@ def test_overfitting_without_an_alarm_is_reported(
     monkeypatch.setattr(periodic, "evaluate_watched", lambda *_: found)
     train(settings(epochs=1))
     printed = capfd.readouterr().err
-    assert ("epoch 1: overfitted: the model beats FGSM and loses to PGD-10" in printed) == overfitted
+    assert ("epoch 1: overfitted: the model withstands FGSM but not PGD-10" in printed) == overfitted
 
 
 class KillInAttempt(Hook):

@@ -36,7 +36,7 @@ VERBS = {
 _LONGEST = 2000  # characters of an error; a hostile file may be quoted in it
 _USAGE = """usage: sora VERB [options]
 
-Fast adversarial training that sees catastrophic overfitting coming.
+Fast adversarial training with an alarm for catastrophic overfitting.
 
 {verbs}
 

@@ -118,7 +118,7 @@ def refuse_code_and_places(values: Mapping[str, Any], where: str) -> None:
     model = values.get("model")
     if isinstance(model, str) and is_custom(model):
         raise UserError(
-            f"{where} names the network {short(model)}, which runs code of yours; "
+            f"{where} names the network {short(model)}, which runs your own code; "
             f"to allow it, name it on the command line: --model {short(model)}"
         )
 

@@ -18,5 +18,4 @@ def page(name: str) -> str:
         file = folder / f"{entry.family}.md"
         if file.is_file():
             return file.read_text(encoding="utf-8")
-    own = entry.cls.__doc__ is not None and inspect.cleandoc(entry.cls.__doc__)
-    return f"# {name}\n\n{own or entry.summary}\n"
+    return f"# {name}\n\n{inspect.cleandoc(entry.cls.__doc__ or entry.summary)}\n"

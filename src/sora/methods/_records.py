@@ -100,7 +100,7 @@ class Inputs:
         y: Class labels, shape (B,).
         noise: What the method's `draw(x)` returned, or the caller's replacement; `()` if it draws nothing.
         index: Each example's position in the training set, shape (B,); None if the loop does not pass it.
-        transform: The augmentation that produced `x`, an `sora.data.Transform`; None likewise.
+        transform: The augmentation that produced `x`, a `sora.data.Transform`; None if it is not passed.
         loss_scale: Factor on the loss in float16; pass it to `input_gradient`. None: no scaling.
     """
 

@@ -1,4 +1,4 @@
-"""Looks inside a trained model or a run, found by name: each measures, draws, and states its result.
+"""Probes of a trained model or a run, found by name: each measures, draws and states its result.
 
 `create("eps-curve").measure(ProbedModel(model, (x, y), threat))` measures a model;
 `probe_runs("eps-curve", folders)` does everything `sora probe` does.

@@ -21,7 +21,7 @@ _SIZE = 32  # bytes of a digest; `b2sum -l 256 FILE` prints the same for a file
 
 
 def new_digest() -> hashlib.blake2b:
-    """A checksum of nothing yet: the fastest one of the standard library that is strong."""
+    """A new BLAKE2b checksum, the fastest strong one in the standard library."""
     return hashlib.blake2b(digest_size=_SIZE)
 
 

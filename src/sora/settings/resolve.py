@@ -228,7 +228,7 @@ def _refuse_code_from_files(settings: Settings, origins: Mapping[str, str], sour
     model = settings.model
     if is_custom(model) and not is_given(model) and origins["model"] != source:
         raise UserError(
-            f"{origins['model']} names the network {model!r}, which runs code of yours; to allow it, "
+            f"{origins['model']} names the network {model!r}, which runs your own code; to allow it, "
             f"repeat it explicitly: --model {model}"
         )
 

@@ -60,7 +60,7 @@ class Evaluations(Hook):
             run.console.warn(text)
         if evaluation.verdict == "overfitted" and not run.state.guard.alarmed:
             # PertAlign can stay high where eps is more than the network can be robust to.
-            run.console.warn(f"epoch {place['epoch']}: overfitted: the model beats FGSM and loses to PGD-10")
+            run.console.warn(f"epoch {place['epoch']}: overfitted: the model withstands FGSM but not PGD-10")
         if split == "holdout" and not evaluation.void:  # images that are trained on cannot choose weights
             note_evaluation(run, evaluation, chosen)
         run.hooks.notify("on_evaluation", run, evaluation)
