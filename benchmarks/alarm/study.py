@@ -119,7 +119,6 @@ HEAD = (
 
 def compare_rules(choice: list[Run], judged: list[Run]) -> list[dict[str, Any]]:
     """Print the table of both halves; return the points of the trade-off curve."""
-    points: list[dict[str, Any]] = []
     chosen: dict[str, tuple[Callable[..., Rule], Parameters]] = {}
     print(f"\nchoice half\n\n{HEAD} parameters |\n" + "| --- " * 8 + "|")
     rules = candidates(fit_logistic(choice))
@@ -131,18 +130,26 @@ def compare_rules(choice: list[Run], judged: list[Run]) -> list[dict[str, Any]]:
     print(f"\njudged half\n\n{HEAD}\n" + "| --- " * 7 + "|")
     for name, (cls, parameters) in chosen.items():
         print_row(name, score(lambda cls=cls, p=parameters: cls(**p), judged))  # type: ignore[misc]
-    print_row("sora.Guard as it is", score(Current, judged))
-    for name, (cls, options) in rules.items():
-        for parameters in options:
-            result = score(lambda cls=cls, p=parameters: cls(**p), judged)  # type: ignore[misc]
-            detected = result.detected / max(1, result.collapsed)
-            false = result.falsely_alarmed / max(1, result.healthy)
-            points.append(
-                {"rule": name, "chosen": parameters == chosen[name][1]}
-                | {"detected": round(detected, 4), "false_alarm": round(false, 4), "lead": result.median_lead}
-                | {"parameters": " ".join(f"{key}={value:.4g}" for key, value in parameters.items())}
-            )
-    return points
+    current = score(Current, judged)
+    print_row("sora.Guard as it is", current)
+    points = [
+        point(name, score(lambda cls=cls, p=p: cls(**p), judged), p, p == chosen[name][1])  # type: ignore[misc]
+        for name, (cls, options) in rules.items()
+        for p in options
+    ]
+    return [*points, point("sora.Guard as it is", current, {}, chosen=True)]
+
+
+def point(name: str, result: Score, parameters: Parameters, chosen: bool) -> dict[str, Any]:
+    """One rule with its parameters on the trade-off curve."""
+    return {
+        "rule": name,
+        "chosen": chosen,
+        "detected": round(result.detected / max(1, result.collapsed), 4),
+        "false_alarm": round(result.falsely_alarmed / max(1, result.healthy), 4),
+        "lead": result.median_lead,
+        "parameters": " ".join(f"{key}={value:.4g}" for key, value in parameters.items()),
+    }
 
 
 def compare_looks(runs: list[Run]) -> None:
