@@ -101,6 +101,8 @@ def test_a_constant_rate_allows_more_epochs_and_gives_the_longer_runs_weights(tm
         ({"schedule": "cosine"}, "cosine learning rate of the steps already taken depends"),
         ({"milestones": "0.5"}, "milestones are fractions"),
         ({"guard": "rollback"}, "guard rollback keeps states"),
+        ({"keep": "best"}, "keep best keeps the weights of an epoch"),
+        ({"keep": "best-robust"}, "keep best-robust keeps the weights of an epoch"),
         ({"method": "liet"}, "liet depends on their number"),
         ({"method": "tdat"}, "tdat depends on their number"),
     ],

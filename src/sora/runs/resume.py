@@ -84,6 +84,8 @@ def check_extendable(settings: Settings, longer: int) -> None:
         reason = f"{settings.method} depends on their number"
     elif settings.guard in ("stop", "rollback"):
         reason = f"guard {settings.guard} keeps states of the shorter run"
+    elif settings.keep != "last":
+        reason = f"keep {settings.keep} keeps the weights of an epoch of the shorter run"
     if reason:
         raise UserError(
             f"epochs {settings.epochs - longer} -> {settings.epochs}: {reason}; start a new run, with --init"
