@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+
 from torch import Tensor, distributed
 
 
 def rank() -> int:
     """This process' number, 0 for one on its own."""
     return distributed.get_rank() if _several() else 0
+
+
+def launched_rank() -> int:
+    """This process' number as torchrun gave it, also before the processes have joined."""
+    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return int(os.environ["RANK"]) if launched and not _several() else rank()
 
 
 def world() -> int:

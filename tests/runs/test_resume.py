@@ -11,7 +11,7 @@ import pytest
 
 from sora.errors import RunError, UserError
 from sora.runs import RunFolder
-from sora.runs.resume import settings_of_run
+from sora.runs.resume import extend, settings_of_run
 from sora.settings import Request, Resolved
 from sora.training import train
 from tests.training.disturbances import Killed, kill_at
@@ -92,6 +92,67 @@ def test_a_constant_rate_allows_more_epochs_and_gives_the_longer_runs_weights(tm
     weights = [RunFolder(tmp_path / name).weights.read_bytes() for name in ("short", "long")]
     assert weights[0] == weights[1]
     assert RunFolder(tmp_path / "short").read_settings().epochs == 3
+
+
+@pytest.fixture
+def two_epochs(tmp_path) -> RunFolder:
+    train(settings_of_run(Request(constant(tmp_path / "run", 2)), None), quiet=True)
+    return RunFolder(tmp_path / "run")
+
+
+def lengthen(folder: RunFolder) -> Resolved:
+    return settings_of_run(Request({"out": str(folder.path), "epochs": 3}), "yes")
+
+
+def content(folder: RunFolder) -> dict[Path, bytes]:
+    files = (path for path in folder.path.rglob("*") if path.is_file() and path.name != ".lock")
+    return {path: path.read_bytes() for path in files}
+
+
+def test_a_run_that_another_process_uses_is_not_extended(two_epochs) -> None:
+    before = content(two_epochs)
+    with two_epochs.lock(), pytest.raises(UserError, match="in use by another process"):
+        lengthen(two_epochs)
+    assert content(two_epochs) == before
+
+
+def test_an_extended_run_that_has_finished_is_not_opened_again(two_epochs) -> None:
+    longer = lengthen(two_epochs)
+    train(longer, quiet=True)
+    before = content(two_epochs)
+    extend(two_epochs, longer)  # by a process that had to wait for the lock
+    assert content(two_epochs) == before
+
+
+def test_a_kill_while_extending_leaves_an_unfinished_run(two_epochs, monkeypatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "write_config", raise_killed)
+        with pytest.raises(Killed):
+            lengthen(two_epochs)
+    assert not two_epochs.is_finished()
+    train(lengthen(two_epochs), quiet=True)
+    assert two_epochs.read_summary()["epochs"] == 3
+
+
+def raise_killed(*_: Any) -> None:
+    raise Killed
+
+
+def test_of_several_processes_the_first_extends_and_the_others_wait(two_epochs, monkeypatch) -> None:
+    ranks = []
+
+    def first(seconds: float) -> None:
+        with monkeypatch.context() as patched:
+            patched.setenv("RANK", "0")
+            ranks.append(lengthen(two_epochs))
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr("sora.runs.resume.time.sleep", first)
+    ranks.append(lengthen(two_epochs))
+    assert len(ranks) == 2
+    assert ranks[0].settings == ranks[1].settings
+    assert not two_epochs.is_finished()
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from sora._ranks import launched_rank
 from sora.errors import RunError, UserError
 from sora.runs.folder import RunFolder
 from sora.runs.provenance import settings_hash
@@ -94,13 +96,24 @@ def check_extendable(settings: Settings, longer: int) -> None:
 
 
 def extend(folder: RunFolder, resolved: Resolved) -> None:
-    """Make a run longer: it continues from its newest checkpoint, as if it had been started that way."""
-    before = folder.read_settings()
-    settings = dataclasses.replace(before, epochs=resolved.settings.epochs)
-    newest = recover(folder, before)
-    if newest is None:
-        raise RunError(f"the run in {folder.path} has no checkpoint to continue from")
-    header = newest.header | {"fingerprint": settings_hash(settings), "settings": settings.flat()}
-    folder.checkpoints.write(header["step"], header["attempt"], newest.tensors, header)
-    folder.write_config(dataclasses.replace(resolved, settings=settings).stored())
-    folder.reopen()
+    """Make a run longer: it continues from its newest checkpoint, as if it had been started that way.
+
+    The first of several processes does it, the others wait. The settings are written last, so that a kill
+    leaves an unfinished run of the old length.
+    """
+    if launched_rank() > 0:
+        while more_epochs(folder.read_config(), resolved.settings):
+            time.sleep(0.1)
+        return
+    with folder.lock():
+        if not more_epochs(folder.read_config(), resolved.settings):
+            return  # another process has done it until now
+        before = folder.read_settings()
+        settings = dataclasses.replace(before, epochs=resolved.settings.epochs)
+        newest = recover(folder, before)
+        if newest is None:
+            raise RunError(f"the run in {folder.path} has no checkpoint to continue from")
+        header = newest.header | {"fingerprint": settings_hash(settings), "settings": settings.flat()}
+        folder.checkpoints.write(header["step"], header["attempt"], newest.tensors, header)
+        folder.reopen()
+        folder.write_config(dataclasses.replace(resolved, settings=settings).stored())
