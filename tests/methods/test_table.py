@@ -61,7 +61,7 @@ ROWS = {  # a method's name, and after a space a variant of it
     "fgsm-ckpt modes": Row(4, hyper={"checkpoint_mode": "train"}),
     "ssat": Row(4),
     "gat": Row(4),
-    "gat always": Row(4, hyper={"alternate": False, "noise": 1.0}),
+    "gat always": Row(4, hyper={"alternate": False, "noise": 1.0, "boost_from": 0.0}),
     "fgsm-mep": Row(2),
     "fgsm-mep half": Row(2, hyper={"dtype": "float16", "mom_of": "sign", "strict": True}),
     "fgsm-mep cpu": Row(2, hyper={"storage": "cpu", "align": True}, waits=True),
@@ -94,12 +94,12 @@ each_case = pytest.mark.parametrize(("label", "norm"), CASES)
 NO_START_LOSS = ("benign", "free", "nuat", "atas", "trades", "fgsm-ckpt", "ssat", "gat")
 
 
-def prepared(label: str, threat: Threat, x: Tensor, model: nn.Module) -> Method:
+def prepared(label: str, threat: Threat, x: Tensor, model: nn.Module, epochs: int = 30) -> Method:
     """A method set up as a training loop would."""
     method = create(label.split()[0], threat, **ROWS[label].hyper)
     shape = tuple(x.shape[1:])
-    sizes = {"n_train": 20, "batch_size": len(x), "epochs": 30, "steps_per_epoch": 4, "classes": CLASSES}
-    method.setup(shape=shape, model=model, **sizes)
+    sizes = {"n_train": 20, "batch_size": len(x), "steps_per_epoch": 4, "classes": CLASSES}
+    method.setup(shape=shape, model=model, epochs=epochs, **sizes)
     method.begin_epoch(1)
     return method
 
@@ -142,6 +142,24 @@ def test_one_batch_trains_inside_the_declared_set(label: str, norm: str, net: st
             assert ((out.x_adv >= 0) & (out.x_adv <= 1)).all()
     assert finite(p.grad for p in model.parameters())
     assert any((p.grad != 0).any() for p in model.parameters())
+
+
+def states(label: str, epochs: int) -> Iterator[Tensor]:
+    """What a method stores at the start of each of its first ten epochs, of so many."""
+    torch.manual_seed(0)
+    model, x, _ = batch_for("two layers")
+    method = prepared(label, LINF, x, model, epochs)
+    for epoch in range(1, 11):
+        method.begin_epoch(epoch)
+        yield from (tensor.clone() for tensor in method.state_dict().values())
+
+
+@each_row
+def test_a_method_declares_what_makes_it_depend_on_the_number_of_epochs(label: str) -> None:
+    method = create(label.split()[0], LINF, **ROWS[label].hyper)
+    declared = any(getattr(method.hyper, name) for name in method.info.uses_epochs)
+    same = all(map(torch.equal, states(label, 10), states(label, 20)))
+    assert declared == (not same)
 
 
 @each_row

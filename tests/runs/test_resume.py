@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
+from sora import methods
 from sora.errors import RunError, UserError
+from sora.methods import Crafted, Inputs, Method
+from sora.methods._registry import METHODS
 from sora.runs import RunFolder
 from sora.runs.resume import extend, settings_of_run
 from sora.settings import Request, Resolved
@@ -178,3 +182,18 @@ def test_more_epochs_are_refused_with_the_reason_elsewhere(tmp_path, changes, re
     assert (tmp_path / "a" / "config.yaml").read_bytes() == before
     with pytest.raises(UserError, match="other settings: epochs 2 -> 1"):
         settings_of_run(Request({"out": str(tmp_path / "a"), "epochs": 1}), "yes")
+
+
+def test_a_plugin_method_can_declare_that_it_depends_on_the_number_of_epochs(tmp_path) -> None:
+    with METHODS.scratch():
+
+        @methods.register("toy-ramp", "ordinary training", uses_epochs=("attack_mode",))
+        class Toy(Method):
+            def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
+                return Crafted(batch.x)
+
+        resolved = settings_of_run(Request(constant(tmp_path / "a", 2) | {"method": "toy-ramp"}), None)
+        with pytest.raises(Killed):
+            train(resolved, hooks=[kill_at(3)], quiet=True)
+        with pytest.raises(UserError, match="toy-ramp depends on their number"):
+            lengthen(RunFolder(tmp_path / "a"))

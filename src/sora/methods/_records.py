@@ -48,6 +48,8 @@ class Info:
         needs: What a training loop must provide, and other unusual requirements.
         uses_input_gradient: It needs the input gradient of the weight update, even if `observing` is off.
         compilable: `craft` and `objective` are functions of tensors that `torch.compile` can trace.
+        uses_epochs: Hyper-parameters that, unless 0 or off, make it depend on the number of epochs; such a
+            run cannot be extended.
         single_process: It stores what one process saw, so it cannot train in several processes.
         has_pert_align: Its steps define PertAlign; otherwise the guard looks at a few held-out images.
         adversarial: It trains against an attack; otherwise there is no robustness for a guard to watch.
@@ -74,6 +76,7 @@ class Info:
     needs: tuple[str, ...] = ()
     uses_input_gradient: bool = False
     compilable: bool = False
+    uses_epochs: tuple[str, ...] = ()
     single_process: bool = False
     has_pert_align: bool = True
     adversarial: bool = True

@@ -48,6 +48,7 @@ class ATASHyper(Hyper):
     cost=2,
     memory="1 per image",
     needs=("setup", "index", "transform", "eval-mode craft"),
+    uses_epochs=("reset_every",),
     single_process=True,
 )
 class ATAS(Method):

@@ -30,6 +30,7 @@ class FGSMMEPCSHyper(ConvergeHyper, FGSMMEPHyper):
     cost=3,
     memory="1 graph, 2 per image",
     needs=("setup", "index"),
+    uses_epochs=("w2",),
     single_process=True,
     own_targets="phi",
 )

@@ -37,6 +37,7 @@ class FGSMRSCSHyper(ConvergeHyper):
     cost=3,
     memory="1 graph",
     needs=("setup",),
+    uses_epochs=("w2",),
     single_process=True,
     own_targets="phi",
 )

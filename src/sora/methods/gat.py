@@ -37,6 +37,7 @@ class GATHyper(Hyper):
     cost=3.5,
     memory="1 graph",
     needs=("setup", "eval-mode craft"),
+    uses_epochs=("boost_from",),
     has_pert_align=False,
     crafts_in_attack_mode=False,
 )

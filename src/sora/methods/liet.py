@@ -52,6 +52,7 @@ class LIETHyper(Hyper):
     cost=2.5,
     memory="1 graph, 1 per class",
     needs=("setup",),
+    uses_epochs=("ramp",),
     single_process=True,
     own_targets="nu",
 )

@@ -39,6 +39,7 @@ class NuATHyper(Hyper):
     cost=3.5,
     memory="1 graph",
     needs=("eval-mode craft",),
+    uses_epochs=("ramp",),
     has_pert_align=False,
     crafts_in_attack_mode=False,
 )

@@ -48,6 +48,7 @@ class TDATHyper(Hyper):
     cost=2.5,
     memory="1 graph, 1 per row",
     needs=("setup",),
+    uses_epochs=("beta",),
     single_process=True,
     own_targets="gam_min",
 )

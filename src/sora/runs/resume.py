@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from sora import methods
 from sora._ranks import launched_rank
 from sora.errors import RunError, UserError
 from sora.runs.folder import RunFolder
@@ -14,16 +15,6 @@ from sora.runs.provenance import settings_hash
 from sora.runs.recovery import recover
 from sora.settings import MAY_CHANGE, Request, Resolved, Settings, differences
 from sora.settings.files import parse_config
-
-USE_EPOCHS = (
-    "nuat.ramp",
-    "atas.reset_every",
-    "gat.boost",
-    "fgsm-rs-cs.w2",
-    "fgsm-mep-cs.w2",
-    "liet.ramp",
-    "tdat.beta",
-)  # hyper-parameters whose effect depends on the number of epochs
 
 Resume = Literal["yes", "auto"] | None
 
@@ -77,12 +68,12 @@ def more_epochs(stored: Mapping[str, Any], settings: Settings) -> int:
 
 def check_extendable(settings: Settings, longer: int) -> None:
     """Raise if more epochs would have changed the steps already taken."""
-    reason = ""
+    reason, method = "", methods.info(settings.method)
     if settings.schedule != "multistep":
         reason = f"the {settings.schedule} learning rate of the steps already taken depends on their number"
     elif settings.milestones:
         reason = "milestones are fractions of their number"
-    elif any(settings.set.get(name) for name in USE_EPOCHS):
+    elif any(settings.set.get(f"{method.family}.{name}") for name in method.uses_epochs):
         reason = f"{settings.method} depends on their number"
     elif settings.guard in ("stop", "rollback"):
         reason = f"guard {settings.guard} keeps states of the shorter run"
