@@ -88,11 +88,6 @@ class UnitStore:
             tensors |= {} if outcome.inputs is None else {"inputs": outcome.inputs}
             write_verified(self._own / f"{key}.safetensors", tensors, key)
 
-    @property
-    def count(self) -> int:
-        """How many units are stored."""
-        return 0 if self._folder is None else len(list(self._folder.glob("*/*.safetensors")))
-
 
 def _folder_name(attacks: bytes) -> str:
     return hashlib.blake2b(attacks, digest_size=8).hexdigest()

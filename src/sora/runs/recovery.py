@@ -40,7 +40,7 @@ def recover(folder: RunFolder, settings: Settings) -> Recovered | None:
         UserError: The run in the folder has other settings.
         RunError: The run cannot be continued: its checkpoints or logs are damaged or missing.
     """
-    _refuse_other_config(folder, settings)
+    refuse_other_settings(folder, differences(folder.read_config(), settings) if folder.exists() else [])
     failures: dict[Path, UserError | RunError] = {}
     for path in folder.checkpoints.candidates():
         try:
@@ -76,8 +76,8 @@ def read_own(folder: RunFolder, path: Path, settings: Settings) -> Content:
     )
 
 
-def _refuse_other_config(folder: RunFolder, settings: Settings) -> None:
-    changed = differences(folder.read_config(), settings) if folder.exists() else []
+def refuse_other_settings(folder: RunFolder, changed: list[str]) -> None:
+    """Raise if there are such differences between the run in the folder and what is asked for."""
     if changed:
         raise UserError(
             f"the run in {folder.path} has other settings: {'; '.join(changed)}"

@@ -12,8 +12,8 @@ from sora._ranks import launched_rank
 from sora.errors import RunError, UserError
 from sora.runs.folder import RunFolder
 from sora.runs.provenance import settings_hash
-from sora.runs.recovery import recover
-from sora.settings import MAY_CHANGE, Request, Resolved, Settings, differences
+from sora.runs.recovery import recover, refuse_other_settings
+from sora.settings import Request, Resolved, Settings, differences
 from sora.settings.files import parse_config
 
 Resume = Literal["yes", "auto"] | None
@@ -50,11 +50,8 @@ def settings_of_run(request: Request, resume: Resume, *, dry_run: bool = False) 
         check_extendable(resolved.settings, longer)
         if not dry_run:
             extend(folder, resolved)
-    elif changed:
-        raise UserError(
-            f"the run in {folder.path} has other settings: {'; '.join(changed)}"
-            f" (only {', '.join(MAY_CHANGE)} may change when a run is resumed)"
-        )
+    else:
+        refuse_other_settings(folder, changed)
     # A run that was moved continues where it is now, not where it was started.
     settings = dataclasses.replace(resolved.settings, out=str(folder.path))
     return dataclasses.replace(resolved, settings=settings)
