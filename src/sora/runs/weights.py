@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -44,12 +45,16 @@ def _load_pickle(path: str | Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # on a damaged file the restricted unpickler can raise anything
         with Path(path).open("rb") as file:
-            start = file.read(2)
-        if start not in (b"PK", b"\x80\x02"):  # neither of torch's two formats
-            raise UserError(f"{str(path)!r} is neither a safetensors file nor from torch.save") from None
+            in_torch_format = file.read(2) in (b"PK", b"\x80\x02")  # its two formats
+        # An operand is a byte of the file that no file of torch.save has there; the rest is refused code.
+        refused = isinstance(error, UnpicklingError) and "Unsupported operand" not in str(error)
+        if in_torch_format and refused:
+            raise UserError(
+                f"{str(path)!r} can only be read by running code in it, which is refused; if you trust it,"
+                " convert it: torch.save(torch.load(FILE, weights_only=False).state_dict(), NEW_FILE)"
+            ) from error
         raise UserError(
-            f"{str(path)!r} can only be read by running code in it, which is refused; if you trust it,"
-            " convert it in Python: torch.save(torch.load(FILE, weights_only=False).state_dict(), NEW_FILE)"
+            f"{str(path)!r} is damaged, or neither a safetensors file nor from torch.save"
         ) from error
 
 
