@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 
+import pytest
 import torch
 
 from sora.training import train
@@ -31,6 +32,24 @@ def test_a_resumed_run_adds_to_what_it_had() -> None:
     meter.stop()
     assert 100 < meter.seconds < 101
     assert meter.peak_mb >= 7.0
+
+
+@pytest.mark.skipif(math.isnan(process_peak_mb()), reason="the system does not tell")
+def test_a_resumed_run_keeps_the_larger_peak_of_an_earlier_part() -> None:
+    for earlier in (10 * process_peak_mb(), 1.0):
+        meter = Meter(CPU, peak_mb=earlier)
+        meter.start()
+        meter._peak_before = 0.0  # as if the peak of the process had grown since
+        meter.stop()
+        assert meter.peak_mb == max(earlier, process_peak_mb())
+
+
+def test_an_unknown_peak_stays_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sora.training.meter.resource", None)
+    meter = Meter(CPU)
+    meter.start()
+    meter.stop()
+    assert math.isnan(meter.peak_mb)
 
 
 def test_memory_of_a_pause_is_not_trainings() -> None:

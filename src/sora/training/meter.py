@@ -49,7 +49,7 @@ class Meter:
             # A process has one peak for all it does. If it grew while training ran, it is training's.
             peak = process_peak_mb()
             if peak > self._peak_before or not self.peak_mb:
-                self.peak_mb = peak
+                self.peak_mb = max(peak, self.peak_mb)  # in this order, an unknown peak stays NaN
         self._seconds += time.perf_counter() - self._running_since
         self._running_since = None
 
