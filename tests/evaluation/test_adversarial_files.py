@@ -96,6 +96,11 @@ def test_an_array_that_does_not_fit_is_refused(
     assert "\n" not in str(caught.value)
 
 
+def test_a_file_without_an_attack_is_refused(file: Path, digits: Dataset, model: nn.Module) -> None:
+    with pytest.raises(UserError, match=r"about: Expected `object` of length >= 1 - at `\$\.attacks`"):
+        check_adversarial(changed(file, about=about(file, attacks={})), model, digits)
+
+
 def test_images_outside_the_ball_are_refused(file: Path, digits: Dataset, model: nn.Module) -> None:
     white = np.ones((N, 1, 16, 16), "f4")
     with pytest.raises(Invalid, match=r"left the ball: it moved an input by 1 in linf, eps is 0\.1"):

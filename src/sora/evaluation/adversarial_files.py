@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -102,7 +102,7 @@ class _Ball(TypedDict):
 
 class _Facts(TypedDict):
     threat: _Ball
-    attacks: dict[str, dict[str, Any]]
+    attacks: Annotated[dict[str, dict[str, Any]], msgspec.Meta(min_length=1)]
 
 
 def _open(path: Path) -> ArrayArchive:
