@@ -76,3 +76,17 @@ def test_files_follow_the_umask(mask: int, mode: int, tmp_path: Path) -> None:
         "a.json": mode,
         "b.safetensors": mode,
     }
+
+
+def test_a_file_is_open_for_writing_when_it_is_synced_as_windows_requires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    modes = []
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: modes.append(fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_ACCMODE)
+    )
+    write_text(tmp_path / "a.txt", "text")
+    link(tmp_path / "a.txt", tmp_path / "b.txt")
+    assert modes == [os.O_RDWR, os.O_RDWR]
+    assert (tmp_path / "b.txt").read_text() == "text"

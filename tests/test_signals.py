@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -87,3 +88,12 @@ def test_a_handler_of_the_host_program_is_kept() -> None:
     with Interrupts() as interrupts:
         signal.raise_signal(signal.SIGINT)
     assert (numbers, interrupts.received) == ([signal.SIGINT], False)
+
+
+def test_a_system_without_set_blocking_is_stopped_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)  # which only Unix asks for
+    monkeypatch.setattr(os, "pipe", lambda: (reader, writer))
+    monkeypatch.delattr(os, "set_blocking")
+    with pytest.raises(Stopped, match="stopped by SIGTERM; kept"), stopping_soon(lambda: "kept"):
+        signal.raise_signal(signal.SIGTERM)

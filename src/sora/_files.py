@@ -41,7 +41,7 @@ def _replace(path: Path, write: Callable[[Path], None]) -> None:
         write(temporary)
         # The folder was made with the user's umask; safetensors makes files that nobody else can read.
         temporary.chmod(scratch.stat().st_mode & 0o666)
-        with temporary.open("rb") as handle:
+        with temporary.open("r+b") as handle:  # Windows refuses to sync a file that is open for reading
             os.fsync(handle.fileno())
         temporary.replace(path)
     finally:

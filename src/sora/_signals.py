@@ -91,7 +91,8 @@ def stopping_soon(kept: Callable[[], str]) -> Iterator[None]:
         raise Stopped(number, kept())
 
     reader, writer = os.pipe()
-    os.set_blocking(writer, False)
+    if hasattr(os, "set_blocking"):  # not on Windows before Python 3.12
+        os.set_blocking(writer, False)
     handled = threading.Event()
     handlers = {number: signal.signal(number, stop) for number in NUMBERS}
     previous = signal.set_wakeup_fd(writer)
