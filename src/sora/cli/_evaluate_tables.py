@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sora.cli._tables import VERDICT_STYLE
+from sora.cli._tables import VERDICT_STYLE, text_console
 from sora.errors import UserError
 from sora.evaluation import Evaluation
 from sora.training import TrainResult
@@ -37,7 +36,7 @@ def attack_table(evaluation: Evaluation, title: str | None = None) -> Table:
 
 def print_result(result: TrainResult, folder: Path) -> None:
     """What came out of one run: the table of `sora evaluate`, then the verdict."""
-    summary, console = result.summary, Console(highlight=False)
+    summary, console = result.summary, text_console()
     title = f"{summary['method']} on {summary['dataset']}, seed {summary['seed']}"
     console.print(attack_table(result, title))
     verdict = Text(result.verdict or "no verdict", VERDICT_STYLE.get(result.verdict or "", ""))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 WIDE = 160
@@ -17,14 +16,19 @@ VERDICT_STYLE = {
 }
 
 
+def text_console(width: int | None = None) -> Console:
+    """A console that prints text as it is: names of classes, data sets and files may look like markup."""
+    return Console(width=width, highlight=False, markup=False, emoji=False)
+
+
 def plain_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     """Print a table."""
     table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         table.add_column(column, overflow="fold", no_wrap=index == 0)
     for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
-    console = Console()
+        table.add_row(*row)
+    console = text_console()
     if not console.is_terminal:  # a file or a pipe has no width to keep to
-        console = Console(width=WIDE)
+        console = text_console(WIDE)
     console.print(table)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 import tyro
-from rich.console import Console
+from rich.text import Text
 
 from sora._devices import pick_device, set_threads
 from sora._files import plain
@@ -24,7 +24,7 @@ from sora.cli._evaluate_tables import (
     trust_table,
 )
 from sora.cli._parse import parse, parse_set
-from sora.cli._tables import VERDICT_STYLE
+from sora.cli._tables import VERDICT_STYLE, text_console
 from sora.errors import UserError
 from sora.evaluation import BATCH, Evaluation, warnings_about
 from sora.evaluation.adversarial_files import check_adversarial, save_adversarial
@@ -208,11 +208,10 @@ def _check_file(flags: Flags, subject: Subject, device: torch.device) -> int:
     if flags.json:
         print(json.dumps(plain(subject.about | printable(full_record(evaluation))), indent=2))
         return 0
-    console = Console(highlight=False)
+    console = text_console()
     console.print(attack_table(evaluation))
     console.print(
-        f"{evaluation.n} images per attack from {flags.adversarial}: all inside the ball and the box",
-        markup=False,
+        f"{evaluation.n} images per attack from {flags.adversarial}: all inside the ball and the box"
     )
     return 0
 
@@ -249,7 +248,7 @@ def _print(flags: Flags, subject: Subject, evaluations: Sequence[Evaluation], ab
         return
     if not evaluations:
         return
-    console = Console(highlight=False)
+    console = text_console()
     console.print(attack_table(evaluations[0]) if len(evaluations) == 1 else threat_table(evaluations))
     for evaluation in evaluations:
         if flags.per_class:
@@ -259,16 +258,18 @@ def _print(flags: Flags, subject: Subject, evaluations: Sequence[Evaluation], ab
             console.print(confusion_table(evaluation, name, subject.dataset.classes))
         if evaluation.trust:
             console.print(trust_table(evaluation))
-    console.print(PROTOCOL, style="dim", markup=False)
+    console.print(PROTOCOL, style="dim")
     console.print(f"n = {evaluations[0].n} images of {subject.dataset.name}; {subject.folder.evaluations}")
     if flags.weights and flags.eps is None:
         radius = f"{evaluations[0].threat.norm} {evaluations[0].threat.given}"
-        console.print(f"no --eps was given: {radius} is the default for {subject.dataset.name}", markup=False)
+        console.print(f"no --eps was given: {radius} is the default for {subject.dataset.name}")
     for evaluation in evaluations:  # last, where they are seen
         where = f"{evaluation.threat.norm} {evaluation.threat.given}"
         if evaluation.verdict:
-            console.print(f"{where}: [{VERDICT_STYLE[evaluation.verdict]}]{evaluation.verdict}[/]")
+            console.print(
+                Text.assemble(f"{where}: ", (evaluation.verdict, VERDICT_STYLE[evaluation.verdict]))
+            )
         for text in warnings_about(evaluation):
-            console.print(f"{where}: warning: {text}", style="yellow", markup=False)
+            console.print(f"{where}: warning: {text}", style="yellow")
         for finding in evaluation.failed_tests:
-            console.print(f"{where}: failed: {finding.test}: {finding.advice}", style="red", markup=False)
+            console.print(f"{where}: failed: {finding.test}: {finding.advice}", style="red")

@@ -1,0 +1,36 @@
+"""Names of classes, data sets and files are printed as they are, whatever they look like."""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL import Image
+
+CLASSES = ["[new]", "[/x]", ":car:"]  # a style, the end of one, an emoji
+
+
+def test_names_that_look_like_markup(sora, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    folder = tmp_path / "[red]a[/y]"
+    folder.mkdir(parents=True)  # its second bracket is in the name of a folder inside the first
+    images = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), dtype=np.uint8)
+    labels = np.arange(30) % 3
+    parts = {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}
+    np.savez(folder / "d.npz", **parts, classes=np.array(CLASSES))
+    Image.fromarray(images[0]).save(folder / "x.png")
+    flags = (
+        "--epochs 1 --batch-size 30 --width 4 --set model.stages=1 --holdout 0 --attacks clean --threads 1"
+    )
+    name, run = f"npz:{folder / 'd.npz'}", folder / "run"
+    trained = sora("train", "--dataset", name, *flags.split(), "--out", run)
+    assert trained.code == 0, trained.err
+    assert name in "".join(trained.out.split())  # the title of a narrow table is wrapped
+    assert str(run) in trained.out
+    attacks = ("--attacks", "clean,pgd2,pgd10", "--per-class", "--confusion", "clean", "--threads", "1")
+    evaluated = sora("evaluate", run, *attacks)
+    assert evaluated.code == 0, evaluated.err
+    assert [evaluated.out.count(each) for each in CLASSES] == [3, 3, 3]  # two rows and a column
+    assert f"images of {name}; {run / 'evaluation.json'}" in evaluated.out
+    predicted = sora("predict", run, folder / "x.png", "--threads", "1")
+    assert predicted.code == 0, predicted.err
+    assert str(folder / "x.png") in predicted.out
+    assert any(each in predicted.out for each in CLASSES)
