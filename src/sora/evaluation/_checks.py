@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sora._checks import check_inputs, check_logits
+from sora._checks import check_inputs, check_labels
 from sora._passes import input_gradient
 from sora.errors import UserError
 from sora.evaluation.adversaries import check_unchanged
@@ -57,7 +57,7 @@ def inspect_model(
     predicted_classes(logits)
     if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
         raise UserError("the model returns probabilities, which hides gradients; remove its softmax")
-    check_logits(logits, labels)
+    check_labels(logits, labels)
     if num_classes is not None and logits.shape[1] != num_classes:
         raise UserError(f"the model has {logits.shape[1]} classes, the data has {num_classes}")
     with _as_user_error("the model cannot be differentiated with respect to its inputs"):

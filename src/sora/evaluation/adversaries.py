@@ -92,8 +92,6 @@ def check_attacked(attack: str, x: Tensor, x_adv: object, threat: Threat) -> Non
     if not isinstance(x_adv, Tensor) or x_adv.shape != x.shape:
         shape = tuple(x_adv.shape) if isinstance(x_adv, Tensor) else type(x_adv).__name__
         raise Invalid(f"attack {attack} returned {shape}; expected inputs of shape {tuple(x.shape)}")
-    if len(x) == 0:
-        return
     if not bool(x_adv.isfinite().all()):
         raise Invalid(f"attack {attack} returned inputs that are NaN or infinite")
     # Rounding: of each pixel of x + delta, and summed up in l2.
