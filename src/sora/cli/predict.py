@@ -56,7 +56,7 @@ def run(argv: list[str]) -> int:
     attack = attack.for_classes(description["num_classes"])
     model = load_network(description, folder.weights, flags.model, str(pick_device(flags.device)))
     ball = threat(settings.norm, flags.eps or settings.eps)
-    answers, problems = predict(model, description, flags.images, ball, attack)
+    answers, problems = predict(model, description, flags.images, ball, attack, size=_size(folder))
     if flags.json:
         about = {"attack": attack.name, "norm": ball.norm, "eps": ball.eps}
         print(json.dumps([answer.record() | about for answer in answers], indent=2))
@@ -65,6 +65,13 @@ def run(argv: list[str]) -> int:
     if problems:
         raise UserError("; ".join(problems))
     return 0
+
+
+def _size(folder: RunFolder) -> tuple[int, int]:
+    """Height and width of the images of a run; model.json has the height alone."""
+    data = folder.read_summary().get("data") or {}
+    height, width = data.get("image_size") or 2 * [folder.read_model()["image_size"]]
+    return height, width
 
 
 def _print(answers: Sequence[Prediction], under: str) -> None:

@@ -51,6 +51,7 @@ def predict(
     threat: Threat,
     attack: Attack,
     *,
+    size: tuple[int, int],
     batch_size: int = 250,
     seed: int = 0,
 ) -> tuple[list[Prediction], list[str]]:
@@ -58,10 +59,11 @@ def predict(
 
     Args:
         model: From [0, 1] images to logits.
-        description: What `model.json` says about it: sizes and class names.
-        files: Image files, brought to the network's size and number of channels.
+        description: What `model.json` says about it: channels and class names.
+        files: Image files, brought to the network's number of channels and, if it is square, its size.
         threat: What the attack may do.
         attack: The attack.
+        size: Height and width of the images that the network was trained on.
         batch_size: Images attacked together.
         seed: Seed of the attack.
 
@@ -74,7 +76,7 @@ def predict(
         names, images = list[str](), list[Tensor]()
         for name in files[start : start + batch_size]:
             try:
-                images.append(_read(name, description))
+                images.append(_read(name, description, size))
                 names.append(name)
             except UserError as error:
                 problems.append(str(error))
@@ -94,15 +96,19 @@ def predict(
     return results, problems
 
 
-def _read(file: str, description: Mapping[str, Any]) -> Tensor:
+def _read(file: str, description: Mapping[str, Any], size: tuple[int, int]) -> Tensor:
     """An image file as the network takes it: float (C, H, W) in [0, 1]."""
     if Path(file).is_dir():
         raise UserError(f"{file!r} is a folder; name its image files, e.g. {file.rstrip('/')}/*.png")
     if not Path(file).is_file():
         raise UserError(f"image {file!r} does not exist")
     mode = "grey" if description["in_channels"] == 1 else "rgb"
+    height, width = size
     try:
-        pixels = decode(Path(file), size=description["image_size"], mode=mode)
+        pixels = decode(Path(file), size=height if height == width else None, mode=mode)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
+    if pixels.shape[:2] != size:  # there is no one way to bring it to a size that is not square
+        found = f"{pixels.shape[1]}x{pixels.shape[0]}"
+        raise UserError(f"{file}: {found} pixels; the network was trained on {width}x{height}: resize it")
     return torch.from_numpy(pixels.copy()).permute(2, 0, 1).float().div_(255).contiguous()
