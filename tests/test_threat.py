@@ -182,3 +182,12 @@ def test_scaled_changes_the_radius_only() -> None:
     assert Linf("8/255").scaled(0.5) == Linf(4 / 255)
     assert L2(1.0, box=None).scaled(0.5) == L2(0.5, box=None)
     assert Linf(0.1) != L2(0.1)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_scaled_ball_may_be_larger_than_the_box(norm: type[Threat]) -> None:
+    ball = norm(0.5)
+    large = ball.scaled(4)
+    assert (large.eps, large.given, large.box) == (2.0, "2.0", (0.0, 1.0))
+    assert (ball.eps, ball.given) == (0.5, "0.5")
+    assert large.inside(torch.zeros(1, 3), torch.full((1, 3), 9.0)).max() <= 1

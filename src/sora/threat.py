@@ -6,6 +6,7 @@ leading batch dimension and never read a tensor value on the host.
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -99,8 +100,11 @@ class Threat(ABC):
         return width
 
     def scaled(self, factor: float) -> Threat:
-        """The same norm and box with another radius, for eps warm-up."""
-        return type(self)(self.eps * factor, self.box)
+        """The same norm and box with another radius, which may be larger than the box."""
+        other = copy.copy(self)
+        other.eps = self.eps * factor
+        other.given = str(other.eps)
+        return other
 
     def clamp(self, z: Tensor) -> Tensor:
         """The nearest valid input."""

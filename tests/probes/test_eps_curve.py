@@ -29,6 +29,12 @@ def test_agrees_with_evaluate_at_the_trained_radius() -> None:
     assert [p is None for p in curve["pgd10"]] == [m < 0 for m in curve["multiples"]]
 
 
+def test_radii_beyond_the_pixel_range_are_measured() -> None:
+    curve = measure("eps-curve", smooth(), images(), Linf(0.5))
+    assert len(curve["pgd10"]) == len(curve["multiples"])
+    assert all(share is not None for share in curve["pgd10"][-32:])
+
+
 def test_a_linear_model_never_rises() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
