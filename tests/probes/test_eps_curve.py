@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sora.evaluation import evaluate
-from sora.probes import Result
+from sora.probes import Result, create
 from sora.probes.eps_curve import largest_rise
 from sora.threat import Linf
 
@@ -33,6 +33,13 @@ def test_radii_beyond_the_pixel_range_are_measured() -> None:
     curve = measure("eps-curve", smooth(), images(), Linf(0.5))
     assert len(curve["pgd10"]) == len(curve["multiples"])
     assert all(share is not None for share in curve["pgd10"][-32:])
+
+
+def test_the_axis_names_the_radius_that_was_measured() -> None:
+    curve = measure("eps-curve", smooth(), images(4), Linf("8/255"))
+    (panel,) = create("eps-curve").figure({"a": curve}).panels
+    assert panel is not None
+    assert panel.x.label == "step in multiples of eps = 8/255"
 
 
 def test_a_linear_model_never_rises() -> None:

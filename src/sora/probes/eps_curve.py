@@ -18,6 +18,7 @@ from sora.figures import Axis, Figure, Item, Line, Panel, Rule, Span
 from sora.figures.description import BLUE, RED
 from sora.probes._base import Probe, ProbedModel, Result
 from sora.probes._registry import register
+from sora.threat import eps_text
 
 LOW, HIGH, PER_EPS = -2, 4, 8  # from -2 eps to 4 eps in steps of eps/8
 MULTIPLES = [k / PER_EPS for k in range(LOW * PER_EPS, HIGH * PER_EPS + 1)]
@@ -119,7 +120,7 @@ def _panel(name: str, curve: Result) -> Panel:
     return Panel(
         items,
         title=f"{name}: largest rise {100 * curve['index']:.1f} points ({gained} images)",
-        x=Axis(f"step in multiples of eps = {curve['threat']['eps']:.4g} (trained at 1)"),
+        x=Axis(f"step in multiples of eps = {eps_text(curve['threat']['eps'])}"),
         y=Axis(f"accuracy (n = {curve['n']})", 0, 1.02, percent=True),
     )
 
