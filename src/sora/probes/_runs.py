@@ -13,6 +13,8 @@ from sora.probes._registry import Info, create, info, names
 from sora.probes._subject import SubjectOptions, load_subject
 from sora.runs import RunFolder, unique_labels
 
+LONGEST = 100  # characters of all runs in the picture's name; file systems allow 255 bytes for a name
+
 
 class ProbeReport(NamedTuple):
     """Results and sentences by the names of the runs, and where the picture is."""
@@ -59,6 +61,8 @@ def probe_runs(
         run.write_probe(title, {"probe": name, "run": label, "at": options.step, **result})
         results[label] = result
     suffix = "" if len(results) == 1 else "-" + "-".join(results)
+    if len(suffix) > LONGEST:
+        suffix = f"-{len(results)}-runs"
     picture = place / f"{title}{suffix}.png"
     probe.picture(results, picture)
     return ProbeReport(results, {label: probe.sentence(result) for label, result in results.items()}, picture)
