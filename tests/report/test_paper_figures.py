@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from sora import data
 from sora.cli import main
 from sora.errors import UserError
 from sora.figures import Bars, Figure, Line, Regions, Rule
-from sora.probes import ProbedModel, create
+from sora.probes import ProbedModel, SubjectOptions, create
 from sora.report.files import write_figure
 from sora.report.measuring import moments
 from sora.report.paper_figures import FIGURES, Request, make
@@ -109,6 +111,17 @@ def test_classes_are_counted(runs: Path) -> None:
     assert isinstance(bars, Bars)
     assert len(bars.values) == 10
     assert sum(bars.values) == 1257  # without the 180 held out
+
+
+def test_classes_of_all_data_sets_leave_out_packed_folders(tmp_path: Path) -> None:
+    for number in range(10):
+        file = tmp_path / "photos" / "ab"[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(file)
+    data.load(f"folder:{tmp_path / 'photos'}", tmp_path / "data")
+    assert len(data.inventory(tmp_path / "data")) == len(data.inventory(tmp_path / "none")) + 1
+    figure = make("classes", Request(options=SubjectOptions(data_dir=str(tmp_path / "data"))))
+    assert [panel.title for panel in figure.panels if panel] == ["digits: 10 classes"]
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,9 @@ def _cost(request: Request) -> Figure:
 
 def _classes(request: Request) -> Figure:
     root = request.options.data_dir
-    names = request.names or [line.name for line in data.inventory(root) if line.images]
+    known = data.names()  # the inventory also has packed copies of the user's images, which have no name
+    here = [line.name for line in data.inventory(root) if line.images and line.name in known]
+    names = request.names or here
     panels = []
     for name in names:
         dataset = data.load(name, root)
