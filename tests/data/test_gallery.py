@@ -51,3 +51,15 @@ def test_attacked_images_are_close_together_and_the_colours_explained(
     assert [text.get_text() for text in axes.get_yticklabels()] == captions
     assert key in axes.get_xlabel()
     assert axes.images[0].get_array().shape[1] <= 3 * 16 + 2 * 2  # no wide gaps between the three
+
+
+def test_images_are_chosen_from_as_many_classes_as_possible() -> None:
+    digits = data.load("digits").test
+    chosen = digits.labels[gallery.one_of_each(digits, 11)].tolist()
+    assert chosen == [*range(10), 0]
+    rare = digits.subset(
+        torch.cat([(digits.labels == 0).nonzero()[:1, 0], (digits.labels == 1).nonzero()[:, 0]])
+    )
+    positions = gallery.one_of_each(rare, 4)
+    assert rare.labels[positions].tolist() == [0, 1, 1, 1]
+    assert len(set(positions.tolist())) == 4

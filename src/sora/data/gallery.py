@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from itertools import islice, zip_longest
 from pathlib import Path
 
 import torch
@@ -52,8 +53,9 @@ def draw_samples(dataset: Dataset, out: Path) -> None:
 def one_of_each(images: ImageSet, count: int) -> Tensor:
     """Positions of `count` images from as many classes as possible."""
     classes = images.labels.bincount().nonzero()[:, 0].tolist()
-    picked = [_first(images, c, math.ceil(count / len(classes))) for c in classes]
-    return torch.cat(picked)[:count]
+    turns = zip_longest(*(_first(images, c, count).tolist() for c in classes))
+    positions = (position for turn in turns for position in turn if position is not None)
+    return torch.tensor(list(islice(positions, count)))
 
 
 def draw_attack(clean: Tensor, perturbed: Tensor, captions: Sequence[str], title: str, out: Path) -> None:
