@@ -10,11 +10,12 @@ from sora.report.reading import RunRecord
 
 TITLES = {"clean": "clean", "fgsm": "FGSM", "pgd10": "PGD-10", "pgd50": "PGD-50", "aa": "AutoAttack"}
 TONES = {"robust": "good", "healthy": "good", "not robust": "warn", "suspect": "warn", "overfitted": "bad"}
-MEANING = {
-    "robust": "It is robust: it withstands PGD-10 nearly as well as FGSM.",
-    "healthy": "It is robust: it withstands PGD-10 nearly as well as FGSM.",
-    "not robust": "It is not robust: attacks change most of its predictions.",
-    "suspect": "Its robustness is in doubt: PGD-10 changes clearly more predictions than FGSM.",
+MEANING = {  # the rules of `sora.evaluation.result.verdict` in words
+    "robust": "It is robust: under PGD-10 it keeps at least half of its FGSM accuracy.",
+    "healthy": "It is robust: under PGD-10 it keeps at least half of its FGSM accuracy.",
+    "not robust": "It is not robust: without an attack or under PGD-10 it is no better than chance.",
+    "suspect": "Its robustness is in doubt: PGD-10 leaves less than half of its FGSM accuracy, or a masking "
+    "test failed.",
     "overfitted": "It overfitted catastrophically: it withstands the single step of FGSM, but not PGD-10.",
 }
 
