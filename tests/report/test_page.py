@@ -194,6 +194,17 @@ def test_a_run_without_evaluations_is_shown_with_the_commands_that_make_them(tmp
     assert "held-out images" not in json.dumps(plots)
 
 
+@pytest.mark.parametrize(("split", "other"), [("training", "held-out"), ("holdout", "training")])
+def test_accuracies_while_training_name_their_images(split: str, other: str, tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / method, method, split=split).path for method in ("fgsm", "sora")]
+    page, _ = read(runs, tmp_path / "page.html")
+    images = "training images" if split == "training" else "held-out images"
+    assert f" on {images}). PertAlign" in page.text  # where robustness peaked
+    assert f"Accuracy on {images}" in page.text
+    assert f"Accuracy under PGD-10 on {images}" in page.text
+    assert f"on {other} images" not in page.text
+
+
 def test_missing_probes_are_named_with_their_commands(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a")
     run.write_model({}, {})

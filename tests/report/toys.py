@@ -24,13 +24,14 @@ def write_run(
     steps: int = 60,
     finished: bool = True,
     probes: bool = False,
+    split: str = "holdout",
 ) -> RunFolder:
     """One run; FGSM's collapses with an alarm at two thirds of its steps, others stay robust."""
     folder.mkdir(parents=True)
     run = RunFolder(folder)
     collapse = 2 * steps // 3 if method == "fgsm" else steps + 1
     run.write_config(_config(method, seed, dataset, model))
-    for name, rows in _logs(steps, collapse).items():
+    for name, rows in _logs(steps, collapse, split).items():
         log = run.open_log(name)  # type: ignore[arg-type]
         for row in rows:
             log.append(row)
@@ -56,7 +57,7 @@ origins: {{lr: flag, model: recipe digits}}
 """
 
 
-def _logs(steps: int, collapse: int) -> dict[str, list[dict[str, Any]]]:
+def _logs(steps: int, collapse: int, split: str) -> dict[str, list[dict[str, Any]]]:
     logs: dict[str, list[dict[str, Any]]] = {"metrics": [], "evals": [], "events": []}
     for step in range(1, steps + 1):
         aligned = (0.8 if step < collapse else 0.1) + 0.05 * math.sin(step)
@@ -70,7 +71,8 @@ def _logs(steps: int, collapse: int) -> dict[str, list[dict[str, Any]]]:
             "pgd10": 0.0 if step > collapse else 0.1 * epoch,
         }
         attacks = {name: {"n": 100} for name in accuracy}
-        logs["evals"].append({"step": step, "epoch": epoch, "accuracy": accuracy, "attacks": attacks})
+        place = {"step": step, "epoch": epoch, "split": split}
+        logs["evals"].append(place | {"accuracy": accuracy, "attacks": attacks})
     if collapse <= steps:
         logs["events"].append({"event": "alarm", "step": collapse, "epoch": 2, "average": 0.1})
     return logs

@@ -10,6 +10,7 @@ from typing import Any
 from sora.figures import Axis, Figure, Item, Line, Panel, Points
 from sora.figures.description import Marker
 from sora.report.comparison import STAR, Row, Setting
+from sora.report.reading import watched_images
 from sora.report.run_figures import STEP, series
 from sora.report.sentences import title_of
 from sora.report.thinning import thin
@@ -112,13 +113,14 @@ def _known(value: Any) -> bool:
 
 
 def overlaid(settings: Sequence[Setting], attack: str, colours: Colours, points: int) -> Figure:
-    """PertAlign, loss and held-out robust accuracy of all runs over their steps; a colour per row."""
+    """Robust accuracy and PertAlign of all runs over their steps; a colour per row."""
     panels: list[Panel] = []
     for setting in settings:
-        held_out = f"held-out accuracy under {title_of(attack)}"
-        accuracy = _overlay(setting, colours, lambda run: _held_out(run, attack, points))
-        title = f"Held-out accuracy under {title_of(attack)}; {setting.title}"
-        panels.append(Panel(accuracy, title, STEP, Axis(held_out, 0, None, percent=True)))
+        accuracy = _overlay(setting, colours, lambda run: _watched(run, attack, points))
+        where = watched_images(line for row in setting.rows for run in row.runs for line in run.logs["evals"])
+        title = f"Accuracy under {title_of(attack)} on {where}; {setting.title}"
+        y = Axis(f"accuracy under {title_of(attack)}", 0, None, percent=True)
+        panels.append(Panel(accuracy, title, STEP, y))
         align = _overlay(setting, colours, lambda run: series(run, "pert_align", points))
         panels.append(Panel(align, f"PertAlign; {setting.title}", STEP, Axis("PertAlign")))
     present = _present(panels, settings)
@@ -137,7 +139,7 @@ def _overlay(setting: Setting, colours: Colours, values: Callable[[Any], Any]) -
     return items
 
 
-def _held_out(run: Any, attack: str, points: int) -> tuple[list[float], list[float | None]]:
+def _watched(run: Any, attack: str, points: int) -> tuple[list[float], list[float | None]]:
     own = {row["step"]: row["accuracy"].get(attack) for row in run.logs["evals"] if row.get("accuracy")}
     known = sorted(step for step, value in own.items() if value is not None)
     return thin(known, [own[step] for step in known], points)

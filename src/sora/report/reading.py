@@ -113,6 +113,12 @@ def _read_run(folder: RunFolder, label: str) -> RunRecord:
     return run
 
 
+def watched_images(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Which images the accuracies in lines of `evals` belong to: without held-out ones, training images."""
+    kinds = {"training" if row.get("split") == "training" else "held-out" for row in rows}
+    return f"{' or '.join(sorted(kinds)) or 'held-out'} images"
+
+
 def _not_evaluated(run: RunRecord) -> list[Missing]:
     """The evaluations that a finished run went without."""
     missing = []

@@ -7,7 +7,7 @@ from typing import Any
 
 from sora.figures import Axis, Figure, Item, Line, Panel, Rule
 from sora.figures.description import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Style
-from sora.report.reading import RunRecord
+from sora.report.reading import RunRecord, watched_images
 from sora.report.sentences import title_of
 from sora.report.thinning import thin
 
@@ -99,9 +99,6 @@ def _accuracy(run: RunRecord, points: int) -> Panel:
         if own:
             x, y = thin(sorted(own), [own[step] for step in sorted(own)], points)
             items.append(Line(x, y, title_of(attack), colour, style, marker="circle" if len(x) < 40 else ""))
-    where, n = "held-out images", ""
-    if rows:
-        where = "training images" if rows[0].get("split") == "training" else where
-        n = f" (n = {next(iter(rows[0]['attacks'].values()))['n']})" if rows[0].get("attacks") else ""
-    title = f"Accuracy on {where}"
-    return Panel(items, title, STEP, Axis(f"accuracy{n}", 0, 1.02, percent=True))
+    attacks = rows[0].get("attacks") if rows else None
+    n = f" (n = {next(iter(attacks.values()))['n']})" if attacks else ""
+    return Panel(items, f"Accuracy on {watched_images(rows)}", STEP, Axis(f"accuracy{n}", 0, 1.02, percent=True))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sora.report.reading import RunRecord
+from sora.report.reading import RunRecord, watched_images
 
 TITLES = {"clean": "clean", "fgsm": "FGSM", "pgd10": "PGD-10", "pgd50": "PGD-50", "aa": "AutoAttack"}
 TONES = {"robust": "good", "healthy": "good", "not robust": "warn", "suspect": "warn", "overfitted": "bad"}
@@ -60,7 +60,7 @@ def _peak(run: RunRecord) -> str:
         return ""
     best = max(rows, key=lambda row: float(row["accuracy"]["pgd10"]))
     highest = float(best["accuracy"]["pgd10"])
-    share = f"{100 * highest:.0f} % under PGD-10 on held-out images"
+    share = f"{100 * highest:.0f} % under PGD-10 on {watched_images([best])}"
     classes = (run.summary.get("data") or {}).get("classes")
     if classes and highest <= 1 / len(classes):
         return f"It never was robust (at best {share})."
