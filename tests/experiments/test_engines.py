@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -142,3 +143,30 @@ def test_a_run_that_writes_more_than_a_pipe_holds_ends(
         ended = process.ended()
     process.stop()
     assert ended == Ended(3, "the reason")
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_run_that_was_sent_back_leaves_nothing_on_the_worker(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    from sora.experiments.engines import on_ray
+
+    class Process:
+        def __init__(self, arguments: list[str], settings: Path, folder: Path) -> None:
+            folder.mkdir(exist_ok=True)
+            (folder / "summary.json").write_text(settings.read_text())
+
+        def wait(self) -> Ended:
+            return Ended(code, "")
+
+    monkeypatch.setattr(on_ray, "Process", Process)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "worker"))
+    (tmp_path / "worker").mkdir()
+    ended, _, packed = on_ray._compute_elsewhere("fgsm-s0", [], "method: fgsm")
+    assert ended == code
+    assert packed is not None
+    on_ray._unpack(packed, tmp_path / "here")
+    assert (tmp_path / "here" / "summary.json").read_text() == "method: fgsm"
+    kept = list((tmp_path / "worker").glob("*/fgsm-s0"))
+    assert bool(kept) == bool(code)  # a run that failed continues from its checkpoints

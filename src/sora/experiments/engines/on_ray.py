@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import shutil
 import socket
 import tarfile
 import tempfile
@@ -151,6 +152,8 @@ def _compute_elsewhere(name: str, arguments: list[str], settings: str) -> tuple[
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         if folder.exists():
             archive.add(folder, arcname=".")
+    if code == 0:  # kept, it would pass for the result of the same settings in a later version
+        shutil.rmtree(place, ignore_errors=True)
     return code, error, packed.getvalue()
 
 
