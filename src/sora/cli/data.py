@@ -17,8 +17,6 @@ from sora.errors import RunError, UserError, unknown
 if TYPE_CHECKING:
     from sora.data import Stored
 
-HELP = "fetch, check and show data sets"
-
 _USAGE = """usage: sora data {list,get,check,show} ...
 
   list                          which data sets are here, how large, and where

@@ -111,7 +111,7 @@ def _compute(grid: Sequence[Job], jobs: int, engine: Engine, quiet: bool) -> Non
 
 
 def described(runs: Sequence[Resolved], engine: Engine) -> list[str]:
-    """What an engine would start for each run."""
+    """The batch file that an engine would submit for each run."""
     return [engine.describe(_work(Job(_with_threads(run, engine.threads or 1)))) for run in runs]
 
 

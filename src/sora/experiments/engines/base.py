@@ -59,7 +59,8 @@ class Engine(Protocol):
         """Begin to compute a run, or queue it."""
 
     def describe(self, work: Work) -> str:
-        """What would be started, for `--dry-run`."""
+        """The batch file of a run, for `--dry-run`; empty if the engine writes none."""
+        return ""
 
     def close(self) -> None:
         """Release what the engine holds, such as a connection to a cluster."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sora._parent import start_child
-from sora.experiments.engines.base import Ended, Work
+from sora.experiments.engines.base import Ended, Engine, Work
 from sora.settings import GRID_CONFIG
 
 
@@ -20,7 +19,7 @@ def build(**_: object) -> Local:
     return Local()
 
 
-class Local:
+class Local(Engine):
     """One process per run."""
 
     threads: int | None = None
@@ -32,10 +31,6 @@ class Local:
     def start(self, work: Work) -> Process:
         """Start a process."""
         return Process(work.arguments, work.settings, work.folder)
-
-    def describe(self, work: Work) -> str:
-        """The command line."""
-        return shlex.join(["sora", *train_arguments(work.arguments, work.settings, work.folder)])
 
     def close(self) -> None:
         """Nothing to release."""

@@ -20,7 +20,7 @@ import ray
 
 from sora._files import write_text
 from sora.errors import UserError
-from sora.experiments.engines.base import Ended, Work
+from sora.experiments.engines.base import Ended, Engine, Work
 from sora.experiments.engines.local import Process
 from sora.runs.lock import wait_until_free
 
@@ -69,7 +69,7 @@ def _no_answer(address: str | None, error: Exception) -> UserError:
     )
 
 
-class OnRay:
+class OnRay(Engine):
     """Tasks with resources of their own; Ray decides when and where each runs."""
 
     jobs: int | None = 10_000  # everything is queued at once
@@ -98,10 +98,6 @@ class OnRay:
             paths = str(work.settings.resolve()), str(folder), os.getcwd()
             reference = self._task.remote(list(work.arguments), *paths)
         return Task(reference, folder)
-
-    def describe(self, work: Work) -> str:
-        """The task's resources and its command."""
-        return f"Ray task with {self.threads} CPUs: sora train --config {work.settings} --out {work.folder}"
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
