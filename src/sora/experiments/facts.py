@@ -64,21 +64,17 @@ def overview(target: Target, numbers: Mapping[str, Mapping[str, Value]]) -> dict
     return cells
 
 
-def cost(target: Target, numbers: Mapping[str, Mapping[str, Value]]) -> dict[str, dict[str, Cell]]:
-    """Passes and memory of one batch with each method, measured here."""
+def cost(
+    target: Target, numbers: Mapping[str, Mapping[str, Value]], device: str
+) -> dict[str, dict[str, Cell]]:
+    """Passes and memory of one batch with each method, measured here; memory in multiples of FGSM's."""
     rows = {variant.name: variant.method for variant in target.variants()}
     facts = facts_of(target.dataset_name, target.given.get("data_dir"))
-    device = str(target.given.get("device") or "cpu")
     bench = bench_of(target.model_name, facts, width=target.scale.get("width"))
-    measured = cost_table(
-        [*rows.values()],
-        device="cpu" if device == "auto" else device,
-        batch_size=BATCH,
-        rounds=1,
-        bench=bench,
-    )
+    names = [REFERENCE, *rows.values()]  # the reference also where it is no row of the table
+    measured = cost_table(names, device=device, batch_size=BATCH, rounds=1, bench=bench)
     table = {row["name"]: row for row in measured}
-    reference = table.get(REFERENCE, measured[0])["peak_bytes"]
+    reference = table[REFERENCE]["peak_bytes"]
     cells: dict[str, dict[str, Cell]] = {}
     for name, method in rows.items():
         line, theirs = table[method], numbers.get(name, {})

@@ -37,16 +37,18 @@ def reproduce(target: Target, jobs: int = 0, *, quiet: bool = False, engine: Eng
             ["ours: the data sets on this machine; `sora data get NAME` fetches one"],
         )
     if kind == "cost":
+        given = str(target.given.get("device") or "auto")
+        device = "cpu" if given == "auto" else given
         line = (
             f"measured on {target.model_name} at the shape of {target.dataset_name}, one batch of "
-            f"{facts.BATCH} images, {machine_line(machine('cpu'))}; memory: tensors alive at once, "
+            f"{facts.BATCH} images, {machine_line(machine(device))}; memory: tensors alive at once, "
             "in multiples of FGSM's; "
             "passes in batches"
         )
         width = target.scale.get("width")
         return _without_runs(
             target,
-            facts.cost(target, numbers),
+            facts.cost(target, numbers, device),
             [line, *([f"scaled down: width {width}"] if width else [])],
         )
     check_folders(target)

@@ -1,0 +1,48 @@
+"""Tables of the paper that are made without runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sora.experiments import facts, paper, paper_tables
+from sora.experiments.reproduce import Target
+
+
+def cost_of(*methods: str, **given: Any) -> Any:
+    target = Target(paper.load("cost"), methods=methods, scale={"width": 4}, given=given)
+    return paper_tables.reproduce(target)
+
+
+def test_memory_is_in_multiples_of_fgsm_also_where_fgsm_is_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = {"fgsm": 2, "sora": 3, "pgd-10": 5}
+
+    def cost_table(names: list[str], **options: Any) -> list[dict[str, Any]]:
+        passes = {"forwards": 2, "backwards": 2}
+        return [{"name": name, "peak_bytes": measured[name] * 2**23, **passes} for name in names]
+
+    monkeypatch.setattr(facts, "cost_table", cost_table)
+    cells = cost_of("sora", "pgd-10").cells
+    texts = {name: row["memory"].text for name, row in cells.items()}
+    assert texts == {"sora": "1.50 x, 3.0 MB/image", "pgd-10": "2.50 x, 5.0 MB/image"}
+
+
+@pytest.mark.parametrize(
+    ("given", "used"), [({}, "cpu"), ({"device": "auto"}, "cpu"), ({"device": "cuda:1"}, "cuda:1")]
+)
+def test_the_header_names_the_machine_that_was_measured(
+    given: dict[str, str], used: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = []
+
+    def cost_table(names: list[str], device: str, **options: Any) -> list[dict[str, Any]]:
+        devices.append(device)
+        return [{"name": name, "peak_bytes": 1, "forwards": 1, "backwards": 1} for name in names]
+
+    monkeypatch.setattr(facts, "cost_table", cost_table)
+    monkeypatch.setattr(
+        paper_tables, "machine", lambda device: {"gpu": f"processor of {device}", "threads": 1}
+    )
+    assert f"processor of {used}, 1 thread" in cost_of("sora", **given).header[0]
+    assert devices == [used]
