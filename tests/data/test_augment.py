@@ -173,6 +173,26 @@ def test_bad_operations_are_one_line_errors(operations: tuple[str, ...]) -> None
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("operation", "allowed"),
+    [
+        ("crop:5000", "crop:PAD with PAD a whole number from 1 to 4096"),
+        ("crop:2.5", "crop:PAD with PAD a whole number from 1 to 4096"),
+        ("resized-crop", "resized-crop:SIZE with SIZE a whole number from 1 to 4096"),
+        ("rotate:200", "rotate:DEGREES with DEGREES above 0 and at most 180"),
+        ("flip:1", "flip"),
+    ],
+)
+def test_the_error_says_which_amounts_are_allowed(operation: str, allowed: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Augment.parse((operation,))
+    assert str(caught.value) == f"augmentation {operation!r} must be written {allowed}"
+
+
+def test_the_largest_amounts_are_allowed() -> None:
+    assert Augment.parse(("crop:4096", "rotate:180")) == Augment(pad=4096, degrees=180.0)
+
+
 def test_the_record_is_immutable() -> None:
     with pytest.raises(AttributeError):
         Transform().pad = 3  # type: ignore[misc]

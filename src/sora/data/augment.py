@@ -154,8 +154,11 @@ def _amount(operation: str, usage: str, value: str) -> float:
         amount = float(int(value) if whole else value)
     except ValueError:
         amount = math.nan
-    if ":" not in usage or not 0 < amount <= (4096 if whole else 180):
-        raise UserError(f"augmentation {operation!r} must be written {usage}, with a positive amount")
+    unit = usage.partition(":")[2]
+    if not unit or not 0 < amount <= (4096 if whole else 180):
+        allowed = "a whole number from 1 to 4096" if whole else "above 0 and at most 180"
+        amounts = f" with {unit} {allowed}" if unit else ""
+        raise UserError(f"augmentation {short(operation)} must be written {usage}{amounts}")
     return amount
 
 
