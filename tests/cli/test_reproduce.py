@@ -128,6 +128,7 @@ def test_every_table_is_listed(sora) -> None:
         (["main", "--dataset", "cifra10"], "did you mean 'cifar10'"),
         (["main", "--attacks", "pdg10"], "unknown attack"),
         (["main", "--seeds", "0"], "--seeds is 0"),
+        (["components", "--dataset", "digits", "--dry-run", "--jobs", "-1"], "--jobs is -1"),
         (["datasets", "--model", "resnet18"], "does not go with datasets"),
     ],
 )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from sora import methods
-from sora._devices import pick_device
+from sora._devices import check_count, pick_device
 from sora.attacks import Attack, create_all
 from sora.data.splits import default_holdout
 from sora.experiments.facts import Facts, bench_of, facts_of
@@ -44,6 +44,7 @@ class Estimate:
 
 def estimate(runs: Sequence[Resolved], jobs: int = 0) -> Estimate:
     """Time a step of one method per distinct cost, and one pass for the attacks."""
+    check_count("--jobs", jobs, 0)
     first = runs[0].settings
     jobs = jobs or default_jobs(len(runs), first.device)
     threads = first.threads or max(1, (os.cpu_count() or 1) // jobs)
