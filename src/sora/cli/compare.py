@@ -17,12 +17,13 @@ from sora.cli._parse import parse
 from sora.cli._settings import Extra, parse_run_flags
 from sora.cli._tables import plain_table
 from sora.errors import RunError, UserError
-from sora.experiments.compare import Outcome, compare_finished, expand, train_and_compare
+from sora.experiments.compare import Outcome, compare_finished, train_and_compare
 from sora.experiments.grid import described
 from sora.experiments.grid_files import read_grid
 from sora.experiments.plan import method_names, plan
 from sora.experiments.tables import protocol, table, write
 from sora.experiments.variants import Variant, of_methods, parse_variant
+from sora.runs.finding import find_runs
 
 METHODS = "fgsm,n-fgsm,sora"  # compared if no row is named
 
@@ -46,7 +47,7 @@ def run(argv: list[str]) -> int:
         return compare_runs(argv)
     about = (
         "Train several methods or named variants. `sora compare RUN RUN ...` makes the table of finished "
-        "runs instead; a comparison's folder stands for its runs."
+        "runs instead; a folder of runs stands for the runs in it."
     )
     flags = parse_run_flags(argv, "compare", about, EXTRA, without=("method", "variant"))
     request, variants = flags.request(), _variants(flags.verb)
@@ -85,7 +86,7 @@ class FinishedFlags:
 
     runs: Annotated[
         tyro.conf.Positional[tuple[str, ...]],
-        tyro.conf.arg(metavar="RUN", help="run folders, or folders of comparisons"),
+        tyro.conf.arg(metavar="RUN", help="run folders, or folders that contain runs"),
     ]
     out: Annotated[
         str | None, tyro.conf.arg(help="folder for comparison.json, .csv, .md; default: only print")
@@ -96,7 +97,7 @@ class FinishedFlags:
 def compare_runs(argv: list[str]) -> int:
     """Print, and write if asked, the table of runs that exist."""
     flags = parse(FinishedFlags, argv, "compare")
-    comparison = compare_finished(expand(flags.runs))
+    comparison = compare_finished(find_runs(flags.runs))
     if flags.out:
         create_folder(Path(flags.out))
         write(comparison, Path(flags.out))

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,22 +52,8 @@ def train_and_compare(
 
 def compare_finished(folders: Sequence[RunFolder]) -> dict[str, Any]:
     """Finished runs in one table; those of one variant with other seeds share a row."""
-    by_path = {folder.path.resolve(): folder for folder in folders}
-    folders = list(by_path.values())
     summaries = [_finished_summary(folder) for folder in folders]
     return compare(summaries, row_names(folders, summaries))
-
-
-def expand(paths: Iterable[str]) -> list[RunFolder]:
-    """The run folders behind some paths: a comparison's folder stands for the runs in it."""
-    folders: list[RunFolder] = []
-    for path in map(Path, paths):
-        inside = [] if RunFolder(path).exists() or not path.is_dir() else sorted(path.iterdir())
-        runs = [run for run in map(RunFolder, inside) if run.exists()]
-        if not runs:
-            RunFolder(path).read_config()  # raises if this is no run folder either
-        folders += runs or [RunFolder(path)]
-    return folders
 
 
 def _finished_summary(folder: RunFolder) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from sora.errors import RunError, UserError
 from sora.evaluation.records import with_later_results
 from sora.probes import Result
 from sora.runs import LOGS, RunFolder, unique_labels
+from sora.runs.finding import find_runs
 
 Rows = list[dict[str, Any]]
 # What reading or drawing a file of an unexpected shape may raise: the page is written without that part.
@@ -65,29 +66,9 @@ class RunRecord:
         return shlex.quote(str(self.folder.path))
 
 
-def _find_runs(paths: Iterable[str | Path]) -> list[RunFolder]:
-    """The runs behind some paths: a folder of runs stands for the runs in it, at any depth up to three."""
-    found: dict[Path, RunFolder] = {}
-    for path in map(Path, paths):
-        if not path.is_dir():
-            raise UserError(f"there is no folder {str(path)!r}")
-        runs = _runs_in(path, depth=3)
-        if not runs:
-            RunFolder(path).read_config()  # raises and says what is missing
-        found |= {run.path.resolve(): run for run in runs}
-    return list(found.values())
-
-
-def _runs_in(path: Path, depth: int) -> list[RunFolder]:
-    if RunFolder(path).exists():
-        return [RunFolder(path)]
-    inside = sorted(entry for entry in path.iterdir() if entry.is_dir()) if depth else []
-    return [run for entry in inside for run in _runs_in(entry, depth - 1)]
-
-
 def read_runs(paths: Iterable[str | Path]) -> list[RunRecord]:
     """Read all runs at and below the paths, each under a label of its own."""
-    folders = _find_runs(paths)
+    folders = find_runs(paths)
     return [_read_run(*pair) for pair in zip(folders, unique_labels(folders), strict=True)]
 
 
