@@ -17,7 +17,7 @@ from sora.runs.finding import find_runs
 
 Rows = list[dict[str, Any]]
 # What reading or drawing a file of an unexpected shape may raise: the page is written without that part.
-DAMAGE = (RunError, UserError, KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError)
+DAMAGE = (RunError, UserError, OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 PROBES = ("eps-curve", "landscape", "samples")  # what the page shows if it was measured
 
 
@@ -114,5 +114,5 @@ def _not_evaluated(run: RunRecord) -> list[Missing]:
 
 
 def _summary(folder: RunFolder) -> Mapping[str, Any]:
-    summary = folder.read_summary()
-    return with_later_results(folder) if summary.get("attacks") else summary
+    # Without later evaluations the weights, which identify them in some runs, are not needed.
+    return with_later_results(folder) if folder.read_evaluations() else folder.read_summary()
