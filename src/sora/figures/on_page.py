@@ -138,8 +138,7 @@ def data_address(picture: Picture) -> str:
 
 
 def _legend(item: Any) -> Trace:
-    named = {"name": escaped(item.name)} if item.name else {"name": ""}
-    return {**named, "showlegend": bool(item.name) and item.in_legend}
+    return {"name": escaped(item.name), "showlegend": bool(item.name) and item.in_legend}
 
 
 Parts = list[dict[str, Any]]

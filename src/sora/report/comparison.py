@@ -75,8 +75,8 @@ def _rows(runs: Sequence[RunRecord]) -> list[Row]:
 
 def colours(settings: Sequence[Setting]) -> dict[str, str]:
     """A colour for each name of a row, the same in all figures."""
-    rows = {row.name: row.entry["method"] for setting in settings for row in setting.rows}
-    others = [name for name, method in rows.items() if name != STAR]
+    names = dict.fromkeys(row.name for setting in settings for row in setting.rows)
+    others = [name for name in names if name != STAR]
     cycle = {name: PALETTE[1 + number % (len(PALETTE) - 1)] for number, name in enumerate(others)}
     return {STAR: PALETTE[0], **cycle}
 

@@ -121,7 +121,7 @@ class Page:
 
     def _comparison(self, runs: Sequence[RunRecord], missing: list[Missing]) -> dict[str, Any] | None:
         settings = settings_of(runs, missing)
-        if sum(len(setting.rows) for setting in settings) < 1:
+        if not settings:
             return None
         attack, own = robust_attack(settings), colours(settings)
         makers: dict[str, Callable[[], Figure]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from sora.figures import Axis, Figure, Item, Line, Panel, Rule
 from sora.figures.description import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Style
@@ -69,26 +68,13 @@ def step_size(run: RunRecord, points: int) -> Panel:
     items: list[Item] = []
     if x:
         items.append(Line(x, [255 * value for value in y if value is not None], "step size", BLUE))
-        eps = run.summary.get("threat", {}).get("eps") or _eps(run)
+        eps = run.summary.get("threat", {}).get("eps") or run.folder.read_settings().threat().eps
         if eps:
             items.append(Rule(255 * eps, "y", f"eps = {255 * eps:.3g}/255", GREY, "dashed"))
-        cap = _options(run).get("sora.alpha_max")
-        if eps and cap is not None and _value(run, "method") == "sora":
+        cap = (run.config.get("threat", {}).get("set") or {}).get("sora.alpha_max")
+        if eps and cap is not None:
             items.append(Rule(255 * eps * cap, "y", f"cap = {cap:g} eps", RED, "dashed"))
     return Panel(items, "Step size of the attack", STEP, Axis("step size (1/255)", low=0))
-
-
-def _options(run: RunRecord) -> Mapping[str, Any]:
-    return run.config.get("threat", {}).get("set", {}) or {}
-
-
-def _value(run: RunRecord, name: str) -> Any:
-    return run.config.get("threat", {}).get(name)
-
-
-def _eps(run: RunRecord) -> float:
-    threat = run.folder.read_settings().threat()
-    return threat.eps
 
 
 def _accuracy(run: RunRecord, points: int) -> Panel:
@@ -101,4 +87,5 @@ def _accuracy(run: RunRecord, points: int) -> Panel:
             items.append(Line(x, y, title_of(attack), colour, style, marker="circle" if len(x) < 40 else ""))
     attacks = rows[0].get("attacks") if rows else None
     n = f" (n = {next(iter(attacks.values()))['n']})" if attacks else ""
-    return Panel(items, f"Accuracy on {watched_images(rows)}", STEP, Axis(f"accuracy{n}", 0, 1.02, percent=True))
+    title = f"Accuracy on {watched_images(rows)}"
+    return Panel(items, title, STEP, Axis(f"accuracy{n}", 0, 1.02, percent=True))
