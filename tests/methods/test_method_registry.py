@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import pytest
 import torch
@@ -125,3 +125,10 @@ def test_registry_entry_is_complete(name: str) -> None:
     if entry.venue:  # a method of one's own may have no paper yet
         assert entry.paper
         assert entry.venue[-4:].isdigit()
+
+
+@each_method
+def test_the_option_strict_leaves_penalties_out_of_pert_align(name: str) -> None:
+    offered = "strict" in {field.name for field in fields(methods.info(name).cls.hyper_class)}
+    assert create(name, LINF, **({"strict": True} if offered else {})).strict_gradient == offered
+    assert not create(name, LINF).strict_gradient

@@ -70,8 +70,11 @@ class Method(nn.Module, ABC):
 
     @property
     def strict_gradient(self) -> bool:
-        """Take g' from the cross-entropy alone, without penalties, at the cost of another backward pass."""
-        return False
+        """Take g' from the cross-entropy alone, without penalties, at the cost of another backward pass.
+
+        Methods with penalties offer it as the option `strict`.
+        """
+        return bool(getattr(self.hyper, "strict", False))
 
     @property
     def averaged(self) -> nn.Module | None:

@@ -93,11 +93,6 @@ class AAER(Method):
         super().__init__(threat, hyper)
         self.register_buffer("factor", torch.ones(()))
 
-    @property
-    def strict_gradient(self) -> bool:
-        """Whether PertAlign leaves the regulariser out."""
-        return self.hyper.strict
-
     def begin_epoch(self, epoch: int) -> None:
         """Set the weight of this epoch, if it is ramped up: 0 in the first one, as the authors do."""
         if self.hyper.ramp_epochs:

@@ -79,11 +79,6 @@ class FGSMLAW(Method):
         self.register_buffer("gate", torch.zeros((), dtype=torch.bool))
 
     @property
-    def strict_gradient(self) -> bool:
-        """Whether PertAlign leaves the penalty out."""
-        return self.hyper.strict
-
-    @property
     def averaged(self) -> nn.Module | None:
         """The network with averaged weights, which is evaluated and stored."""
         return self.average

@@ -79,11 +79,6 @@ class FGSMMEP(Method):
         self.register_buffer("skipped", torch.zeros((), dtype=torch.int64))
 
     @property
-    def strict_gradient(self) -> bool:
-        """Whether PertAlign leaves the regulariser out."""
-        return self.hyper.strict
-
-    @property
     def keeps_graph(self) -> bool:
         """Whether the loss differentiates through the attack's pass."""
         return True

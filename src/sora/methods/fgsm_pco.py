@@ -64,11 +64,6 @@ class FGSMPCO(Method):
         self.delta = Memory(hyper)
         self.register_buffer("skipped", torch.zeros((), dtype=torch.int64))
 
-    @property
-    def strict_gradient(self) -> bool:
-        """Whether PertAlign leaves the regulariser out."""
-        return self.hyper.strict
-
     def setup(
         self,
         *,

@@ -52,11 +52,6 @@ class FGSMRSCS(Method):
         self.smoothing = Smoothing(1 - hyper.phi, "others", smooth_attack=False)
         self.constraint = Constraint(hyper)
 
-    @property
-    def strict_gradient(self) -> bool:
-        """Whether PertAlign leaves constraint and regularisers out."""
-        return self.hyper.strict
-
     def setup(self, *, epochs: int, drops: tuple[float, ...] = (), **_: Any) -> None:
         """Set the epochs in which the constraint is active."""
         self.constraint.setup(epochs, drops)

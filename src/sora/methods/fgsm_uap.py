@@ -91,11 +91,6 @@ class FGSMUAP(Method):
         self.register_buffer("m", None)
         self.register_buffer("skipped", torch.zeros((), dtype=torch.int64))
 
-    @property
-    def strict_gradient(self) -> bool:
-        """Whether PertAlign leaves the regulariser out."""
-        return self.hyper.strict
-
     def setup(
         self,
         *,

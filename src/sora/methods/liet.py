@@ -80,11 +80,6 @@ class LIET(Method):
         self.register_buffer("li", None)
         self.register_buffer("lam", torch.tensor(hyper.lam))
 
-    @property
-    def strict_gradient(self) -> bool:
-        """Whether PertAlign leaves the divergence out."""
-        return self.hyper.strict
-
     def setup(self, *, shape: tuple[int, ...], epochs: int, classes: int | None = None, **_: Any) -> None:
         """Allocate the label information of each class; the length of the ramp is the number of epochs."""
         if classes is None:

@@ -71,11 +71,6 @@ class TDAT(Method):
         self.delta = Memory(MemoryHyper(), "row")
         self.register_buffer("gam", torch.tensor(self._target(1)))
 
-    @property
-    def strict_gradient(self) -> bool:
-        """Whether PertAlign leaves the regulariser out."""
-        return self.hyper.strict
-
     def setup(self, *, n_train: int, shape: tuple[int, ...], batch_size: int, epochs: int, **_: Any) -> None:
         """Allocate a perturbation for every row of a batch."""
         self.epochs = epochs
