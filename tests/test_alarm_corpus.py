@@ -56,9 +56,13 @@ class TestTruth:
         found = truth.truth_of(trace([0.5] * 50, fgsm, pgd))
         assert found == truth.Truth("healthy", None, (5, 10, 15, 20, 25))
 
-    def test_what_was_never_robust_has_nothing_to_lose(self) -> None:
+    @pytest.mark.parametrize(("fgsm", "kind"), [(0.9, "overfitted"), (0.1, "never robust")])
+    def test_what_was_never_robust_cannot_collapse(self, fgsm: float, kind: str) -> None:
         pgd = [value / 4 for value in FALLING]
-        assert truth.truth_of(trace([0.5] * 50, [0.9] * 10, pgd)).kind == "never robust"
+        assert truth.truth_of(trace([0.5] * 50, [fgsm] * 10, pgd)).kind == kind
+
+    def test_measurements_far_apart_are_not_smoothed(self) -> None:
+        assert truth.smooth([10, 20, 50], [0.1, 0.3, 0.9]) == pytest.approx([0.2, 0.2, 0.9])
 
 
 ALONE = partial(rules.Current, 1, False)
@@ -140,8 +144,13 @@ class TestStudy:
         healthy = trace([0.5] * 100, [0.5] * 20, [0.4] * 20)
         pairs = [(each, truth.truth_of(each)) for each in (healthy, healthy, self.run)]
         result = judging.score(lambda: Alarms(50, 70), pairs)
-        assert (result.accused, result.false, result.healthy) == (2, 4, 2)
+        assert (result.falsely_alarmed, result.false, result.healthy) == (2, 4, 2)
         assert (result.detected, result.collapsed, result.leads) == (1, 1, (5,))
+
+    def test_a_run_overfitted_from_the_start_is_caught_while_it_is(self) -> None:
+        overfitted = trace([0.5] * 100, [0.9] * 20, [0.05] * 20)
+        result = judging.score(lambda: Alarms(50), [(overfitted, truth.truth_of(overfitted))])
+        assert (result.caught, result.overfitted, result.false, result.collapsed) == (1, 1, 0, 0)
 
     def test_looks_are_taken_at_their_cadence(self) -> None:
         run = trace([0.5] * 20, [], [])
@@ -160,7 +169,7 @@ class TestStudy:
 def test_the_corpus_is_read_as_it_was_written(tmp_path: Path) -> None:
     spec = next(runs.specs())
     rows = [{"step": 1, "pert_align": 0.12345, "loss": 2.0}, {"step": 2, "pert_align": math.nan, "pgd": 0.5}]
-    runs.write(tmp_path / f"{spec.name}.csv.gz", rows)
+    runs.write(tmp_path / f"{spec.name}.csv.gz", (spec.method, spec.setting, spec.seed), rows)
     corpus.write(corpus.rows_of_work(tmp_path), tmp_path / "digits.csv.gz")
     (found,) = corpus.read("digits", tmp_path)
     assert (found.method, found.setting, found.seed) == (spec.method, spec.setting, spec.seed)

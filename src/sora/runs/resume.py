@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from sora import methods
 from sora._ranks import launched_rank
 from sora.errors import RunError, UserError
 from sora.runs.folder import RunFolder
@@ -65,12 +64,12 @@ def more_epochs(stored: Mapping[str, Any], settings: Settings) -> int:
 
 def check_extendable(settings: Settings, longer: int) -> None:
     """Raise if more epochs would have changed the steps already taken."""
-    reason, method = "", methods.info(settings.method)
+    reason = ""
     if settings.schedule != "multistep":
         reason = f"the {settings.schedule} learning rate of the steps already taken depends on their number"
     elif settings.milestones:
         reason = "milestones are fractions of their number"
-    elif any(settings.set.get(f"{method.family}.{name}") for name in method.uses_epochs):
+    elif settings.method_uses_epochs():
         reason = f"{settings.method} depends on their number"
     elif settings.guard in ("stop", "rollback"):
         reason = f"guard {settings.guard} keeps states of the shorter run"

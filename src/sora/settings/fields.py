@@ -215,6 +215,11 @@ class Settings(
         """The labels that the method trains with."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(Smoothing)}
 
+    def method_uses_epochs(self) -> bool:
+        """Whether the method's steps depend on the number of epochs, with the options it has here."""
+        method = methods.info(self.method)
+        return any(self.set.get(f"{method.family}.{name}") for name in method.uses_epochs)
+
     def model_options(self) -> dict[str, Any]:
         """What `set` says about the network."""
         return self._options_of("model")
