@@ -57,3 +57,9 @@ def test_a_file_gets_one_line_per_epoch(capsys: Any) -> None:
 )
 def test_parts_are_kept_in_order_while_they_fit(width: int, text: str) -> None:
     assert fitting(["abc", "def"], width) == text
+
+
+def test_names_in_the_title_are_not_markup() -> None:
+    with Console("sora on [/x], seed 0", 6, 2, quiet=False) as console:
+        column = console.progress.columns[0]
+        assert str(column(console.progress.tasks[0])) == "sora on [/x], seed 0"

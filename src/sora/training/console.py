@@ -24,7 +24,7 @@ class Console:
         self.rich = RichConsole(file=tolerant(sys.stderr), quiet=quiet, highlight=False)
         self.live = self.rich.is_terminal and not quiet
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             TimeRemainingColumn(),
             BarColumn(BAR),
             TextColumn("{task.fields[numbers]}"),
