@@ -12,10 +12,14 @@ def rank() -> int:
     return distributed.get_rank() if _several() else 0
 
 
+def launched() -> bool:
+    """Whether torchrun started this process as one of several."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
 def launched_rank() -> int:
     """This process' number as torchrun gave it, also before the processes have joined."""
-    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    return int(os.environ["RANK"]) if launched and not _several() else rank()
+    return int(os.environ["RANK"]) if launched() and not _several() else rank()
 
 
 def world() -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -56,7 +56,8 @@ def run(argv: list[str]) -> int:
     attack = attack.for_classes(description["num_classes"])
     model = load_network(description, folder.weights, flags.model, str(pick_device(flags.device)))
     ball = threat(settings.norm, flags.eps or settings.eps)
-    answers, problems = predict(model, description, flags.images, ball, attack, size=_size(folder))
+    size = _size(folder, description)
+    answers, problems = predict(model, description, flags.images, ball, attack, size=size)
     if flags.json:
         about = {"attack": attack.name, "norm": ball.norm, "eps": ball.eps}
         print(json.dumps([answer.record() | about for answer in answers], indent=2))
@@ -67,10 +68,10 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def _size(folder: RunFolder) -> tuple[int, int]:
+def _size(folder: RunFolder, description: Mapping[str, Any]) -> tuple[int, int]:
     """Height and width of the images of a run; model.json has the height alone."""
     data = folder.read_summary().get("data") or {}
-    height, width = data.get("image_size") or 2 * [folder.read_model()["image_size"]]
+    height, width = data.get("image_size") or 2 * [description["image_size"]]
     return height, width
 
 

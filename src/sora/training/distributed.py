@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sora._ranks import summed, world
+from sora._ranks import launched, summed, world
 
 
 @contextmanager
 def process_group(device: torch.device) -> Iterator[None]:
     """Join the processes that torchrun started; nothing to do for one process on its own."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or distributed.is_initialized():
+    if not launched() or distributed.is_initialized():
         yield
         return
     if device.type == "cuda":
