@@ -50,6 +50,15 @@ def test_rows_are_chosen_by_name_or_method() -> None:
         Target(grid, methods=("sora-b3",)).variants()
 
 
+def test_the_default_network_is_one_that_the_paper_trains_on_the_data_set() -> None:
+    target = Target(
+        paper.load("fastat"), dataset="tinyimagenet"
+    )  # the benchmark's other data sets: ResNet-18
+    assert target.model_name == "preactresnet18"
+    assert len(target.numbers()[0]) == 20
+    assert Target(paper.load("fastat"), dataset="digits").model_name == "resnet18"
+
+
 def test_a_data_set_that_the_paper_lacks_stands_beside_its_first() -> None:
     numbers, dataset, model = Target(paper.load("components"), dataset="digits").numbers()
     assert (dataset, model) == ("pathmnist", "preactresnet18")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -42,8 +43,11 @@ def constant(method: FGSMLASS, bias: float) -> FGSMLASS:
 
 def test_a_zero_last_layer_predicts_half_of_the_largest_step() -> None:
     model, (x, y) = two_layer(), images()
-    out, _ = run(constant(prepared(step_lr=0.0), 0.0), model, x, y)
+    method = constant(prepared(step_lr=0.0), 0.0)
+    out, _ = run(method, model, x, y)
     assert out.step_size.item() == pytest.approx(0.625 * EPS)
+    lengths = method._lengths(predictor(method), x)
+    torch.testing.assert_close(lengths, torch.full((6, 1, 1, 1), 0.625 * EPS, dtype=x.dtype))
 
 
 def test_the_largest_step_and_hard_labels_make_fgsm_rs() -> None:
@@ -70,6 +74,19 @@ def weights(method: FGSMLASS) -> list[Tensor]:
 def test_an_epoch_of_391_batches_has_20_predictor_steps() -> None:
     method = prepared()
     assert sum(method.batches.due(20) for _ in range(391)) == 20
+
+
+def test_a_scaled_loss_trains_the_predictor_alike() -> None:
+    model, (x, y) = two_layer(), images()
+    noise, results = uniform(x), []
+    for scale in (None, 1024.0):
+        method = prepared(step_lr=0.1)
+        with mock.patch.object(method.sgd, "minimize", wraps=method.sgd.minimize) as minimize:
+            method.step(model, x, y, noise=noise, loss_scale=scale)
+        assert minimize.call_args.args[1] == scale
+        results.append(weights(method))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_the_predictor_is_constant_between_its_steps() -> None:

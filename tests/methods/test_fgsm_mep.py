@@ -125,7 +125,7 @@ def test_what_is_stored_stays_in_the_ball(name: str, dtype: str) -> None:
     for _ in range(4):
         out, _ = run(method, model, x, y, index=INDEX)
         assert (out.x_adv - x).abs().max() <= EPS + 1e-6
-        assert stored(method).abs().max() <= EPS * (1 + 1e-3)
+        assert stored(method).abs().max() <= EPS * (1 + (1e-6 if dtype == "float32" else 1e-3))
 
 
 def test_loss_and_gradient_run_through_both_passes() -> None:

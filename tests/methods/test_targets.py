@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 from torch import Tensor
@@ -81,6 +83,21 @@ def test_half_precision_logits_get_float32_targets() -> None:
     loss = Smoothing(0.4).loss(LOGITS.half(), LABEL)
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(1.516614, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_smoothing_is_bit_equal_to_torchs_cross_entropy(
+    kind: Literal["uniform", "others", "random"],
+) -> None:
+    torch.manual_seed(0)
+    logits, y = torch.randn(64, 10), torch.randint(10, (64,))
+    gradients = []
+    for loss in (Smoothing(0.0, kind).loss, F.cross_entropy):
+        leaf = logits.clone().requires_grad_()
+        value = loss(leaf, y)
+        gradients.append((value.detach(), *torch.autograd.grad(value, leaf)))
+    for one, other in zip(*gradients, strict=True):
+        assert torch.equal(one, other)
 
 
 PLAIN = [name for name in methods.names() if not methods.info(name).own_targets]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from sora import data
+from sora.data import ImageSet
 from sora.evaluation.examples import as_examples
 from sora.settings import Settings
 from sora.training import Hook, train
@@ -67,13 +68,44 @@ def test_estimated_statistics_are_the_means_over_training_batches() -> None:
     network.eval()
     before = {name: value.clone() for name, value in network.state_dict().items()}
     new = with_estimated_statistics(network, images, 512, torch.device("cpu"))
-    pixels, _ = as_examples(images).take(torch.arange(1024), torch.device("cpu"))
+    pixels, _ = as_examples(images).take(torch.arange(len(images)), torch.device("cpu"))
     torch.testing.assert_close(new[0].running_mean, pixels.mean().reshape(1), rtol=1e-4, atol=1e-5)
-    assert new[0].num_batches_tracked.item() == 2
+    assert new[0].num_batches_tracked.item() == 3  # 1,437 images in batches of at most 512
     assert not new[0].training
     for name, value in network.state_dict().items():  # the network itself is unchanged
         assert torch.equal(value, before[name])
     torch.testing.assert_close(new[2].weight, network[2].weight)
+
+
+class Batches(nn.Module):
+    """Notes the mean pixel of every batch it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.means = nn.BatchNorm2d(1), list[float]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.means.append(x.mean().item())
+        return self.norm(x)  # type: ignore[no-any-return]
+
+
+def test_statistics_are_estimated_on_batches_of_all_classes_of_images_stored_class_by_class() -> None:
+    labels = torch.arange(4).repeat_interleave(50)
+    images = (labels * 60).to(torch.uint8).reshape(-1, 1, 1, 1).expand(-1, 2, 2, 1)  # a grey level per class
+    new = with_estimated_statistics(Batches(), ImageSet(images, labels), 64, torch.device("cpu"))
+    assert isinstance(new, Batches)
+    assert new.means == pytest.approx([90 / 255] * 4, abs=0.01)
+
+
+def test_statistics_are_estimated_at_the_size_and_with_the_classes_of_the_test_images() -> None:
+    labels = torch.arange(5).repeat_interleave(20)
+    large = torch.zeros(100, 12, 12, 1, dtype=torch.uint8)
+    test = ImageSet(large[:10, :8, :8], labels[:10])
+    splits = data.Splits(ImageSet(large, labels), ImageSet(large[:0], labels[:0]), test)
+    sample = splits.sample(10)
+    pixels, classes = as_examples(sample).take(torch.arange(len(sample)), torch.device("cpu"))
+    assert pixels.shape == (10, 1, 8, 8)
+    assert classes.bincount().tolist() == [2] * 5
 
 
 class Raw(Hook):

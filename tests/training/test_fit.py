@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import sora
@@ -40,6 +41,21 @@ def test_it_returns_an_evaluation_like_evaluate_does() -> None:
     assert result.verdict == again.verdict
     assert result.summary["accuracy"] == result.accuracy
     assert result.folder is None
+
+
+@pytest.mark.parametrize(
+    "options", [{"ema": 0.9}, {"ema": 0.9, "ema_buffers": "estimate"}, {"method": "fgsm-law"}]
+)
+def test_averaged_weights_are_left_in_the_module(options: dict[str, Any], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(192, 3))
+    images, labels = tensors()
+    pair = ((images, labels), (images[:30], labels[:30]))
+    result = sora.fit(model, pair, out=tmp_path / "a", quiet=True, **FAST, **options)
+    again = sora.evaluate(model, (images[:30] / 255, labels[:30]), sora.Linf("8/255"))
+    assert result.accuracy == again.accuracy
+    for name, tensor in load_file(RunFolder(tmp_path / "a").weights).items():
+        assert torch.equal(model.state_dict()[name], tensor)
 
 
 def test_the_folder_records_the_module_and_the_tensors(tmp_path: Path) -> None:

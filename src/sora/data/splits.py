@@ -31,14 +31,17 @@ class Splits:
     def watched(self) -> ImageSet:
         """The images that monitors and evaluations during training use.
 
-        The held-out images. If there are none: a tenth of the training images (at most 1,000), with the
-        proportions of their classes and at test size. Training uses these as well.
+        The held-out images. If there are none: a tenth of the training images (at most 1,000). Training uses
+        these as well.
         """
         if len(self.holdout) or not len(self.train):
             return self.holdout
+        return self.sample(max(1, default_holdout(len(self.train))))
+
+    def sample(self, count: int) -> ImageSet:
+        """`count` training images with the proportions of their classes, at test size: always the same."""
         height, width = self.test.images.shape[1:3]
-        chosen = choose(self.train.labels, max(1, default_holdout(len(self.train))))
-        return self.train.subset(chosen).center(height, width)
+        return self.train.subset(choose(self.train.labels, count)).center(height, width)
 
     @property
     def watched_name(self) -> Literal["holdout", "training"]:

@@ -41,7 +41,7 @@ class Target:
     Args:
         grid: The table.
         dataset: Data set; default: the paper's first.
-        model: Network; default: the paper's first.
+        model: Network; default: the first that the paper trains on this data set.
         seeds: Runs per row.
         methods: Rows to keep, by their name or their method; none: all.
         attacks: In place of the table's.
@@ -67,8 +67,9 @@ class Target:
 
     @property
     def model_name(self) -> str:
-        """The network that is trained."""
-        return self.model or next(iter(self.grid.models), "")
+        """The network that is trained; by default the first that the paper trains on this data set."""
+        trained = [model for dataset, model in paper.pairs(self.grid) if dataset == self.dataset_name]
+        return self.model or next(iter(trained or self.grid.models), "")
 
     @property
     def folder(self) -> Path:

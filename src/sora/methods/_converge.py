@@ -19,7 +19,7 @@ class ConvergeHyper(Hyper):
     """Hyper-parameters of the constraint and of the two regularisers of its authors."""
 
     gamma_max: float = option(0.03, "largest difference of losses that is left alone", low=0)
-    ratio: float = option(1.0, "gamma_max divided by the smallest such difference", low=1)
+    ratio: float = option(1.0, "the limit is at least gamma_max / ratio", low=1)
     stride: int = option(1, "epochs without constraint on each side of a rate drop, start and end", low=0)
     w2: float = option(1.0, "weight of the clean loss where it is too far from the last epoch's", low=0)
     initialize: bool = option(False, "take the clean loss from the attack's pass, which saves a pass")

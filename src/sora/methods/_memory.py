@@ -19,7 +19,9 @@ class MemoryHyper(Hyper):
 
     align: bool = option(False, "move what is stored with the crop and flip of its image, as ATAS does")
     dtype: Literal["float32", "float16"] = option("float32", "number format of what is stored")
-    storage: Literal["device", "cpu"] = option("device", "place of what is stored; on cpu, a step waits")
+    storage: Literal["device", "cpu"] = option(
+        "device", "place of what is stored; with cpu, every step waits for a copy"
+    )
 
 
 class Memory(nn.Module):

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from sora._passes import Scale, scaled, unscaled
+
 
 class OwnOptimizer(nn.Module):
     """Makes an optimiser's state part of its method's `state_dict`, so that runs resume bit for bit.
@@ -22,13 +24,18 @@ class OwnOptimizer(nn.Module):
         super().__init__()
         self.optimizer = optimizer
 
-    def minimize(self, loss: Tensor) -> None:
+    def minimize(self, loss: Tensor, loss_scale: Scale = None) -> None:
         """One step that lowers `loss`. No gradient reaches parameters of anything else.
 
         Entries of the gradient that are not finite count as 0: one bad batch must not ruin the parameters.
+
+        Args:
+            loss: The loss, unscaled.
+            loss_scale: Factor on it in the backward pass, for float16; the gradient is divided by it again.
         """
-        gradients = torch.autograd.grad(loss, self._parameters_in_order())
+        gradients = torch.autograd.grad(scaled(loss, loss_scale), self._parameters_in_order())
         for parameter, gradient in zip(self._parameters_in_order(), gradients, strict=True):
+            gradient = unscaled(gradient, loss_scale)
             parameter.grad = torch.where(gradient.isfinite(), gradient, 0.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

@@ -57,7 +57,7 @@ class FGSMLASS(Method):
         self.smoothing = Smoothing(1 - hyper.phi, "others", smooth_attack=False)
         self.batches = BatchCounter()
         self.predictor: StepPredictor | None = None
-        self.register_buffer("place", torch.zeros(()), persistent=False)  # knows the device
+        self.register_buffer("place", torch.zeros(()), persistent=False)  # only to find the device
 
     def setup(self, *, shape: tuple[int, ...], **_: Any) -> None:
         """Create the predictor for images of this shape, and its optimiser."""
@@ -105,7 +105,7 @@ class FGSMLASS(Method):
             moved = self.threat.project(moved)  # no gradient where it clips
             clamped = self.threat.clamp(x + moved) - x
             delta = moved + (clamped - moved).detach()  # the box changes the value, not the gradient
-            self.sgd.minimize(-self.train_loss(model(x + delta), batch.y))
+            self.sgd.minimize(-self.train_loss(model(x + delta), batch.y), batch.loss_scale)
 
 
 class StepPredictor(nn.Module):

@@ -1,8 +1,9 @@
-"""FGSM-LAW: a penalty on the change of predictions and features, and weights averaged where that helps."""
+"""FGSM-LAW: a penalty on the change of predictions and features, and a gated average of the weights."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,8 +26,10 @@ class FGSMLAWHyper(Hyper):
 
     lam: float = option(12.0, "weight of the Lipschitz penalty (lambda)", low=0)
     phi: float = option(0.7, "target of the true class; the others share the rest equally", low=0, high=1)
-    theta: float = option(0.82, "weights are averaged where adversarial / reference accuracy is lower", low=0)
-    gate_add: int = option(0, "added to the correct predictions at the reference in that ratio", low=0)
+    theta: float = option(
+        0.82, "average after batches with adversarial / reference accuracy below this", low=0
+    )
+    gate_add: int = option(0, "constant added to the denominator of that ratio", low=0)
     c_max: float = option(0.999, "largest weight of the old average", low=0, high=1)
     reference: Literal["clean", "start"] = option(
         "clean", "what the penalty compares with: the image (one more pass) or the attack's start"
@@ -41,7 +44,7 @@ class FGSMLAWHyper(Hyper):
 
 @register(
     "fgsm-law",
-    "one step from random signs, a Lipschitz penalty, and weights averaged while accuracy drops",
+    "one step from random signs, a Lipschitz penalty, and weights averaged while the attack is strong",
     group="one step, regularised",
     paper="Jia et al., Revisiting and Exploring Efficient Fast Adversarial Training via LAW:"
     " Lipschitz Regularization and Auto Weight Averaging",
@@ -153,11 +156,16 @@ class FGSMLAW(Method):
         if self.average is None:
             return
         c = ((self.n + 1) / (self.n + 10)).clamp(max=self.hyper.c_max)
-        pairs = zip(self.average.state_dict().values(), model.state_dict().values(), strict=True)
-        for average, current in pairs:
+        for average, current in zip(_tensors(self.average), _tensors(model), strict=True):
             new = c * average + (1 - c) * current if average.is_floating_point() else current
             average.copy_(torch.where(self.gate, new, average))
         self.n.add_(self.gate)
+
+
+def _tensors(network: nn.Module) -> Iterator[Tensor]:
+    """Weights and buffers; one that several layers share comes once, and so is averaged once."""
+    yield from network.parameters()
+    yield from network.buffers()
 
 
 def denominator(x_adv: Tensor, x0: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sora.methods import Crafted, Inputs, register
+from sora.methods import Crafted, Inputs, option, register
 from sora.methods._converge import Constraint, ConvergeHyper, constrained_loss
 from sora.methods.fgsm_mep import FGSMMEP, FGSMMEPHyper
 from sora.threat import Threat
@@ -16,6 +16,10 @@ from sora.threat import Threat
 @dataclass(frozen=True)
 class FGSMMEPCSHyper(ConvergeHyper, FGSMMEPHyper):
     """The hyper-parameters of FGSM-MEP-CS: those of FGSM-MEP and those of the constraint."""
+
+    lam: float = option(
+        10.0, "weight of the two regularisers (lambda), without effect while both are off", low=0
+    )
 
 
 @register(
@@ -46,7 +50,7 @@ class FGSMMEPCS(FGSMMEP):
 
     @property
     def keeps_graph(self) -> bool:
-        """Only with `reg_single` or `initialize`, as published with neither."""
+        """Only with `reg_single` or `initialize`; as published, both are off."""
         return self.hyper.reg_single or self.hyper.initialize
 
     def setup(self, **known: Any) -> None:

@@ -21,7 +21,9 @@ class GATHyper(Hyper):
     boost: float = option(4.0, "factor on lambda towards the end of training", low=0)
     boost_from: float = option(0.86, "share of the epochs before the boost", low=0, high=1)
     noise: float = option(0.5, "size of the random signs at the start, in multiples of eps", low=0)
-    alternate: bool = option(True, "leave the distance out of every other batch's attack, from the first")
+    alternate: bool = option(
+        True, "leave the distance out of the attack on the 1st, 3rd, ... batch of an epoch"
+    )
     attack_mode: Literal["train", "eval"] = option("eval", "mode of BatchNorm and Dropout in the attack pass")
 
 

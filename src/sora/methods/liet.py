@@ -22,10 +22,10 @@ class LIETHyper(Hyper):
     """LIET's hyper-parameters."""
 
     lam: float = option(100.0, "weight of the divergence of the predictions (lambda)", low=0)
-    ramp: bool = option(True, "raise lambda linearly to its value in the last epoch (code)")
+    ramp: bool = option(True, "lambda grows linearly and reaches lam in the last epoch (code)")
     nu: float = option(0.6, "label smoothing, spread over the other classes at random", low=0, high=1)
-    lo: float = option(0.1, "smallest share of pixels that noise replaces", low=0, high=1)
-    hi: float = option(0.5, "largest share of pixels that noise replaces", low=0, high=1)
+    lo: float = option(0.1, "smallest share of entries that noise replaces", low=0, high=1)
+    hi: float = option(0.5, "largest share of entries that noise replaces", low=0, high=1)
     k: float = option(1.0, "size of that noise in multiples of eps", low=0)
     every: int = option(20, "batches between two updates of the label information (q)", low=1)
     clip_ball: bool = option(True, "project onto the ball after the step")

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 from sora.data import ImageSet
 from sora.evaluation.examples import as_examples, in_precision_of
 
-ESTIMATED_ON = 1024  # training images that statistics are estimated on
+ESTIMATED_ON = 1024  # training images that statistics are estimated on, at most
 
 
 def make_average(model: nn.Module, decay: float, buffers: str) -> AveragedModel:
@@ -32,13 +32,19 @@ def with_estimated_statistics(
 ) -> nn.Module:
     """A copy whose BatchNorm statistics are means over batches of clean training images.
 
-    Always the same images without augmentation, so that the result depends on the weights alone. A copy, so
-    that checkpoints do not depend on when it was used.
+    A copy, so that checkpoints do not depend on when it was used.
+
+    Args:
+        network: The network with averaged weights.
+        images: Always the same ones for a data set, so that the result depends on the weights alone.
+        batch_size: The largest number of images per batch.
+        device: Where to compute.
     """
     network = copy.deepcopy(network)
     examples = in_precision_of(network, as_examples(images))
-    count = min(ESTIMATED_ON, len(images))
-    # Equal parts: BatchNorm cannot use a batch of one image.
-    parts = torch.arange(count).tensor_split(math.ceil(count / batch_size))
+    count = math.ceil(len(images) / batch_size)
+    # Images may be stored class by class, so each batch takes every count-th one. The batches have nearly the
+    # same size, as BatchNorm cannot use a batch of one image.
+    parts = [torch.arange(first, len(images), count) for first in range(count)]
     update_bn((examples.take(part, device)[0] for part in parts), network)
     return network

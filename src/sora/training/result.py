@@ -31,10 +31,13 @@ def finish(run: Run) -> TrainResult:
     kept = restore_chosen(run)
     evaluation = evaluate_test_set(run)
     summary = summarize(run, evaluation) | ({"kept": kept} if kept else {})
+    final = run.evaluated
     if run.writes:
         about = {"weights": run.weights, "data": describe_data(run.dataset), "versions": versions()}
-        run.folder.write_model(plain_state(run.evaluated), run.network_description | about)
+        run.folder.write_model(plain_state(final), run.network_description | about)
         run.folder.write_summary(summary)
+    if final is not run.state.model:  # `sora.fit` trains in place: leave the weights that were measured
+        run.state.model.load_state_dict(final.state_dict())
     for text in summary["warnings"]:
         run.console.warn(f"warning: {text}")
     run.hooks.notify("end", run, summary)

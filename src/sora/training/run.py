@@ -23,7 +23,7 @@ from sora.runs.provenance import settings_hash
 from sora.runs.recovery import Recovered, read_own, recover
 from sora.settings import GIVEN, Resolved
 from sora.training import distributed
-from sora.training.averaging import with_estimated_statistics
+from sora.training.averaging import ESTIMATED_ON, with_estimated_statistics
 from sora.training.console import Console
 from sora.training.hooks import Hook, Hooks
 from sora.training.interrupts import Interrupted
@@ -225,7 +225,8 @@ class Run:
             return state.model
         if state.ema is None or settings.ema_buffers != "estimate":
             return state.evaluated
-        return with_estimated_statistics(state.evaluated, self.splits.train, settings.batch_size, self.device)
+        images = self.splits.sample(min(ESTIMATED_ON, len(self.splits.train)))
+        return with_estimated_statistics(state.evaluated, images, settings.batch_size, self.device)
 
     def save(self, *, best: bool = False, good: bool = False, average: bool = True) -> None:
         """Write a checkpoint of this step; all ranks must call it together.

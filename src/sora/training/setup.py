@@ -50,9 +50,7 @@ def prepare_state(
     if settings.accumulate > 1 and method.updates > 1:
         raise UserError(f"accumulate must be 1 with {settings.method}, which replays whole batches")
     if method.info.single_process and world() > 1:
-        raise UserError(
-            f"{settings.method} remembers the batches of a single process; train it with one process"
-        )
+        raise UserError(f"{settings.method} stores what one process has seen; train it with one process")
     size = dataset.image_size
     canvas = Augment.parse(settings.augment).draw(1, size, torch.Generator()).canvas_size(*size)
     method.setup(
