@@ -316,3 +316,20 @@ def test_mistakes_in_a_grid_file(rows, message, sora, tmp_path) -> None:
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert message in done.err
     assert not (tmp_path / "c").exists()
+
+
+def test_help_names_the_default_folder_of_a_comparison(sora) -> None:
+    text = sora("compare", "--help").out
+    assert "folder of the runs; default: runs/compare" in text
+    assert "runs/DATASET-METHOD" not in text
+
+
+def test_story_of_a_run_that_was_never_robust() -> None:
+    entry = {
+        "accuracy": {"fgsm": {"mean": 0.98}, "pgd10": {"mean": 0.0}},
+        "pert_align": {"mean": 0.01},
+        "alarms": [50],
+        "verdict": "overfitted",
+    }
+    text = story("fgsm", entry, [{"epoch": 1, "accuracy": {"pgd10": 0.03}}])
+    assert "It was never robust (at best 3 % under PGD-10 on held-out images)" in text

@@ -182,7 +182,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
         ("--batch-size 0", "batch size 0"),
         ("--dataset digts", "did you mean 'digits'"),
         ("--device gpu", "device 'gpu' is not available"),
-        ("--width 8", "goes with --weights"),
+        ("--width 8", "requires --weights"),
         ("--weights x.safetensors", "--weights needs --model and --dataset"),
     ],
 )

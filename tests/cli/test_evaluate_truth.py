@@ -79,7 +79,7 @@ def test_the_first_images_as_leaderboards_take_them(evaluate: Any) -> None:
     (balanced,) = json.loads(evaluate("--attacks", "clean", "--json"))
     assert balanced["images"]["chosen"] == "class-balanced"
     assert balanced["fingerprint"]["data"] != first["fingerprint"]["data"]
-    assert "--first goes with --limit" in evaluate("--limit", "0", "--first", code=2)
+    assert "--first requires --limit" in evaluate("--limit", "0", "--first", code=2)
 
 
 def test_the_card_has_what_a_repetition_needs(evaluate: Any, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_attacked_images_are_kept_and_checked_again(evaluate: Any, tmp_path: Pat
     assert "belongs to other images" in evaluate("--adversarial", path, code=2)
     path.write_text("no archive")
     assert "is not an npz file" in evaluate("--adversarial", path, code=2)
-    assert "one radius" in evaluate("--save-adversarial", path, "--eps", "0.1,0.2", code=2)
+    assert "a single radius; got 2" in evaluate("--save-adversarial", path, "--eps", "0.1,0.2", code=2)
 
 
 def test_the_reduced_autoattack_goes_by_its_name(evaluate: Any) -> None:

@@ -111,6 +111,29 @@ def test_help_names_kinds_of_values_not_types(verb, sora) -> None:
     assert "(default: )" not in text
 
 
+@pytest.mark.parametrize(
+    ("verb", "usage"),
+    [
+        ("compare", "sora compare RUN [RUN ...] | sora compare [-h] [OPTIONS]"),
+        ("predict", "[OPTIONS] RUN IMAGE [IMAGE ...]"),
+        ("probe", "[OPTIONS] KIND RUN [RUN ...]"),
+        ("report", "[-h] RUN [RUN ...] [--out TEXT]"),
+        ("figure", "[OPTIONS] NAME [RUN ...]"),
+        ("data show", "[OPTIONS] [NAME]"),
+        ("reproduce", "[OPTIONS] [TABLE]"),
+    ],
+)
+def test_usage_shows_what_may_be_repeated_or_left_out(verb, usage, sora) -> None:
+    assert usage in sora(*verb.split(), "--help").out.splitlines()[0]
+
+
+@pytest.mark.parametrize("verb", ["report", "reproduce"])
+def test_help_describes_a_verb_in_one_paragraph(verb, sora) -> None:
+    about = sora(verb, "--help").out.split("\n\n")[1]
+    assert about.endswith("--debug shows where an error happened.")
+    assert "  " not in about
+
+
 def test_show_nothing_known(sora) -> None:
     done = sora("show", "soar")
     assert (done.code, done.err.count("\n")) == (2, 1)

@@ -201,7 +201,7 @@ def test_options_of_models_are_refused_for_a_probe_of_logs(
     flag: str, runs: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["probe", "traces", str(runs[0]), flag, "1"]) == 2
-    message = f"traces reads the logs of a run; {flag} goes with eps-curve, landscape, boundary, curvature"
+    message = f"traces reads the logs of a run; {flag} applies only to eps-curve, landscape, boundary,"
     assert message in capsys.readouterr().err
 
 

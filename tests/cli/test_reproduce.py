@@ -129,7 +129,7 @@ def test_every_table_is_listed(sora) -> None:
         (["main", "--attacks", "pdg10"], "unknown attack"),
         (["main", "--seeds", "0"], "--seeds is 0"),
         (["components", "--dataset", "digits", "--dry-run", "--jobs", "-1"], "--jobs is -1"),
-        (["datasets", "--model", "resnet18"], "does not go with datasets"),
+        (["datasets", "--model", "resnet18"], "cannot be combined with datasets"),
     ],
 )
 def test_mistakes(arguments, message, sora, tmp_path) -> None:

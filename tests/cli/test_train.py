@@ -218,7 +218,7 @@ def test_mistakes_come_before_a_used_folder_and_a_dry_run_works_on_one(sora, tin
 
 def test_help_explains_resume_and_debug(sora) -> None:
     done = sora("train", "--help")
-    assert "--resume" in done.out
+    assert "--resume [auto]" in done.out
     assert "--debug" in done.out
     assert "--debug" in sora("--help").out
 

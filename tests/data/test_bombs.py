@@ -242,7 +242,7 @@ def test_array_headers_that_declare_too_much(tmp_path: Path, shape: tuple[int, .
         arrays[f"{split}_images.npy"] = npy_header(shape) + bytes(64)
         arrays[f"{split}_labels.npy"] = npy_header(shape[:1]) + bytes(64)
     (tmp_path / "x.npz").write_bytes(formats.zipped(arrays))
-    with pytest.raises(UserError, match="declares another size than it has"):
+    with pytest.raises(UserError, match="declares a size that is not its own"):
         data.load(f"npz:{tmp_path / 'x.npz'}")
     store = tmp_path / "data" / "cifar10"
     store.mkdir(parents=True)

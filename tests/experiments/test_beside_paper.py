@@ -46,7 +46,7 @@ def test_the_deviation_is_of_the_kind_that_theirs_is() -> None:
     assert ["sora", "ours", "75.00 ± 7.07", "51.00 ± 1.41", "45.00 ± 1.41", "-"] in lines
     assert ["", "benchmark", *["not in the benchmark"] * 4] in lines
     text = " ".join(footer(table))
-    assert "± is the sample deviation over the seeds, as the benchmark's" in text
+    assert "± is the sample deviation over the seeds, as in the benchmark;" in text
     assert "in the benchmark: fgsm" in text
     assert "paper" not in text
 

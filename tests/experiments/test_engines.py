@@ -83,11 +83,11 @@ def test_an_unknown_engine_suggests_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--address auto", "--address goes with --engine ray"),
-        ("--engine slurm --send-back", "--send-back goes with --engine ray"),
-        ("--slurm time=5", "--slurm goes with --engine slurm"),
+        ("--address auto", "--address requires --engine ray"),
+        ("--engine slurm --send-back", "--send-back requires --engine ray"),
+        ("--slurm time=5", "--slurm requires --engine slurm"),
         ("--cpus-per-run 0", "--cpus-per-run must be 1 or more"),
-        ("--gpus-per-run 1", "--gpus-per-run go with --engine ray or slurm"),
+        ("--gpus-per-run 1", "--gpus-per-run require --engine ray or slurm"),
         ("--engine slurm --gpus-per-run 0.5", "--gpus-per-run is 0.5; Slurm gives a run whole GPUs only"),
         ("--engine nothing", "allowed: local, ray, slurm"),
     ],

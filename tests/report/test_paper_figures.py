@@ -131,7 +131,7 @@ def test_flags_of_another_figure_are_refused(
     flags: str, figure: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["figure", "cost", "missing", *flags.split()]) == 2
-    assert f"{flags.split()[0]} goes with `sora figure {figure}`" in capsys.readouterr().err
+    assert f"{flags.split()[0]} applies only to `sora figure {figure}`" in capsys.readouterr().err
 
 
 def test_an_unknown_figure_and_a_figure_without_runs() -> None:

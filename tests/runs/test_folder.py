@@ -180,7 +180,7 @@ def test_an_evaluation_record_that_was_changed_is_refused(tmp_path: Path) -> Non
     assert folder.read_evaluations() == records
     text = folder.evaluations.read_text()
     folder.evaluations.write_text(text.replace("0.5125", "0.5725"))
-    with pytest.raises(RunError, match=r"evaluation\.json is damaged: a record does not fit its checksum"):
+    with pytest.raises(RunError, match=r"evaluation\.json is damaged: a record does not match its checksum"):
         folder.read_evaluations()
     folder.evaluations.write_text(json.dumps(records))  # as older versions wrote them
     assert folder.read_evaluations() == records

@@ -162,14 +162,14 @@ def test_of_several_processes_the_first_extends_and_the_others_wait(two_epochs, 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"schedule": "cyclic"}, "cyclic learning rate of the steps already taken depends"),
-        ({"schedule": "cosine"}, "cosine learning rate of the steps already taken depends"),
+        ({"schedule": "cyclic"}, "cyclic learning rate of past steps depends on the number of epochs"),
+        ({"schedule": "cosine"}, "cosine learning rate of past steps depends on the number of epochs"),
         ({"milestones": "0.5"}, "milestones are fractions"),
         ({"guard": "rollback"}, "guard rollback keeps states"),
         ({"keep": "best"}, "keep best keeps the weights of an epoch"),
         ({"keep": "best-robust"}, "keep best-robust keeps the weights of an epoch"),
-        ({"method": "liet"}, "liet depends on their number"),
-        ({"method": "tdat"}, "tdat depends on their number"),
+        ({"method": "liet"}, "liet depends on the number of epochs"),
+        ({"method": "tdat"}, "tdat depends on the number of epochs"),
     ],
 )
 def test_more_epochs_are_refused_with_the_reason_elsewhere(tmp_path, changes, reason) -> None:
@@ -195,5 +195,5 @@ def test_a_plugin_method_can_declare_that_it_depends_on_the_number_of_epochs(tmp
         resolved = settings_of_run(Request(constant(tmp_path / "a", 2) | {"method": "toy-ramp"}), None)
         with pytest.raises(Killed):
             train(resolved, hooks=[kill_at(3)], quiet=True)
-        with pytest.raises(UserError, match="toy-ramp depends on their number"):
+        with pytest.raises(UserError, match="toy-ramp depends on the number of epochs"):
             lengthen(RunFolder(tmp_path / "a"))

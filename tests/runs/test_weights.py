@@ -57,7 +57,7 @@ def test_a_prefix_that_belongs_to_the_network_stays(tmp_path: Path) -> None:
 
 def test_a_name_that_does_not_fit_is_named_as_in_the_file(tmp_path: Path) -> None:
     torch.save(prefixed(STATE, "backbone."), tmp_path / "w.pt")
-    with pytest.raises(UserError, match=r"do not fit the model: '(backbone\.)?\d\."):
+    with pytest.raises(UserError, match=r"do not match the model: '(backbone\.)?\d\."):
         load_weights(network(), tmp_path / "w.pt")
 
 

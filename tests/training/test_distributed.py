@@ -178,7 +178,7 @@ def test_ranks_stopped_between_epochs_go_on_as_if_undisturbed(tmp_path: Path, ca
     resume = ["train", "--out", str(tmp_path / "world"), "--resume", "--quiet"]
     assert main(resume) == 2
     error = capsys.readouterr().err
-    assert "was trained by 2 processes and would now be by 1 process" in error
+    assert "was trained with 2 processes and would continue with 1 process" in error
     assert "--allow-world-change" in error
     assert not (tmp_path / "world" / "summary.json").exists()
     assert main([*resume, "--allow-world-change"]) == 0

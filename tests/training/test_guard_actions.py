@@ -78,7 +78,7 @@ def test_stop_stops_also_if_nothing_was_good(settings: BuildSettings, script: An
     printed = capsys.readouterr().err
     assert "never robust so far" in printed
     assert "no robust weights were found" in printed
-    assert "--guard rollback or --eps-warmup would try again" in printed
+    assert "try --guard rollback or --eps-warmup" in printed
 
 
 def test_the_initial_weights_are_handed_over_if_no_rollback_helps(

@@ -84,13 +84,13 @@ def test_a_memory_of_one_process_is_refused_with_several(
     settings: BuildSettings, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     monkeypatch.setattr(setup, "world", lambda: 2)
-    with pytest.raises(UserError, match=f"{method} remembers .* with one process"):
+    with pytest.raises(UserError, match=f"{method} stores .* with one process"):
         setup.prepare_state(settings(method), linear(), data.load("digits"), 96, 3)
 
 
 @pytest.mark.parametrize("guard", ["stop", "rollback", "pgd"])
 def test_ordinary_training_has_nothing_to_guard(settings: BuildSettings, guard: str) -> None:
-    with pytest.raises(UserError, match=f"guard {guard} needs robustness to watch, which benign does not"):
+    with pytest.raises(UserError, match=f"guard {guard} does not apply to benign"):
         settings("benign", guard=guard)
 
 

@@ -243,7 +243,8 @@ register(
 )(AutoAttack)
 register(
     "aa-reduced",
-    "AutoAttack without apgd-t, which is undefined for fewer than 4 classes; there `aa` is run as this",
+    "AutoAttack without apgd-t, which is undefined for fewer than 4 classes; for those, `aa` runs"
+    " this version",
 )(AutoAttack)
 register(
     "aa-plus",

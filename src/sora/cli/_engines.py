@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from sora.experiments.engines import Engine
 
 ENGINE_FLAGS: dict[str, tuple[Any, Any, str]] = {
-    "jobs": (int, 0, "runs at the same time; 0: one per core, or as many as a cluster accepts"),
+    "jobs": (
+        int,
+        0,
+        "runs at the same time; 0: one per core, one with a GPU, or as many as a cluster accepts",
+    ),
     "engine": (str, "local", "where runs are computed: local, ray or slurm (docs/cluster.md)"),
     "address": (str | None, None, "with ray: a running cluster, auto or HOST:PORT; default: start one here"),
     "cpus_per_run": (int, 1, "with ray or slurm: CPU cores per run"),
@@ -31,9 +35,9 @@ def chosen_engine(flags: Any) -> Iterator[Engine]:
         raise UserError("--cpus-per-run must be 1 or more, --gpus-per-run 0 or more")
     for flag, belongs in (("address", "ray"), ("send_back", "ray"), ("slurm", "slurm")):
         if getattr(flags, flag) and flags.engine != belongs:
-            raise UserError(f"--{flag.replace('_', '-')} goes with --engine {belongs}")
+            raise UserError(f"--{flag.replace('_', '-')} requires --engine {belongs}")
     if flags.engine == "local" and (flags.cpus_per_run != 1 or flags.gpus_per_run):
-        raise UserError("--cpus-per-run and --gpus-per-run go with --engine ray or slurm")
+        raise UserError("--cpus-per-run and --gpus-per-run require --engine ray or slurm")
     if flags.engine == "slurm" and not flags.gpus_per_run.is_integer():
         raise UserError(f"--gpus-per-run is {flags.gpus_per_run:g}; Slurm gives a run whole GPUs only")
     engine = create(

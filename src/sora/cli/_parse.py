@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import tyro
@@ -25,7 +26,7 @@ def parse(spec: type[T], argv: list[str], prog: str, default: T | None = None) -
 
     with tyro_errors.on_parse_error(explain):
         config = (tyro.conf.OmitArgPrefixes,)  # groups structure the help, not the names of flags
-        about = (spec.__doc__ or "") + ("" if "--debug" in flags else DEBUG)
+        about = " ".join((spec.__doc__ or "").split()) + ("" if "--debug" in flags else DEBUG)
         options: Any = {"prog": f"sora {prog}", "description": about, "default": default, "config": config}
         return cast(T, tyro.cli(spec, args=argv, **options))
 
@@ -79,7 +80,7 @@ def _explained(event: tyro_errors.ParseErrorEvent, flags: list[str]) -> UserErro
                 return unknown("flag", token.split("=")[0], flags)
             return UserError(f"unexpected argument {token!r}; see --help")
         case tyro_errors.InvalidChoice(argument=argument, value=value, choices=choices):
-            return not_allowed(_name(argument), value, choices)
+            return not_allowed(_name(argument), value, [each for each in choices if each != "None"])
         case tyro_errors.InstantiationFailure(message=message, argument=argument):
             wanted = {"int()": "a whole number", "float": "a number"}
             kind = next((text for word, text in wanted.items() if word in message), None)
@@ -96,10 +97,10 @@ def _name(argument: Any) -> str:
     return str(argument.display_name())
 
 
-def option_flags(options: type[Options], without: tuple[str, ...] = ()) -> list[Any]:
-    """Fields for `dataclasses.make_dataclass`: one flag per option.
+def option_flags(options: type[Options], without: tuple[str, ...], texts: Mapping[str, str]) -> list[Any]:
+    """Fields for `dataclasses.make_dataclass`: one flag per option, except those in `without`.
 
-    Lists are written as text (`x,y`); the option set converts and checks them.
+    Lists are written as text (`x,y`); the option set converts and checks them. `texts` replaces help.
     """
     hints = get_type_hints(options)
     flags = []
@@ -110,7 +111,7 @@ def option_flags(options: type[Options], without: tuple[str, ...] = ()) -> list[
         if isinstance(default, (list, tuple)):
             default = ",".join(map(str, default))
         allowed = allowed_range(field.metadata)
-        text = field.metadata["help"] + (f" ({allowed})" if allowed else "")
+        text = texts.get(field.name, field.metadata["help"]) + (f" ({allowed})" if allowed else "")
         kind = _shown(_flag_type(hints[field.name]), default, text, negated=True)
         flags.append((field.name, kind, dataclasses.field(default=default)))
     return flags

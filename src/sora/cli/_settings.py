@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -20,15 +20,16 @@ _SET = Annotated[
     tyro.conf.arg(
         metavar="NAME=VALUE",
         help="a hyper-parameter, e.g. sora.alpha0=0.02 or model.stages=2; may be repeated",
+        help_behavior_hint="",
     ),
 ]
 _COMMON: Extra = {
     "config": (str | None, None, "YAML file with settings, grouped or flat; flags override it"),
     "recipe": (str | None, None, "recipe to start from; default: the one for the data set and network"),
     "resume": (
-        Literal["yes", "auto"] | None,
+        Annotated[Literal["yes", "auto"] | None, tyro.conf.arg(metavar="[auto]")],
         None,
-        "continue an unfinished run; auto: start a new one if there is none",
+        "continue an unfinished run; `--resume auto` starts a new one if there is none",
     ),
     "dry_run": (bool, False, "print every setting with its origin and stop"),
     "quiet": (bool, False, "print nothing while working"),
@@ -58,12 +59,27 @@ class RunFlags:
 
 
 def parse_run_flags(
-    argv: Sequence[str], verb: str, about: str, extra: Extra | None = None, without: tuple[str, ...] = ()
+    argv: Sequence[str],
+    verb: str,
+    about: str,
+    extra: Extra | None = None,
+    *,
+    without: tuple[str, ...] = (),
+    texts: Mapping[str, str] | None = None,
 ) -> RunFlags:
-    """Parse all settings and the verb's own flags."""
+    """Parse all settings and the verb's own flags.
+
+    Args:
+        argv: The arguments after the verb.
+        verb: The verb, for the usage line.
+        about: What the verb does.
+        extra: Further flags of the verb.
+        without: Settings that are not flags of the verb.
+        texts: Help that replaces the text of a setting, by name.
+    """
     fields: list[Any] = [flag(name, *rest) for name, rest in ((extra or {}) | _COMMON).items()]
     for group, cls in GROUPS.items():
-        options = option_flags(cls, without)
+        options = option_flags(cls, without, texts or {})
         if group == "threat":
             options.append(("set", _SET, dataclasses.field(default=())))
         part: Any = dataclasses.make_dataclass(group, options, frozen=True)

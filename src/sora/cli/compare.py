@@ -26,6 +26,7 @@ from sora.experiments.variants import Variant, of_methods, parse_variant
 from sora.runs.finding import find_runs
 
 METHODS = "fgsm,n-fgsm,sora"  # compared if no row is named
+OUT = "runs/compare"
 
 EXTRA: Extra = {
     "methods": (str | None, None, f"methods to compare, separated by commas, or all (default: {METHODS})"),
@@ -49,13 +50,20 @@ def run(argv: list[str]) -> int:
         "Train several methods or named variants. `sora compare RUN RUN ...` makes the table of finished "
         "runs instead; a folder of runs stands for the runs in it."
     )
-    flags = parse_run_flags(argv, "compare", about, EXTRA, without=("method", "variant"))
+    flags = parse_run_flags(
+        argv,
+        "compare RUN [RUN ...] | sora compare",
+        about,
+        EXTRA,
+        without=("method", "variant"),
+        texts={"out": f"folder of the runs; default: {OUT}"},
+    )
     request, variants = flags.request(), _variants(flags.verb)
     if flags.verb.grid is not None:
         grid = read_grid(flags.verb.grid)
         request = dataclasses.replace(request, given={**grid.settings, **request.given})
         variants = [*variants, *grid.variants]
-    folder = Path(request.wanted().get("out") or "runs/compare")
+    folder = Path(request.wanted().get("out") or OUT)
     runs = plan(request, variants, flags.verb.seeds, folder)
     if flags.verb.dry_run:
         for resolved in runs:
@@ -86,7 +94,7 @@ class FinishedFlags:
 
     runs: Annotated[
         tyro.conf.Positional[tuple[str, ...]],
-        tyro.conf.arg(metavar="RUN", help="run folders, or folders that contain runs"),
+        tyro.conf.arg(metavar="RUN [RUN ...]", help="run folders, or folders that contain runs"),
     ]
     out: Annotated[
         str | None, tyro.conf.arg(help="folder for comparison.json, .csv, .md; default: only print")

@@ -33,7 +33,7 @@ _Name = Annotated[
     tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME", help="a name, folder:PATH or npz:PATH")
 ]
 _DataDir = Annotated[
-    str | None, tyro.conf.arg(help="folder of the data sets; default: $SORA_DATA, else the cache")
+    str | None, tyro.conf.arg(help="folder of the data sets; default: $SORA_DATA, else the user's cache")
 ]
 _Json = Annotated[bool, tyro.conf.arg(help="print as JSON")]
 
@@ -87,7 +87,7 @@ def _get(argv: list[str]) -> None:
 
     flags = parse(GetFlags, argv, "data get")
     if flags.given and flags.via:
-        raise UserError("--from and --via exclude each other")
+        raise UserError("--from and --via cannot be used together")
     dataset = data.get(flags.name, flags.data_dir, flags.given, flags.via)
     line = data.stored(dataset)
     if flags.json:
@@ -134,9 +134,9 @@ def _check(argv: list[str]) -> None:
 class ShowFlags:
     """Draw samples and the class distribution, or what an attack does to the images."""
 
-    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(help="data set; default: the run's")] = (
-        None
-    )
+    name: Annotated[
+        tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[NAME]", help="data set; default: the run's")
+    ] = None
     out: Annotated[str, tyro.conf.arg(help="the PNG file to write")] = "data.png"
     run: Annotated[str | None, tyro.conf.arg(help="a run folder: attack its model with FGSM")] = None
     model: Annotated[str | None, tyro.conf.arg(help="the run's custom network, package.module:function")] = (
@@ -157,9 +157,9 @@ def _show(argv: list[str]) -> None:
     if Path(flags.out).suffix.lower() != ".png":
         raise UserError(f"--out {flags.out!r} must end in .png")
     if flags.model is not None and flags.run is None:
-        raise UserError("--model goes with --run RUN")
+        raise UserError("--model requires --run RUN")
     if flags.images is not None and flags.run is None:
-        raise UserError("--images goes with --run RUN")
+        raise UserError("--images requires --run RUN")
     if flags.run is not None:
         shown = _show_attack(flags, flags.run)
     elif flags.name is None:

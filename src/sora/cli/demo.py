@@ -28,7 +28,7 @@ class Flags:
     out: Annotated[str, tyro.conf.arg(help="folder of the runs; finished ones are kept")] = "runs/demo"
     seed: Annotated[int, tyro.conf.arg(help="seed of both runs")] = 0
     epochs: Annotated[int | None, tyro.conf.arg(help="epochs; default: the recipe's")] = None
-    jobs: Annotated[int, tyro.conf.arg(help="processes at once; 0: one per core")] = 0
+    jobs: Annotated[int, tyro.conf.arg(help="processes at once; 0: one per core, one with a GPU")] = 0
     quiet: Annotated[bool, tyro.conf.arg(help="print nothing while working")] = False
     json: Annotated[bool, tyro.conf.arg(help="print the comparison as JSON")] = False
 
@@ -66,12 +66,12 @@ def story(name: str, entry: dict[str, Any], evals: list[dict[str, Any]]) -> str:
         best = max(evals, key=lambda line: line["accuracy"]["pgd10"])
         peak = 100 * best["accuracy"]["pgd10"]
         when = f"; the alarm went off at step {alarm}" if alarm else "; no alarm went off"
-        held_out = f"{peak:.0f} % against PGD-10, held out"
+        held_out = f"{peak:.0f} % under PGD-10 on held-out images"
         lost = f"Its robustness peaked in epoch {best['epoch']} ({held_out}) and was lost"
-        lost = lost if peak > CHANCE else f"It never was robust (at best {held_out})"
+        lost = lost if peak > CHANCE else f"It was never robust (at best {held_out})"
         return (
             f"{name} overfitted catastrophically: {numbers}. {lost}{when}. PertAlign ended at {align:.2f}:"
-            " the two gradients no longer point the same way."
+            " the two gradients do not point the same way."
         )
     words = {"robust": "stayed robust", "suspect": "is suspect", "not robust": "is not robust"}
     word = words.get(entry["verdict"], "has no verdict")

@@ -42,7 +42,9 @@ Set = tyro.conf.UseAppendAction[tuple[str, ...]]
 class Flags:
     """sora evaluate RUN, or sora evaluate --weights FILE --model NAME --dataset NAME."""
 
-    run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="RUN", help="a run folder")] = None
+    run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[RUN]", help="a run folder")] = (
+        None
+    )
     weights: str | None = None
     """instead of a run: a file of weights, safetensors or a state dict written by torch.save"""
     model: str | None = None
@@ -114,7 +116,7 @@ def run(argv: list[str]) -> int:
     threats = subject.threats(flags.eps, flags.norms)
     _check_confusion(flags, attacks, subject.dataset.num_classes)
     if flags.save_adversarial and len(threats) > 1:
-        raise UserError(f"--save-adversarial goes with one radius; these are {len(threats)}")
+        raise UserError(f"--save-adversarial requires a single radius; got {len(threats)}")
     about = subject.about | {"images": chosen}
     source = load(flags.trust_source) if flags.trust_source else None
     failure: AttackFailed | None = None
@@ -154,16 +156,16 @@ def run(argv: list[str]) -> int:
 def _check(flags: Flags) -> None:
     """Raise for flags that do not go together."""
     if flags.first and not flags.limit:
-        raise UserError("--first goes with --limit N")
+        raise UserError("--first requires --limit N")
     if flags.trust_source and not flags.trust:
-        raise UserError("--trust-source goes with --trust")
+        raise UserError("--trust-source requires --trust")
     if flags.additional_data and not flags.card:
-        raise UserError("--additional-data goes with --card")
+        raise UserError("--additional-data requires --card")
     others = ("trust", "card", "save_adversarial", "per_class", "confusion")
     for other in others if flags.adversarial else ():
         if getattr(flags, other):
             flag = f"--{other.replace('_', '-')}"
-            raise UserError(f"--adversarial checks the images of a file and does not go with {flag}")
+            raise UserError(f"--adversarial checks the images of a file and cannot be combined with {flag}")
 
 
 def _check_confusion(flags: Flags, attacks: Sequence[Attack], num_classes: int) -> None:
@@ -234,7 +236,7 @@ def _subject(flags: Flags) -> Subject:
         raise UserError("name a run folder, or --weights FILE with --model and --dataset")
     given = [name for name in ("width", "set") if getattr(flags, name)]
     if given:
-        raise UserError(f"--{given[0]} goes with --weights; a run already records its network")
+        raise UserError(f"--{given[0]} requires --weights; a run already records its network")
     return subject_of_run(flags.run, model=flags.model, dataset=flags.dataset, **places)
 
 

@@ -27,7 +27,7 @@ class Flags:
     name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME", help=_NAMES)]
     runs: Annotated[
         tyro.conf.Positional[tuple[str, ...]],
-        tyro.conf.arg(metavar="RUN", help="run folders or folders of runs; data sets for `classes`"),
+        tyro.conf.arg(metavar="[RUN ...]", help="run folders or folders of runs; data sets for `classes`"),
     ] = ()
     out: Annotated[
         str,
@@ -42,12 +42,14 @@ class Flags:
     paper: Annotated[bool, tyro.conf.arg(help="`overview` of the paper's own numbers")] = False
     limit: Annotated[int | None, tyro.conf.arg(help="test images; if not given, the probe's number")] = None
     seed: Annotated[int, tyro.conf.arg(help="seed of random directions and starts")] = 0
-    model: Annotated[
-        str | None, tyro.conf.arg(help="for a custom network: its package.module:function again")
+    model: Annotated[str | None, tyro.conf.arg(help="for a custom network: its package.module:function")] = (
+        None
+    )
+    data_dir: Annotated[
+        str | None, tyro.conf.arg(help="folder of the data sets; default: $SORA_DATA, else the user's cache")
     ] = None
-    data_dir: Annotated[str | None, tyro.conf.arg(help="folder of the data sets")] = None
     device: Annotated[str, tyro.conf.arg(help="cpu, cuda, cuda:1 ...; auto: a GPU if there is one")] = "auto"
-    threads: Annotated[int, tyro.conf.arg(help="CPU threads; 0: torch's default")] = 0
+    threads: Annotated[int, tyro.conf.arg(help="CPU threads; 0: torch's choice")] = 0
 
 
 def run(argv: list[str]) -> int:
@@ -80,7 +82,7 @@ def _refuse_flags_of_other_figures(flags: Flags) -> None:
     given = {"at": bool(flags.at), "second": flags.second != "random", "paper": flags.paper}
     for flag, figure in (("at", "boundary"), ("second", "landscape"), ("paper", "overview")):
         if given[flag] and flags.name != figure:
-            raise UserError(f"--{flag} goes with `sora figure {figure}`")
+            raise UserError(f"--{flag} applies only to `sora figure {figure}`")
 
 
 def _steps(text: str) -> list[int]:

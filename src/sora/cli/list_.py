@@ -25,7 +25,7 @@ memory: beyond ordinary training. A graph is the activations of a batch; "2 per 
 norms: the norms it is defined for (--norm).
 PertAlign: whether training steps yield it; for the others the guard measures it on a few held-out images.
 `sora show NAME` prints a method's page with its passes and what a loop of your own must provide;
-`sora list methods --cost` measures passes, memory and time here; docs/choosing.md says which to take when."""
+`sora list methods --cost` measures passes, memory and time here; docs/choosing.md helps you choose."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def run(argv: list[str]) -> int:
     """Print one table."""
     flags = parse(Flags, argv, "list")
     if flags.cost and flags.kind != "methods":
-        raise UserError("--cost goes with `sora list methods`")
+        raise UserError("--cost applies only to `sora list methods`")
     rows = _costs(raw=flags.json) if flags.cost else _ROWS[flags.kind]()
     if flags.json:
         print(json.dumps(rows, indent=2))

@@ -25,14 +25,14 @@ class Flags:
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="a run folder")]
     images: Annotated[
-        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGE", help="image files")
+        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGE [IMAGE ...]", help="image files")
     ]
     eps: str | None = None
-    """another radius than the one the run was trained for"""
+    """a radius other than the run's"""
     attack: str = "pgd10"
     """the attack, from `sora list attacks`"""
     model: str | None = None
-    """for a run with a custom network: specifies its package.module:function again"""
+    """for a run with a custom network: its package.module:function"""
     device: str = "auto"
     """cpu, cuda, cuda:1 ...; auto: a GPU if there is one"""
     threads: int = 0

@@ -20,12 +20,12 @@ _LIMITS = ", ".join(
 
 @dataclass(frozen=True)
 class Flags:
-    """Look inside trained models: sora probe KIND RUN [RUN ...]."""
+    """Look inside trained models; each probe writes JSON into the runs and one picture."""
 
     kind: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="KIND", help=_KINDS)]
     runs: Annotated[
         tyro.conf.Positional[tuple[str, ...]],
-        tyro.conf.arg(metavar="RUN", help="run folders; several share one picture"),
+        tyro.conf.arg(metavar="RUN [RUN ...]", help="run folders; several share one picture"),
     ]
     at: int | None = None
     """use the weights of this step, from a snapshot of the run, instead of the final ones"""
@@ -45,7 +45,7 @@ class Flags:
     device: str = "auto"
     """cpu, cuda, cuda:1 ...; auto: a GPU if there is one"""
     threads: int = 0
-    """CPU threads; 0: torch's default"""
+    """CPU threads; 0: torch's choice"""
     json: bool = False
     """print the measurements as JSON"""
 

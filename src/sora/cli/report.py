@@ -23,7 +23,9 @@ class Flags:
 
     runs: Annotated[
         tyro.conf.Positional[tuple[str, ...]],
-        tyro.conf.arg(metavar="RUN", help="run folders, or folders of runs such as those of comparisons"),
+        tyro.conf.arg(
+            metavar="RUN [RUN ...]", help="run folders, or folders of runs such as those of comparisons"
+        ),
     ]
     out: Annotated[str, tyro.conf.arg(help="the page")] = "report.html"
     title: Annotated[str, tyro.conf.arg(help="heading of the page")] = ""

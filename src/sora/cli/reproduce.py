@@ -36,7 +36,7 @@ class Flags:
     """
 
     table: Annotated[
-        tyro.conf.Positional[str | None], tyro.conf.arg(metavar="TABLE", help="a name from --list")
+        tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[TABLE]", help="a name from --list")
     ] = None
     list: Annotated[bool, tyro.conf.arg(help="print the tables and stop")] = False
     dataset: Annotated[str | None, tyro.conf.arg(help="data set; default: the table's first")] = None
@@ -52,7 +52,9 @@ class Flags:
     out: Annotated[str | None, tyro.conf.arg(help="folder; default: runs/reproduce/TABLE-DATASET-MODEL")] = (
         None
     )
-    data_dir: Annotated[str | None, tyro.conf.arg(help="folder of the data sets")] = None
+    data_dir: Annotated[
+        str | None, tyro.conf.arg(help="folder of the data sets; default: $SORA_DATA, else the user's cache")
+    ] = None
     device: Annotated[str, tyro.conf.arg(help="cpu, cuda, cuda:1 ...; auto: a GPU if there is one")] = "auto"
     threads: Annotated[int, tyro.conf.arg(help="CPU threads per run; 0: the cores divided by the jobs")] = 0
     jobs: Annotated[int, tyro.conf.arg(help=_ENGINE["jobs"])] = 0
@@ -106,7 +108,7 @@ def _target(flags: Flags) -> Any:
     grid = paper.load(str(flags.table))
     for name, known in (("dataset", grid.datasets), ("model", grid.models)):
         if getattr(flags, name) and not known:
-            raise UserError(f"--{name} does not go with {grid.name}")
+            raise UserError(f"--{name} cannot be combined with {grid.name}")
     given = {name: getattr(flags, name) for name in _MACHINE_FLAGS}
     return Target(
         grid,

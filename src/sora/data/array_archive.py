@@ -46,7 +46,7 @@ class ArrayArchive:
                     with archive.open(member) as file:
                         header = read_header(file)
                     if archive.getinfo(member).file_size != header.start + header.nbytes:
-                        raise ValueError(f"{member} declares another size than it has")
+                        raise ValueError(f"{member} declares a size that is not its own")
                     headers[member.removesuffix(".npy")] = header
         return headers
 

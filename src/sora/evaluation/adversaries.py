@@ -73,8 +73,8 @@ class GradientCheck:
         """Raise `Void` if a gradient was NaN or infinite."""
         if self._flags and bool(torch.stack(self._flags).any()):
             raise Void(
-                f"{attack} met input gradients that are NaN or infinite, which stop the attack without any"
-                " robustness: its result is void"
+                f"{attack} encountered NaN or infinite input gradients, so it may fail although the model is"
+                " not robust: its result is void"
             )
 
     def _attach(self, module: nn.Module, args: tuple[Any, ...]) -> None:

@@ -54,7 +54,7 @@ def footer(table: Table) -> list[str]:
         )
     if any(len(cell.values) > 1 for row in table.cells.values() for cell in row.values()):
         lines.append(
-            f"± is the {deviation} deviation over the seeds, as the {source}'s; the files have both kinds"
+            f"± is the {deviation} deviation over the seeds, as in the {source}; the files have both kinds"
         )
     return [*lines, *(f"note: {note}" for note in table.notes)]
 

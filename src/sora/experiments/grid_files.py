@@ -41,7 +41,7 @@ def _settings(content: Mapping[str, Any], path: str) -> dict[str, Any]:
     values = flatten(common, path)
     for key in ("dataset", "model"):
         if isinstance(content.get(key), list):
-            raise UserError(f"{key} in {path} is a list; name one, and others in rows of their own")
+            raise UserError(f"{key} in {path} is a list; give one value; put others in separate rows")
     values |= {key: content[key] for key in ("dataset", "model", "attacks") if content.get(key)}
     refuse_code_and_places(values, path)
     return values

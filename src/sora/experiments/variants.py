@@ -131,6 +131,6 @@ def check_distinct(variants: Sequence[Variant]) -> None:
         if slug in slugs:
             raise UserError(
                 f"the variants {short(slugs[slug])} and {short(variant.name)} would share the folder "
-                f"{variant.slug}-s0; give one another name"
+                f"{variant.slug}-s0; rename one of them"
             )
         slugs[slug] = variant.name

@@ -20,11 +20,15 @@ class ConvergeHyper(Hyper):
 
     gamma_max: float = option(0.03, "largest difference of losses that is left alone", low=0)
     ratio: float = option(1.0, "the limit is at least gamma_max / ratio", low=1)
-    stride: int = option(1, "epochs without constraint on each side of a rate drop, start and end", low=0)
+    stride: int = option(
+        1,
+        "epochs around the start, the end and each learning-rate drop in which the constraint is off",
+        low=0,
+    )
     w2: float = option(1.0, "weight of the clean loss where it is too far from the last epoch's", low=0)
     initialize: bool = option(False, "take the clean loss from the attack's pass, which saves a pass")
     reg_single: bool = option(False, "penalise the squared distance of the logits of the two passes")
-    reg_multi: bool = option(False, "add the agreement in sign of two changes of the logits (no gradient)")
+    reg_multi: bool = option(False, "add the sign agreement of the two logit changes (no gradient)")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,10 +17,12 @@ from sora.methods._records import Hyper, Inputs
 class MemoryHyper(Hyper):
     """Hyper-parameters of methods that store something per training image."""
 
-    align: bool = option(False, "move what is stored with the crop and flip of its image, as ATAS does")
-    dtype: Literal["float32", "float16"] = option("float32", "number format of what is stored")
+    align: bool = option(
+        False, "move stored perturbations with the crop and flip of their image, as ATAS does"
+    )
+    dtype: Literal["float32", "float16"] = option("float32", "number format of stored perturbations")
     storage: Literal["device", "cpu"] = option(
-        "device", "place of what is stored; with cpu, every step waits for a copy"
+        "device", "where perturbations are stored; with cpu, every step waits for a copy"
     )
 
 

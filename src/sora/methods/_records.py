@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 GROUPS = {
     "ordinary training": "no attack and no robustness, for comparison",
     "one step": "the cheapest; most can overfit catastrophically at larger radii",
-    "one step, regularised": "a further term in the loss, most for more passes",
+    "one step, regularised": "an extra loss term; most need more passes",
     "one step, with a memory": "starts from stored perturbations of earlier batches",
     "several steps": "slow, with the strongest attacks while training",
 }
@@ -91,7 +91,7 @@ class Info:
 class Hyper(Options):
     """Hyper-parameters that every method has; a method's own class inherits from this one."""
 
-    attack_mode: Literal["train", "eval"] = option("train", "mode of BatchNorm and Dropout while crafting")
+    attack_mode: Literal["train", "eval"] = option("train", "mode of BatchNorm and Dropout during the attack")
 
 
 @dataclass(frozen=True)

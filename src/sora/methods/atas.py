@@ -24,11 +24,11 @@ class ATASHyper(Hyper):
     warmup: int = option(5, "epochs with a step of eps", low=0)
     reset_every: int = option(10, "epochs between new random perturbations; 0 means never", low=0)
     grad_reference_batch: int = option(0, "batch size for which c is meant; 0 means the actual one", low=0)
-    dtype: Literal["float32", "float16"] = option("float32", "number format of the stored perturbations")
+    dtype: Literal["float32", "float16"] = option("float32", "number format of stored perturbations")
     storage: Literal["device", "cpu"] = option(
-        "device", "where they are stored; on cpu, a step waits for the device"
+        "device", "where perturbations are stored; with cpu, every step waits for a copy"
     )
-    attack_mode: Literal["train", "eval"] = option("eval", "mode of BatchNorm and Dropout while crafting")
+    attack_mode: Literal["train", "eval"] = option("eval", "mode of BatchNorm and Dropout during the attack")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,7 +38,7 @@ class ATASHyper(Hyper):
 
 @register(
     "atas",
-    "starts where the image's last perturbation ended, with a step of its own",
+    "one step from the image's last perturbation, with a step size per image",
     group="one step, with a memory",
     paper="Huang et al., Fast Adversarial Training with Adaptive Step Size",
     venue="IEEE TIP 2023",
@@ -47,7 +47,7 @@ class ATASHyper(Hyper):
     paper_cost="2 / 2",
     cost=2,
     memory="1 per image",
-    needs=("setup", "index", "transform", "eval-mode craft"),
+    needs=("setup", "index", "transform", "eval-mode attack"),
     uses_epochs=("reset_every",),
     single_process=True,
 )

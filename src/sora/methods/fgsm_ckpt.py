@@ -22,7 +22,7 @@ class FGSMCkptHyper(Hyper):
     checkpoint_mode: Literal["train", "eval"] | None = option(
         None, "mode of BatchNorm and Dropout at the points before the end; none: the attack's"
     )
-    attack_mode: Literal["train", "eval"] = option("eval", "mode of BatchNorm and Dropout in the attack pass")
+    attack_mode: Literal["train", "eval"] = option("eval", "mode of BatchNorm and Dropout during the attack")
 
 
 @register(
@@ -35,7 +35,7 @@ class FGSMCkptHyper(Hyper):
     backwards="1 in + 1",
     paper_cost="-",
     cost=3,
-    needs=("eval-mode craft",),
+    needs=("eval-mode attack",),
     crafts_in_attack_mode=False,
 )
 class FGSMCkpt(Method):

@@ -44,7 +44,7 @@ class FGSMLAWHyper(Hyper):
 
 @register(
     "fgsm-law",
-    "one step from random signs, a Lipschitz penalty, and weights averaged while the attack is strong",
+    "one step from random signs, a Lipschitz penalty, and weights averaged when the attack succeeds",
     group="one step, regularised",
     paper="Jia et al., Revisiting and Exploring Efficient Fast Adversarial Training via LAW:"
     " Lipschitz Regularization and Auto Weight Averaging",

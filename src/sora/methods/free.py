@@ -23,7 +23,7 @@ class FreeHyper(Hyper):
 
 @register(
     "free",
-    "each batch is replayed 8 times; the gradient of an update is the next one's attack",
+    "each batch is replayed 8 times; each update's gradient is also the next attack step",
     group="several steps",
     paper="Shafahi et al., Adversarial Training for Free!",
     venue="NeurIPS 2019",

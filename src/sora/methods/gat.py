@@ -24,7 +24,7 @@ class GATHyper(Hyper):
     alternate: bool = option(
         True, "leave the distance out of the attack on the 1st, 3rd, ... batch of an epoch"
     )
-    attack_mode: Literal["train", "eval"] = option("eval", "mode of BatchNorm and Dropout in the attack pass")
+    attack_mode: Literal["train", "eval"] = option("eval", "mode of BatchNorm and Dropout during the attack")
 
 
 @register(
@@ -38,7 +38,7 @@ class GATHyper(Hyper):
     paper_cost="-",
     cost=3.5,
     memory="1 graph",
-    needs=("setup", "eval-mode craft"),
+    needs=("setup", "eval-mode attack"),
     uses_epochs=("boost_from",),
     has_pert_align=False,
     crafts_in_attack_mode=False,

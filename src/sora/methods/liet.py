@@ -41,7 +41,7 @@ class LIETHyper(Hyper):
 
 @register(
     "liet",
-    "one step from the class's perturbation of a grey image, partly replaced by noise",
+    "one step from a perturbation computed for the class on a grey image, partly replaced by noise",
     group="one step, with a memory",
     paper="Pan, Tang, Li, Yao, Mitigating Catastrophic Overfitting in Fast Adversarial Training via Label"
     " Information Elimination",

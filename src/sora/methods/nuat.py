@@ -24,7 +24,7 @@ class NuATHyper(Hyper):
     noise: Literal["signs", "uniform"] = option("signs", "start at random signs of eps/2, or uniform noise")
     ramp: bool = option(False, "raise lambda linearly from 0, full for the last 10 epochs (authors)")
     alternate: bool = option(False, "leave the nuclear norm out of every other batch's attack (authors)")
-    attack_mode: Literal["train", "eval"] = option("eval", "mode of BatchNorm and Dropout in the attack pass")
+    attack_mode: Literal["train", "eval"] = option("eval", "mode of BatchNorm and Dropout during the attack")
 
 
 @register(
@@ -38,7 +38,7 @@ class NuATHyper(Hyper):
     paper_cost="4 / 2",
     cost=3.5,
     memory="1 graph",
-    needs=("eval-mode craft",),
+    needs=("eval-mode attack",),
     uses_epochs=("ramp",),
     has_pert_align=False,
     crafts_in_attack_mode=False,

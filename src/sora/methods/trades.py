@@ -35,7 +35,7 @@ class TRADESHyper(Hyper):
         None, "step size in multiples of eps; by default 0.25 (linf), 2 / steps (l2)", low=0
     )
     beta: float = option(6.0, "weight of the divergence", low=0)
-    attack_mode: Literal["train", "eval"] = option("eval", "mode of BatchNorm and Dropout while crafting")
+    attack_mode: Literal["train", "eval"] = option("eval", "mode of BatchNorm and Dropout during the attack")
 
 
 @register(
@@ -50,7 +50,7 @@ class TRADESHyper(Hyper):
     cost=13,
     memory="1 graph",
     norms=("linf", "l2"),
-    needs=("eval-mode craft",),
+    needs=("eval-mode attack",),
     has_pert_align=False,
 )
 class TRADES(Method):

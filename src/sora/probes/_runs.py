@@ -84,7 +84,7 @@ def _refuse_options_of_models(name: str, options: SubjectOptions) -> None:
     given = [flag for flag, value in flags.items() if value is not None]
     if given:
         measuring = [other for other in names() if info(other).needs_model]
-        raise UserError(f"{name} reads the logs of a run; {given[0]} goes with {', '.join(measuring)}")
+        raise UserError(f"{name} reads the logs of a run; {given[0]} applies only to {', '.join(measuring)}")
 
 
 def file_title(entry: Info, options: SubjectOptions) -> str:

@@ -51,7 +51,7 @@ def write_page(paths: Sequence[str | Path], out: Path, title: str = "") -> list[
     _write(out, heading, page, {**content, "lede": summary_line(runs) if len(runs) > 1 else ""})
     left_out = [f"{run.label}: {each.what}" for run in runs for each in run.missing]
     if (size := out.stat().st_size) > LARGEST:
-        left_out.append(f"the page has {size / 1e6:.1f} MB; fewer runs make it smaller")
+        left_out.append(f"the page is {size / 1e6:.1f} MB; include fewer runs")
     return left_out
 
 

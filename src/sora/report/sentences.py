@@ -63,7 +63,7 @@ def _peak(run: RunRecord) -> str:
     share = f"{100 * highest:.0f} % under PGD-10 on {watched_images([best])}"
     classes = (run.summary.get("data") or {}).get("classes")
     if classes and highest <= 1 / len(classes):
-        return f"It never was robust (at best {share})."
+        return f"It was never robust (at best {share})."
     return f"Its robustness peaked in epoch {best['epoch']} ({share})."
 
 

@@ -66,7 +66,7 @@ def without_checksum(record: Mapping[str, Any], path: Path) -> dict[str, Any]:
     content = {name: value for name, value in record.items() if name != _CHECKSUM}
     if _CHECKSUM in record and record[_CHECKSUM] != _digest_record(content):
         raise RunError(
-            f"{path} is damaged: a record does not fit its checksum; move it away to start a new one"
+            f"{path} is damaged: a record does not match its checksum; move it away to start a new one"
         )
     return content
 

@@ -62,16 +62,16 @@ def plain_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Fill a model from a file (see `read_weights`), or say which name or shape does not fit."""
+    """Fill a model from a file (see `read_weights`), or say which name or shape does not match."""
     own = plain_state(model)
     tensors = read_weights(path, own)
     for name in own.keys() ^ tensors.keys():
         where = "the model, but not in the file" if name in own else "the file, but not in the model"
-        raise UserError(f"weights in {str(path)!r} do not fit the model: {name!r} is in {where}")
+        raise UserError(f"weights in {str(path)!r} do not match the model: {name!r} is in {where}")
     for name, tensor in tensors.items():
         if tensor.shape != own[name].shape:
             shapes = f"{tuple(tensor.shape)} in the file, {tuple(own[name].shape)} in the model"
-            raise UserError(f"weights in {str(path)!r} do not fit the model: {name!r} is {shapes}")
+            raise UserError(f"weights in {str(path)!r} do not match the model: {name!r} is {shapes}")
     with torch.no_grad():
         for name, tensor in tensors.items():
             own[name].copy_(tensor)

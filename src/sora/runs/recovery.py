@@ -102,5 +102,5 @@ def _refusal(folder: RunFolder, failures: dict[Path, UserError | RunError]) -> U
     users = any(isinstance(error, UserError) for error in failures.values())
     return (UserError if users else RunError)(
         f"the run in {folder.path} cannot be continued, and nothing was changed: {reasons};"
-        " undo that or choose another --out"
+        " restore the files or settings, or choose another --out"
     )

@@ -66,11 +66,11 @@ def check_extendable(settings: Settings, longer: int) -> None:
     """Raise if more epochs would have changed the steps already taken."""
     reason = ""
     if settings.schedule != "multistep":
-        reason = f"the {settings.schedule} learning rate of the steps already taken depends on their number"
+        reason = f"the {settings.schedule} learning rate of past steps depends on the number of epochs"
     elif settings.milestones:
-        reason = "milestones are fractions of their number"
+        reason = "milestones are fractions of the number of epochs"
     elif settings.method_uses_epochs():
-        reason = f"{settings.method} depends on their number"
+        reason = f"{settings.method} depends on the number of epochs"
     elif settings.guard in ("stop", "rollback"):
         reason = f"guard {settings.guard} keeps states of the shorter run"
     elif settings.keep != "last":

@@ -25,12 +25,13 @@ MAY_CHANGE = ("out", "device", "threads", "monitor", "monitor_every", "variant")
 
 @dataclass(frozen=True)
 class DataSettings(Options):
-    """What is trained on and tested on."""
+    """Training and test data."""
 
     dataset: str = option("digits", "data set: a name from `sora list data`, folder:PATH or npz:PATH")
-    data_dir: str | None = option(None, "folder of the data sets; default: $SORA_DATA or the user's cache")
+    data_dir: str | None = option(None, "folder of the data sets; default: $SORA_DATA, else the user's cache")
     augment: tuple[str, ...] = option(
-        (), "augmentation in order, e.g. crop:4,flip or flip,rotate:10; '' for none"
+        (),
+        "augmentations, e.g. crop:4,flip; always applied in the order crop, flip, rotate; '' for none",
     )
     limit_train: int | None = option(
         None, "train on this many images, class-balanced; the held-out slice shrinks in proportion", low=1
@@ -38,7 +39,8 @@ class DataSettings(Options):
     limit_test: int | None = option(None, "test on this many images, class-balanced", low=1)
     holdout: int | None = option(
         None,
-        "training images held out; 0: none, as in the paper; default: 10 %, at most 1,000",
+        "images held out from training; 0: none, as in the paper; default: the validation split if the data"
+        " set has one, else 10 % of the training images, at most 1,000",
         low=0,
     )
 
@@ -71,7 +73,7 @@ class ThreatSettings(Options):
 
 @dataclass(frozen=True)
 class OptimisationSettings(Options):
-    """How the weights move."""
+    """Optimiser and learning rate."""
 
     epochs: int = option(30, "passes over the training set", low=1)
     batch_size: int = option(128, "images per step", low=1)
@@ -130,7 +132,9 @@ class MachineSettings(Options):
     threads: int = option(0, "CPU threads; 0: torch's choice", low=0)
     precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "number format of the network's passes")
     compile: bool = option(
-        False, "compile both passes into one graph: takes minutes at first, then steps are faster"
+        False,
+        "compile both passes into one graph: takes minutes at first, then steps are faster; only for"
+        " fgsm-rs, n-fgsm, sora, in one process",
     )
     sync_bn: bool = option(False, "compute BatchNorm statistics over the batch of all processes")
     out: str | None = option(None, "run folder; default: runs/DATASET-METHOD-sSEED")
@@ -175,7 +179,7 @@ class Settings(
             raise UserError(f"eps is {self.eps!r}; training needs more than 0")
         self.threat()  # raises for a radius that the norm does not allow
         if self.ema == 1:
-            raise UserError("ema is 1.0, which never moves; allowed: 0 to 0.99999")
+            raise UserError("with ema 1.0 the average would never change; allowed: 0 to 0.99999")
         if is_custom(self.model) and (self.mean or self.std):
             raise UserError("mean and std are for the built-in networks; normalise inside your own model")
         if self.compile and not method.compilable:
@@ -184,7 +188,7 @@ class Settings(
         methods.check_smoothing(method, self)
         if self.guard not in ("off", "warn") and not method.adversarial:
             raise UserError(
-                f"guard {self.guard} needs robustness to watch, which {self.method} does not train for;"
+                f"guard {self.guard} does not apply to {self.method}, which is not adversarial training;"
                 " allowed: off, warn"
             )
         if self.keep != "last" and (self.holdout == 0 or not self.eval_every):
@@ -194,7 +198,7 @@ class Settings(
             )
         for key in self.set:
             if key.split(".")[0] not in (method.family, "model"):
-                raise UserError(f"{key!r} belongs to another method than {self.method!r}")
+                raise UserError(f"{key!r} is not an option of {self.method}")
 
     def _complete_set(self) -> dict[str, Any]:
         """`set` with every hyper-parameter of the method, also those that kept their default."""

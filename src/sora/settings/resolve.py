@@ -143,7 +143,7 @@ class Request:
         parts = [recipe for part in name.split("+") for recipe in recipes.chain(part, dataset)]
         intended = next((r.name for r in reversed(parts) if r.name in data.names()), dataset)
         if intended != dataset:
-            raise UserError(f"recipe {name} is for {intended}; give --dataset {intended}")
+            raise UserError(f"recipe {name} is for {intended}; pass --dataset {intended}")
         return list({recipe.name: recipe for recipe in parts}.values())
 
     def _recipe_layers(self, chosen: list[Recipe], method: str) -> list[Layer]:
@@ -252,7 +252,7 @@ def _refuse_radius_of_another_norm(
     )
     if not chosen and settings.norm != intended:
         raise UserError(
-            f"eps {settings.eps} ({origin}) is meant for {intended}; give --eps for {settings.norm}, e.g."
+            f"eps {settings.eps} ({origin}) is meant for {intended}; pass --eps for {settings.norm}, e.g."
             f" {'0.5' if settings.norm == 'l2' else '8/255'}"
         )
 

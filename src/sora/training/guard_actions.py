@@ -124,7 +124,7 @@ def end_early(run: Run, weights: str) -> None:
         advice = (
             "--eps-warmup may help"
             if run.settings.guard == "rollback"
-            else "--guard rollback or --eps-warmup would try again"
+            else "try --guard rollback or --eps-warmup"
         )
         run.console.warn(f"no robust weights were found: the model keeps its initial weights; {advice}")
 
@@ -170,4 +170,7 @@ def message(event: str, guard: Guard) -> str:
         return "PertAlign has recovered"
     if guard.was_healthy:
         return "catastrophic overfitting: robust accuracy is collapsing while FGSM accuracy looks fine"
-    return "never robust so far: overfitted to its attack from the start; growing eps (--eps-warmup) may help"
+    return (
+        "never robust so far: overfitted to its attack from the start; increasing eps gradually"
+        " (--eps-warmup) may help"
+    )

@@ -84,7 +84,7 @@ class Snapshots(Hook):
         self._every = max(1, math.ceil(run.settings.epochs * size / SNAPSHOT_BYTES))
         if self._every > 1 and run.settings.snapshots:
             run.console.say(
-                f"a snapshot has {size / 1e6:.0f} MB: one is kept every {self._every} epochs"
+                f"a snapshot is {size / 1e6:.0f} MB: one is kept every {self._every} epochs"
                 f" ({SNAPSHOT_BYTES / 1e9:g} GB in all)"
             )
 

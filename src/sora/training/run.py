@@ -121,8 +121,8 @@ class Run:
         world = header.get("world", self.world)  # older versions did not store it
         if world != self.world and not allow_world_change:
             raise UserError(
-                f"the run in {self.folder.path} was trained by {_processes(world)} and would now be by"
-                f" {_processes(self.world)}, which leads to another result; start it with {world}, or allow"
+                f"the run in {self.folder.path} was trained with {_processes(world)} and would continue"
+                f" with {_processes(self.world)}; the result would differ; continue with {world}, or allow"
                 " the change with --allow-world-change"
             )
         if header.get("data", self.dataset.fingerprint) != self.dataset.fingerprint:
@@ -136,7 +136,7 @@ class Run:
             self.state.restore(tensors, header)
         except (KeyError, RuntimeError) as error:
             raise RunError(
-                f"checkpoint {path} does not fit the run ({' '.join(str(error).split())})"
+                f"checkpoint {path} does not match the run ({' '.join(str(error).split())})"
             ) from None
         own = under(f"rank.{self.rank}", tensors) if world == self.world else {}
         self._load_own_buffers(own)

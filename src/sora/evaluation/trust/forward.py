@@ -16,7 +16,7 @@ def evaluation_mode(measured: Measurements) -> Finding:
     text = "no module is in training mode"
     if left:
         text = f"{len(left)} modules stay in training mode after eval(), e.g. {left[0]}"
-    advice = "do not override train() or call it in forward(); evaluate a model whose eval() has its effect"
+    advice = "do not override train() or call it in forward(); evaluate a model whose eval() works"
     return judged("evaluation mode", len(left), 0, measured.n, text, advice)
 
 

@@ -98,10 +98,8 @@ def _transfer(measured: Measurements, name: str, what: str, source: nn.Module) -
 def _beats_pgd(measured: Measurements, name: str, what: str, rows: Tensor, correct: Tensor) -> Finding:
     count = int((measured.correct_under_pgd(rows) & ~correct).sum())
     text = f"{what} breaks {count} of {len(rows)} images that PGD-10 leaves"
-    advice = (
-        "an attack that knows less does better: gradients are masked; quote aa, or attack the model without"
-    )
-    return judged_share(name, count, len(rows), BETTER, text, f"{advice} the part that masks")
+    advice = "a weaker attack succeeds where PGD-10 fails: gradients are masked; report aa, or bypass the"
+    return judged_share(name, count, len(rows), BETTER, text, f"{advice} part of the model that masks them")
 
 
 def _margin(y: Tensor) -> Loss:
