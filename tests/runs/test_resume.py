@@ -128,14 +128,22 @@ def test_an_extended_run_that_has_finished_is_not_opened_again(two_epochs) -> No
     assert content(two_epochs) == before
 
 
-def test_a_kill_while_extending_leaves_an_unfinished_run(two_epochs, monkeypatch) -> None:
+@pytest.mark.parametrize("epochs", [2, 3])
+def test_a_kill_while_extending_leaves_an_unfinished_run_of_the_old_length(
+    two_epochs, monkeypatch, tmp_path, capsys, epochs
+) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(RunFolder, "write_config", raise_killed)
         with pytest.raises(Killed):
             lengthen(two_epochs)
     assert not two_epochs.is_finished()
-    train(lengthen(two_epochs), quiet=True)
-    assert two_epochs.read_summary()["epochs"] == 3
+    continued = settings_of_run(Request({"out": str(two_epochs.path), "epochs": epochs}), "yes")
+    capsys.readouterr()
+    train(continued)
+    assert "resuming from step 4" in capsys.readouterr().err  # nothing is computed again
+    assert two_epochs.read_summary()["epochs"] == epochs
+    train(settings_of_run(Request(constant(tmp_path / "whole", epochs)), None), quiet=True)
+    assert two_epochs.weights.read_bytes() == RunFolder(tmp_path / "whole").weights.read_bytes()
 
 
 def raise_killed(*_: Any) -> None:

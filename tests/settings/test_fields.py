@@ -6,9 +6,16 @@ import math
 import pytest
 import yaml
 
+from sora import methods
 from sora.errors import UserError
 from sora.settings import GROUPS, Settings
 from sora.settings.fields import field_names
+
+
+def test_the_help_names_the_methods_that_can_be_compiled() -> None:
+    text = Settings.__dataclass_fields__["compile"].metadata["help"]
+    own = [name for name in methods.names() if methods.info(name).compilable]
+    assert f"only for {', '.join(own)}, in one process" in text
 
 
 @pytest.mark.parametrize("eps", ["-1", "0", "nan", "8/0", "text", "inf", ""])

@@ -6,6 +6,7 @@ is refused; it is never started anew over its existing files.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,10 @@ def recover(folder: RunFolder, settings: Settings) -> Recovered | None:
 
 
 def read_own(folder: RunFolder, path: Path, settings: Settings) -> Content:
-    """The content of a checkpoint that was written with these settings."""
+    """The content of a checkpoint that was written with these settings, or before they were extended."""
     tensors, header = folder.checkpoints.read(path)
     fingerprint = settings_hash(settings)
-    if header.get("fingerprint") == fingerprint:
+    if header.get("fingerprint") == fingerprint or _is_of_shorter_run(header, settings):
         return tensors, header
     changed = differences(header["settings"], settings) if "settings" in header else []
     raise UserError(
@@ -74,6 +75,30 @@ def read_own(folder: RunFolder, path: Path, settings: Settings) -> Content:
         if changed
         else f"has other settings: their hash is {header.get('fingerprint')} instead of {fingerprint}"
     )
+
+
+def _is_of_shorter_run(header: dict[str, Any], settings: Settings) -> bool:
+    """Whether a checkpoint differs only by fewer epochs, where their number does not affect it."""
+    epochs = header.get("settings", {}).get("epochs")
+    if not isinstance(epochs, int) or not 0 < epochs < settings.epochs or obstacle_to_extension(settings):
+        return False
+    shorter = dataclasses.replace(settings, epochs=epochs)
+    return bool(header.get("fingerprint") == settings_hash(shorter))
+
+
+def obstacle_to_extension(settings: Settings) -> str:
+    """Why more epochs would have changed the steps already taken; empty if they would not."""
+    if settings.schedule != "multistep":
+        return f"the {settings.schedule} learning rate of past steps depends on the number of epochs"
+    if settings.milestones:
+        return "milestones are fractions of the number of epochs"
+    if settings.method_uses_epochs():
+        return f"{settings.method} depends on the number of epochs"
+    if settings.guard in ("stop", "rollback"):
+        return f"guard {settings.guard} keeps states of the shorter run"
+    if settings.keep != "last":
+        return f"keep {settings.keep} keeps the weights of an epoch of the shorter run"
+    return ""
 
 
 def refuse_other_settings(folder: RunFolder, changed: list[str]) -> None:

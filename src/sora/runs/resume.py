@@ -10,8 +10,7 @@ from typing import Any, Literal
 from sora._ranks import launched_rank
 from sora.errors import RunError, UserError
 from sora.runs.folder import RunFolder
-from sora.runs.provenance import settings_hash
-from sora.runs.recovery import recover, refuse_other_settings
+from sora.runs.recovery import obstacle_to_extension, recover, refuse_other_settings
 from sora.settings import Request, Resolved, Settings, differences
 from sora.settings.files import parse_config
 
@@ -64,17 +63,7 @@ def more_epochs(stored: Mapping[str, Any], settings: Settings) -> int:
 
 def check_extendable(settings: Settings, longer: int) -> None:
     """Raise if more epochs would have changed the steps already taken."""
-    reason = ""
-    if settings.schedule != "multistep":
-        reason = f"the {settings.schedule} learning rate of past steps depends on the number of epochs"
-    elif settings.milestones:
-        reason = "milestones are fractions of the number of epochs"
-    elif settings.method_uses_epochs():
-        reason = f"{settings.method} depends on the number of epochs"
-    elif settings.guard in ("stop", "rollback"):
-        reason = f"guard {settings.guard} keeps states of the shorter run"
-    elif settings.keep != "last":
-        reason = f"keep {settings.keep} keeps the weights of an epoch of the shorter run"
+    reason = obstacle_to_extension(settings)
     if reason:
         raise UserError(
             f"epochs {settings.epochs - longer} -> {settings.epochs}: {reason}; start a new run, with --init"
@@ -96,11 +85,8 @@ def extend(folder: RunFolder, resolved: Resolved) -> None:
         if not more_epochs(folder.read_config(), resolved.settings):
             return  # another process has done it until now
         before = folder.read_settings()
-        settings = dataclasses.replace(before, epochs=resolved.settings.epochs)
-        newest = recover(folder, before)
-        if newest is None:
+        if recover(folder, before) is None:
             raise RunError(f"the run in {folder.path} has no checkpoint to continue from")
-        header = newest.header | {"fingerprint": settings_hash(settings), "settings": settings.flat()}
-        folder.checkpoints.write(header["step"], header["attempt"], newest.tensors, header)
+        settings = dataclasses.replace(before, epochs=resolved.settings.epochs)
         folder.reopen()
         folder.write_config(dataclasses.replace(resolved, settings=settings).stored())
