@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from sora import _files
 from sora._files import link, remove_leftovers, write_tensors, write_text
@@ -90,3 +91,12 @@ def test_a_file_is_open_for_writing_when_it_is_synced_as_windows_requires(
     link(tmp_path / "a.txt", tmp_path / "b.txt")
     assert modes == [os.O_RDWR, os.O_RDWR]
     assert (tmp_path / "b.txt").read_text() == "text"
+
+
+def test_tensors_that_share_memory_are_written_under_both_names(tmp_path: Path) -> None:
+    layer = torch.nn.Linear(2, 2)
+    tied = torch.nn.ModuleDict({"one": layer, "two": torch.nn.Sequential(layer)})
+    write_tensors(tmp_path / "tied.safetensors", tied.state_dict(), {})
+    found = load_file(tmp_path / "tied.safetensors")
+    assert found.keys() == tied.state_dict().keys()
+    assert torch.equal(found["one.weight"], found["two.0.weight"])

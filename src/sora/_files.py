@@ -122,7 +122,13 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write a safetensors file in the same way."""
-    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    contiguous, places = dict[str, Tensor](), set[int]()
+    for name, tensor in tensors.items():
+        kept = tensor.detach().contiguous()
+        place = kept.untyped_storage().data_ptr()
+        # The format has no shared memory: what two names have in common is written twice.
+        contiguous[name] = kept.clone() if place in places else kept
+        places.add(place)
 
     def write(temporary: Path) -> None:
         try:

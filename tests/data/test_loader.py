@@ -118,3 +118,10 @@ def test_mix_is_fixed_and_tells_its_arguments_apart() -> None:
     assert mix(-1) != mix(1)
     assert 0 <= mix(2**80) < 2**63
     assert mix(0, 1, 2) == 4529435921577843265  # runs of older versions must resume as they began
+
+
+@pytest.mark.parametrize(("n", "world"), [(21, 2), (31, 4), (64, 3)])
+def test_the_smallest_share_of_a_batch(n: int, world: int) -> None:
+    loaders = [Loader(images(n), 16, AUGMENT, 0, "cpu", rank, world) for rank in range(world)]
+    for number, batches in enumerate(zip(*(loader.epoch(0) for loader in loaders), strict=True)):
+        assert {loader.smallest_share(number) for loader in loaders} == {min(len(b.y) for b in batches)}

@@ -301,3 +301,24 @@ def test_own_images_train(photos: Path) -> None:
     assert sum(len(batch.y) for batch in batches) == 6
     assert all(batch.x.min() >= 0 and batch.x.max() <= 1 for batch in batches)
     assert isinstance(batches[0].x, torch.Tensor)
+
+
+@pytest.mark.parametrize("names", [("Training", "Testing"), ("TRAIN", "Test")])
+def test_splits_are_recognised_in_any_case(tmp_path: Path, names: tuple[str, str]) -> None:
+    fill(tmp_path / names[0], {"cat": 4, "dog": 4})
+    fill(tmp_path / names[1], {"cat": 2, "dog": 2})
+    loaded = data.load(f"folder:{tmp_path}")
+    assert (loaded.classes, len(loaded.train), len(loaded.test)) == (("cat", "dog"), 8, 4)
+
+
+def test_folders_that_look_like_splits_are_not_classes(tmp_path: Path) -> None:
+    for name in ("entrenamiento", "prueba"):
+        fill(tmp_path / name, {"cat": 4, "dog": 4})
+    one_line(f"folder:{tmp_path}", "entrenamiento, prueba all contain the folders cat, dog; .* train, val")
+
+
+def test_splits_of_different_sizes_are_an_error(tmp_path: Path) -> None:
+    fill(tmp_path / "train", {"cat": 4, "dog": 4}, 8, 8, 3)
+    fill(tmp_path / "test", {"cat": 2, "dog": 2}, 12, 12, 3)
+    one_line(f"folder:{tmp_path}", "different sizes: train 8x8x3, test 12x12x3")
+    one_line(save(tmp_path, arrays(x_test=formats.noise(3, 9, 9, 3))), "train 8x8x3, test 9x9x3")

@@ -205,3 +205,17 @@ def test_a_plugin_method_can_declare_that_it_depends_on_the_number_of_epochs(tmp
             train(resolved, hooks=[kill_at(3)], quiet=True)
         with pytest.raises(UserError, match="toy-ramp depends on the number of epochs"):
             lengthen(RunFolder(tmp_path / "a"))
+
+
+def test_a_mistake_leaves_the_result_of_a_run_that_is_to_be_extended(two_epochs) -> None:
+    before = content(two_epochs)
+    with pytest.raises(UserError, match="device"):
+        settings_of_run(Request({"out": str(two_epochs.path), "epochs": 3, "device": "cuda:7"}), "yes")
+    assert content(two_epochs) == before
+
+
+def test_an_extended_run_keeps_its_recipe(two_epochs) -> None:
+    recipe = two_epochs.read_config()["recipe"]
+    assert recipe == "digits"
+    lengthen(two_epochs)
+    assert two_epochs.read_config()["recipe"] == recipe

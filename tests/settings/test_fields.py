@@ -90,3 +90,15 @@ def test_a_custom_network_normalises_itself() -> None:
 def test_flat_values_survive_yaml() -> None:
     settings = Settings.build({"augment": "crop:4,flip", "lr": 1e-3})
     assert Settings.build(yaml.safe_load(yaml.safe_dump(settings.flat()))) == settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"keep": "best", "epochs": 5, "eval_every": 6}, "eval_every at most epochs"),
+        ({"sync_bn": True, "ema": 0.9, "ema_buffers": "estimate"}, "does not work with sync_bn"),
+    ],
+)
+def test_options_that_would_not_work_together(changes, message) -> None:
+    with pytest.raises(UserError, match=message):
+        Settings(**changes)

@@ -60,7 +60,7 @@ def test_grouped_and_flat_files_are_the_same(file) -> None:
 
 
 def test_yaml_reads_small_numbers_as_text(file) -> None:
-    settings = resolve(file("lr: 1e-3\nset: {sora.alpha0: 2e-2}\n")).settings
+    settings = resolve(file("lr: 1e-3\nlr_min: 1e-5\nset: {sora.alpha0: 2e-2}\n")).settings
     assert settings.lr == 0.001
     assert settings.set["sora.alpha0"] == 0.02
 
@@ -184,3 +184,12 @@ def test_described_settings_are_yaml_with_origins_behind() -> None:
     assert lines["momentum"].endswith("# recipe cifar10")
     assert lines["precision"].endswith("# default")
     assert yaml.safe_load(text)["data"]["augment"] == ["crop:4", "flip"]
+
+
+@pytest.mark.parametrize("schedule", ["cyclic", "cosine", "one-cycle"])
+def test_a_smallest_rate_above_the_highest_is_an_error(schedule) -> None:
+    given = {"dataset": "digits", "lr": 0.001, "schedule": schedule}
+    with pytest.raises(UserError, match=r"lr_min 0.01 \(recipe digits\) is above lr 0.001; .*e.g. 5e-05"):
+        Request(given).resolve()
+    assert Request(given | {"lr_min": 0.0}).resolve().settings.lr == 0.001
+    assert Request(given | {"schedule": "multistep"}).resolve().settings.lr == 0.001

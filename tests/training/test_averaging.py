@@ -136,3 +136,10 @@ def test_averaging_does_not_change_training_and_each_kind_has_its_own_statistics
     assert all(torch.equal(saved["copy"][name], raw["copy"][name]) for name in statistics)
     for one, other in (("copy", "average"), ("copy", "estimate"), ("average", "estimate")):
         assert not all(torch.equal(saved[one][name], saved[other][name]) for name in statistics)
+
+
+def test_estimated_statistics_do_not_depend_on_what_dropout_drew_before() -> None:
+    images = data.load("digits").train.subset(torch.arange(100))
+    network = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm2d(1))
+    first, second = (with_estimated_statistics(network, images, 64, torch.device("cpu")) for _ in range(2))
+    assert torch.equal(first[1].running_var, second[1].running_var)

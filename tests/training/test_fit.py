@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from sora.cli import main
 from sora.errors import UserError
 from sora.evaluation import Evaluation
 from sora.runs import RunFolder
+from sora.training.interrupts import Interrupted
+
+from .disturbances import SignalAfter
 
 FAST: dict[str, Any] = {"epochs": 1, "batch_size": 16, "holdout": 6, "attacks": ("clean", "fgsm", "pgd10")}
 
@@ -160,3 +164,42 @@ def test_a_collapsed_model_is_warned_about_as_in_evaluate(tmp_path: Path, capsys
     assert f"warning: {message}" in capsys.readouterr().err
     assert any(message in text for text in result.summary["warnings"])
     assert RunFolder(tmp_path / "a").read_summary()["warnings"] == result.summary["warnings"]
+
+
+def test_the_radius_is_the_recipes_unless_given() -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(256, 10))
+
+    result = sora.fit(model(), "digits", quiet=True, **FAST | {"limit_train": 64})
+    assert result.summary["threat"]["eps"] == pytest.approx(0.15)
+    pair = (tensors(), tensors(30))
+    assert sora.fit(network(), pair, quiet=True, **FAST).summary["threat"]["eps"] == pytest.approx(8 / 255)
+    with pytest.raises(UserError, match="meant for linf; pass --eps for l2"):
+        sora.fit(network(), pair, norm="l2", quiet=True, **FAST)
+
+
+@pytest.mark.parametrize("options", [{"width": 16}, {"set": {"model.stages": 2}}, {"mean": (0.5, 0.5, 0.5)}])
+def test_options_of_built_in_networks_are_an_error(options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="is for built-in networks; a module is trained as it is given"):
+        sora.fit(network(), (tensors(), tensors(30)), quiet=True, **FAST, **options)
+
+
+def test_images_of_another_size_for_testing_are_an_error() -> None:
+    larger = torch.zeros(30, 3, 10, 10, dtype=torch.uint8), torch.arange(30) % 3
+    with pytest.raises(UserError, match="different sizes: train 8x8x3, test 10x10x3"):
+        sora.fit(network(), (tensors(), larger), quiet=True, **FAST)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_interruption_says_whether_something_is_kept(tmp_path: Path, kept: bool) -> None:
+    stop = SignalAfter(2, signal.SIGTERM)
+    words = "its checkpoint is kept" if kept else "nothing is kept; with out= there would be a checkpoint"
+    with pytest.raises(Interrupted, match=words):
+        sora.fit(
+            network(),
+            (tensors(), tensors(30)),
+            quiet=True,
+            hooks=[stop],
+            out=tmp_path / "a" if kept else None,
+            **FAST,
+        )

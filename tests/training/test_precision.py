@@ -14,8 +14,10 @@ from torch import nn
 
 from sora import methods
 from sora.data import Batch
+from sora.settings import Settings
 from sora.threat import Linf
 from sora.training.precision import at_precision, make_scaler
+from sora.training.setup import make_optimizer
 from sora.training.update import step_in_parts
 
 torch.set_num_threads(1)
@@ -120,3 +122,17 @@ def test_zero_gradient_pixels_are_counted() -> None:
         model[1].weight[:, :3] = 0
     out = methods.create("fgsm-rs", Linf(8 / 255)).step(model, torch.rand(5, 3, 2, 2), torch.arange(5) % 2)
     assert float(out.extras["zero_gradient"]) == pytest.approx(3 / 12)
+
+
+def test_momentum_is_not_fused_in_float16_where_the_first_update_may_be_skipped() -> None:
+    optimizer = make_optimizer(Settings(precision="fp16"), nn.Linear(2, 2))
+    layer = optimizer.param_groups[0]["params"][0]
+    scaler = torch.amp.GradScaler("cpu")
+    for gradient in (torch.inf, 0.0):
+        scaler.scale(torch.zeros(()))
+        for parameter in optimizer.param_groups[0]["params"]:
+            parameter.grad = torch.full_like(parameter, gradient)
+        before = layer.detach().clone()
+        scaler.step(optimizer)
+        scaler.update()
+        torch.testing.assert_close(layer.detach(), before, rtol=0.01, atol=0.01)

@@ -48,7 +48,7 @@ def test_killed_and_resumed_equals_never_killed(method, norm, eps, settings) -> 
     [
         {"ema": 0.9},
         {"ema": 0.9, "ema_buffers": "estimate"},
-        {"optimizer": "adamw", "lr": 1e-3},
+        {"optimizer": "adamw", "lr": 1e-3, "lr_min": 1e-5},
         {"eps_warmup": 1.5},
     ],
 )
@@ -159,15 +159,16 @@ def test_skipping_a_nonfinite_loss_leaves_the_weights_alone(settings) -> None:
             self.seen: list[dict[str, torch.Tensor]] = []
 
         def after_step(self, run: Any, out: Any) -> None:
-            self.seen.append({n: p.detach().clone() for n, p in run.state.model.named_parameters()})
+            self.seen.append({n: t.clone() for n, t in run.state.model.state_dict().items()})
 
     weights = Weights()
     config = settings("unlucky", on_nonfinite="skip", guard="off")
     result = train(config, hooks=[weights], quiet=True)
     assert result.summary["skipped_updates"] == 1
-    for name in weights.seen[4]:
+    for name in weights.seen[4]:  # weights and BatchNorm's statistics
         assert torch.equal(weights.seen[4][name], weights.seen[3][name])
-        assert not torch.equal(weights.seen[5][name], weights.seen[4][name])
+        unchanged = torch.equal(weights.seen[5][name], weights.seen[4][name])
+        assert not unchanged or name.startswith("normalize")
 
 
 def test_kill_9_of_the_real_process(settings, tmp_path) -> None:

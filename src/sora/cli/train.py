@@ -7,6 +7,7 @@ import json
 import sys
 
 from sora._parent import end_with_parent
+from sora._ranks import launched_rank
 from sora.cli._settings import Extra, parse_run_flags
 from sora.errors import UserError
 from sora.runs import RunFolder
@@ -42,6 +43,8 @@ def run(argv: list[str]) -> int:
 
     world_change = flags.verb.allow_world_change
     result = train(resolved, quiet=flags.verb.quiet, allow_world_change=world_change)
+    if launched_rank() > 0:
+        return 0
     if flags.verb.json:
         print(json.dumps(folder.read_summary(), indent=2))
     elif not flags.verb.quiet:

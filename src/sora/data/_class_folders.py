@@ -11,7 +11,8 @@ from sora.data.builder import Picture
 from sora.data.splits import SPLIT_SEED, stratified
 from sora.errors import UserError
 
-SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+SPLIT_NAMES = {"train": "train", "training": "train", "test": "test", "testing": "test"}
+SPLIT_NAMES |= dict.fromkeys(("val", "valid", "validation"), "val")
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
@@ -19,8 +20,9 @@ def scan(path: Path) -> tuple[list[str], dict[str, list[Picture]]]:
     """Class names, and the images of each split."""
     if not path.is_dir():
         raise UserError(f"{path} is not a folder")
-    parts = {SPLIT_NAMES[folder.name]: folder for folder in _folders(path) if folder.name in SPLIT_NAMES}
+    parts = {SPLIT_NAMES[f.name.lower()]: f for f in _folders(path) if f.name.lower() in SPLIT_NAMES}
     if "train" not in parts:
+        _refuse_unknown_splits(path)
         classes, everything = _scan_classes(path)
         return classes, _split(everything)
     if "test" not in parts and "val" in parts:
@@ -51,6 +53,19 @@ def _scan_classes(path: Path, known: list[str] | None = None) -> tuple[list[str]
             raise UserError(f"{folder} contains no images; remove the folder or fill it")
         pictures += [Picture(str(file), file, classes.index(folder.name)) for file in files]
     return classes, pictures
+
+
+def _refuse_unknown_splits(path: Path) -> None:
+    """Raise if the folders look like splits: no images of their own, and the same folders inside."""
+    folders = _folders(path)
+    inside = {tuple(folder.name for folder in _folders(each)) for each in folders}
+    direct = any(file.suffix.lower() in _SUFFIXES for each in folders for file in each.iterdir())
+    if len(folders) > 1 and len(inside) == 1 and len(next(iter(inside))) > 1 and not direct:
+        names, classes = (", ".join(list(part)[:3]) for part in ([f.name for f in folders], *inside))
+        raise UserError(
+            f"{path}: the folders {names} all contain the folders {classes}; if they are splits, name them"
+            " train, val and test"
+        )
 
 
 def _folders(path: Path) -> list[Path]:

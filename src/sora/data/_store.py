@@ -17,7 +17,7 @@ from sora._limits import CLASSES, TEXT
 from sora._reading import open_regular, parse_json, read_text
 from sora.data._npy import Header, read_header
 from sora.data._progress import progress
-from sora.data.dataset import Dataset, ImageSet
+from sora.data.dataset import Dataset, ImageSet, check_same_size
 from sora.errors import UserError
 
 MEMORY_BUDGET = 1 << 30
@@ -43,7 +43,9 @@ def open_store(folder: Path, name: str) -> Dataset:
         train, test, val, side = sets["train"], sets["test"], sets.get("val"), meta["test_size"]
     except DAMAGE as error:
         raise UserError(f"{folder} is damaged ({error}); remove it and get {name} again") from None
-    if side:
+    if not side:
+        check_same_size(sets)
+    else:
         test, val = test.center(side, side), val and val.center(side, side)
     return Dataset(name, train, test, val, classes, folder)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -57,6 +57,8 @@ class ImageSet:
     def center(self, height: int, width: int) -> ImageSet:
         """The view of the central part of every image."""
         top, left = (self.images.shape[1] - height) // 2, (self.images.shape[2] - width) // 2
+        if min(top, left) < 0:
+            raise UserError(f"images of {_shape(self.images)} have no part of {height}x{width} pixels")
         return replace(self, images=self.images[:, top : top + height, left : left + width])
 
     def gather(self, positions: Tensor) -> Tensor:
@@ -113,6 +115,14 @@ def check_labels(labels: Tensor) -> int:
     return high
 
 
+def check_same_size(sets: Mapping[str, ImageSet]) -> None:
+    """Raise if the images of two splits have different sizes."""
+    shapes = {split: _shape(images.images) for split, images in sets.items()}
+    if len(set(shapes.values())) > 1:
+        found = ", ".join(f"{split} {shape}" for split, shape in shapes.items())
+        raise UserError(f"the images of the splits have different sizes: {found}; resize them to one size")
+
+
 @dataclass(frozen=True, repr=False)
 class Dataset:
     """A named data set; `val` is the source's own validation split, if it has one."""
@@ -132,6 +142,10 @@ class Dataset:
             highest = check_labels(images.labels)
             if highest >= len(self.classes):
                 raise UserError(f"{name} has the label {highest}, but there are {len(self.classes)} classes")
+            if images.images.shape[3] != self.in_channels:
+                raise UserError(
+                    f"{name} has images of {_shape(images.images)}, test {_shape(self.test.images)}"
+                )
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{split} {len(images)}" for split, images in self.splits.items())

@@ -7,11 +7,13 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from sora._devices import pick_device
 from sora._ranks import launched_rank
 from sora.errors import RunError, UserError
+from sora.runs.data import load_data
 from sora.runs.folder import RunFolder
 from sora.runs.recovery import obstacle_to_extension, recover, refuse_other_settings
-from sora.settings import Request, Resolved, Settings, differences
+from sora.settings import Request, Resolved, Settings, differences, is_given
 from sora.settings.files import parse_config
 
 Resume = Literal["yes", "auto"] | None
@@ -82,11 +84,16 @@ def extend(folder: RunFolder, resolved: Resolved) -> None:
             time.sleep(0.1)
         return
     with folder.lock():
-        if not more_epochs(folder.read_config(), resolved.settings):
+        stored = folder.read_config()
+        if not more_epochs(stored, resolved.settings):
             return  # another process has done it until now
         before = folder.read_settings()
+        # A mistake is reported before the result of the shorter run is given up.
+        pick_device(resolved.settings.device)
+        if not is_given(before.dataset):
+            load_data(folder, before)
         if recover(folder, before) is None:
             raise RunError(f"the run in {folder.path} has no checkpoint to continue from")
         settings = dataclasses.replace(before, epochs=resolved.settings.epochs)
         folder.reopen()
-        folder.write_config(dataclasses.replace(resolved, settings=settings).stored())
+        folder.write_config(dataclasses.replace(resolved, settings=settings).stored(stored))

@@ -191,10 +191,12 @@ class Settings(
                 f"guard {self.guard} does not apply to {self.method}, which is not adversarial training;"
                 " allowed: off, warn"
             )
-        if self.keep != "last" and (self.holdout == 0 or not self.eval_every):
+        if self.sync_bn and self.ema is not None and self.ema_buffers == "estimate":
+            raise UserError("ema_buffers estimate does not work with sync_bn; allowed: copy, average")
+        if self.keep != "last" and (self.holdout == 0 or not 0 < self.eval_every <= self.epochs):
             raise UserError(
                 f"keep {self.keep} compares epochs on held-out images;"
-                " holdout and eval_every must be 1 or more"
+                " holdout and eval_every must be 1 or more, and eval_every at most epochs"
             )
         for key in self.set:
             if key.split(".")[0] not in (method.family, "model"):

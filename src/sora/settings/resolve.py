@@ -67,10 +67,15 @@ class Resolved:
         names = list(self.settings.flat()) + [f"set.{key}" for key in self.settings.set]
         return head + to_yaml(self.settings, {name: self.origins.get(name, DEFAULT) for name in names})
 
-    def stored(self) -> str:
-        """What `config.yaml` holds: enough to run again, and where each value came from."""
+    def stored(self, before: Mapping[str, Any] | None = None) -> str:
+        """What `config.yaml` holds: enough to run again, and where each value came from.
+
+        Args:
+            before: What it held so far, for a run that is extended: its recipe and place of the data stay.
+        """
         recipe, absolute = "+".join(self.recipes) or None, self.settings.absolute_data()
         about = {"format": CONFIG_FORMAT, "recipe": recipe, "absolute": absolute}
+        about |= {key: before[key] for key in ("recipe", "absolute") if before and key in before}
         origins = yaml.safe_dump({"origins": dict(self.origins)}, sort_keys=False)
         return yaml.safe_dump(about, sort_keys=False) + to_yaml(self.settings) + origins
 
@@ -102,6 +107,8 @@ class Request:
         _refuse_code_from_files(settings, origins, self.source)
         _refuse_places_from_files(settings, origins, self.source)
         _refuse_radius_of_another_norm(settings, origins, recipe_layers)
+        if stored is None:
+            _refuse_inverted_schedule(settings, origins)
         if isinstance(self.config, ConfigFile):  # of a run that a grid has resolved before
             origins = {
                 name: self.config.origins.get(name, origin) if origin == GRID else origin
@@ -254,6 +261,15 @@ def _refuse_radius_of_another_norm(
         raise UserError(
             f"eps {settings.eps} ({origin}) is meant for {intended}; pass --eps for {settings.norm}, e.g."
             f" {'0.5' if settings.norm == 'l2' else '8/255'}"
+        )
+
+
+def _refuse_inverted_schedule(settings: Settings, origins: Mapping[str, str]) -> None:
+    """With a smallest rate above the highest, a schedule would start and end with rates nobody asked for."""
+    if settings.schedule != "multistep" and settings.lr_min > settings.lr:
+        raise UserError(
+            f"lr_min {settings.lr_min:g} ({origins.get('lr_min', DEFAULT)}) is above lr {settings.lr:g};"
+            f" pass a smaller --lr-min, e.g. {settings.lr / 20:g}"
         )
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
+from sora._passes import seeded
 from sora.data import ImageSet
 from sora.evaluation.examples import as_examples, in_precision_of
 
@@ -46,5 +47,6 @@ def with_estimated_statistics(
     # Images may be stored class by class, so each batch takes every count-th one. The batches have nearly the
     # same size, as BatchNorm cannot use a batch of one image.
     parts = [torch.arange(first, len(images), count) for first in range(count)]
-    update_bn((examples.take(part, device)[0] for part in parts), network)
+    with seeded(0):  # for Dropout, which is active here
+        update_bn((examples.take(part, device)[0] for part in parts), network)
     return network

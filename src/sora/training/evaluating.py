@@ -49,7 +49,7 @@ def evaluate_watched(run: Run, model: nn.Module) -> Evaluation:
         )
 
 
-def evaluate_test_set(run: Run) -> Evaluation:
+def evaluate_test_set(run: Run, model: nn.Module) -> Evaluation:
     """Accuracy of the final weights on the test set; killed and resumed, it continues where it was."""
     _, images = select_test_images(run.dataset, run.settings.limit_test)
     facts = {key: getattr(run.settings, key, None) for key in ABOUT} | {"weights": run.weights}
@@ -58,7 +58,7 @@ def evaluate_test_set(run: Run) -> Evaluation:
     with run.console.paused(), run.interruptible():
         (evaluation,) = evaluate_into(
             run.folder,
-            run.evaluated,
+            model,
             run.splits.test,
             [run.threat],
             attacks,

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from sora import data as datasets
 from sora._checks import check_model
 from sora.data import Dataset, ImageSet
-from sora.data.dataset import check_labels
+from sora.data.dataset import check_labels, check_same_size
 from sora.errors import UserError
 from sora.models import own_layout
 from sora.runs import RunFolder
 from sora.runs.resume import settings_of_run
 from sora.settings import GIVEN, Request
 from sora.training.hooks import Hook
+from sora.training.interrupts import Interrupted
 from sora.training.loop import train
 from sora.training.result import TrainResult
 
@@ -34,7 +35,7 @@ def fit(
     model: nn.Module,
     data: str | Dataset | tuple[Pair, Pair],
     method: str = "sora",
-    eps: str | float = "8/255",
+    eps: str | float | None = None,
     *,
     out: str | Path | None = None,
     resume: bool = False,
@@ -52,7 +53,7 @@ def fit(
         data: A data set's name, a `sora.data.Dataset`, or `((x, y), (x_test, y_test))`, tensors or NumPy
             arrays: images of shape (N, C, H, W), uint8 or the same divided by 255, and labels.
         method: Name of the training method.
-        eps: Radius in pixel units.
+        eps: Radius in pixel units; by default that of the recipe, 8/255 for data without one.
         out: A run folder to keep; without one nothing is left on disk.
         resume: Continue the unfinished run in `out`; otherwise `out` must not hold a run.
         hooks: Called around every step, see `sora.training.Hook`.
@@ -66,13 +67,17 @@ def fit(
     else:
         dataset = as_dataset(data)
         name = f"{GIVEN}{dataset.name.removeprefix(GIVEN)}"
+    without_effect = [key for key in settings.get("set") or {} if str(key).startswith("model.")]
+    without_effect += [key for key in ("width", "mean", "std") if settings.get(key) is not None]
+    if without_effect:
+        raise UserError(f"{without_effect[0]} is for built-in networks; a module is trained as it is given")
     with tempfile.TemporaryDirectory() as scratch, own_layout(model):
         given = {
             **settings,
             "dataset": name,
             "model": f"{GIVEN}{type(model).__name__}",
             "method": method,
-            "eps": str(eps),
+            **({} if eps is None else {"eps": str(eps)}),
             "out": str(out or Path(scratch) / "run"),
         }
         request = Request(given, source="argument", recipe=recipe)
@@ -80,7 +85,13 @@ def fit(
             request.resolve()  # mistakes in the request are reported before a used folder is
             raise UserError(f"{out} already holds a run; choose another folder or pass resume=True")
         resolved = settings_of_run(request, "auto" if resume else None)
-        result = train(resolved, model=model, dataset=dataset, hooks=hooks, quiet=quiet)
+        try:
+            result = train(resolved, model=model, dataset=dataset, hooks=hooks, quiet=quiet)
+        except Interrupted as stopped:
+            if out is not None:
+                raise
+            lost = "nothing is kept; with out= there would be a checkpoint"
+            raise Interrupted(stopped.number, stopped.step, stopped.where, lost) from None
     return result if out is not None else dataclasses.replace(result, folder=None)
 
 
@@ -95,6 +106,7 @@ def as_dataset(data: Dataset | tuple[Pair, Pair]) -> Dataset:
             f"data is {type(data).__name__}; expected a name, a Dataset, or ((x, y), (x_test, y_test))"
         ) from None
     sets = [_as_images(x, y), _as_images(x_test, y_test)]
+    check_same_size({"train": sets[0], "test": sets[1]})
     count = max(check_labels(part.labels) for part in sets) + 1
     return Dataset(f"{GIVEN}tensors", sets[0], sets[1], None, tuple(str(k) for k in range(count)))
 

@@ -29,9 +29,9 @@ def finish(run: Run) -> TrainResult:
     """Evaluate the final weights on the test set, for the first and only time, and write the result."""
     run.average_buffers()
     kept = restore_chosen(run)
-    evaluation = evaluate_test_set(run)
-    summary = summarize(run, evaluation) | ({"kept": kept} if kept else {})
     final = run.evaluated
+    evaluation = evaluate_test_set(run, final)
+    summary = summarize(run, evaluation) | ({"kept": kept} if kept else {})
     if run.writes:
         about = {"weights": run.weights, "data": describe_data(run.dataset), "versions": versions()}
         run.folder.write_model(plain_state(final), run.network_description | about)

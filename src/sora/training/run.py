@@ -30,7 +30,7 @@ from sora.training.interrupts import Interrupted
 from sora.training.journal import Journal
 from sora.training.meter import Meter
 from sora.training.precision import at_precision
-from sora.training.setup import prepare_model, prepare_state
+from sora.training.setup import at_test_size, prepare_model, prepare_state
 from sora.training.state import prefixed, under
 
 
@@ -68,9 +68,14 @@ class Run:
             limit_test=settings.limit_test,
         )
         augment = data.Augment.parse(settings.augment)
+        images = at_test_size(self.splits.train, self.dataset.image_size, augment)
         self.loader = Loader(
-            self.splits.train, settings.batch_size, augment, settings.seed, device, self.rank, self.world
+            images, settings.batch_size, augment, settings.seed, device, self.rank, self.world
         )
+        if settings.keep != "last" and self.splits.watched_name != "holdout":
+            raise UserError(
+                f"keep {settings.keep} needs held-out images; {self.dataset.name} is too small for them"
+            )
         self.total_steps = settings.epochs * len(self.loader)
         self.threat = settings.threat()
         network, self.network_description = prepare_model(settings, self.dataset, device, model)

@@ -11,12 +11,11 @@ from torch.optim import SGD, AdamW, Optimizer
 from sora import methods
 from sora._ranks import world
 from sora._seeds import INIT, mix
-from sora.data import Augment, Dataset
+from sora.data import Augment, Dataset, ImageSet
 from sora.errors import UserError
 from sora.models import fast_layout
 from sora.runs import build_network, describe_network, load_weights
 from sora.settings import Settings
-from sora.settings.fields import OptimisationSettings
 from sora.training.averaging import make_average
 from sora.training.precision import make_scaler
 from sora.training.schedule import rate_drops
@@ -38,6 +37,18 @@ def prepare_model(
     if settings.sync_bn and world() > 1:
         network = sync_batch_norm(network.to(device))
     return fast_layout(network.to(device)), description
+
+
+def at_test_size(images: ImageSet, size: tuple[int, int], augment: Augment) -> ImageSet:
+    """Training images from which augmentation makes images of the size that the model is tested on."""
+    if not augment.size:
+        return images.center(*size)
+    if size != (augment.size, augment.size):
+        raise UserError(
+            f"augmentation resized-crop:{augment.size} makes images of another size than the test images,"
+            f" {size[0]}x{size[1]}"
+        )
+    return images
 
 
 def prepare_state(
@@ -76,10 +87,15 @@ def prepare_state(
     )
 
 
-def make_optimizer(settings: OptimisationSettings, model: nn.Module) -> Optimizer:
-    """SGD or AdamW over all parameters, in the fused form that CPU and CUDA have."""
+def make_optimizer(settings: Settings, model: nn.Module) -> Optimizer:
+    """SGD or AdamW over all parameters, in the fused form that CPU and CUDA have.
+
+    Not in float16, where the scaler may skip the first update: torch's fused SGD then leaves its momentum
+    uninitialised.
+    """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     rate, decay = settings.lr, settings.weight_decay
     if settings.optimizer == "adamw":
         return AdamW(parameters, lr=rate, weight_decay=decay, fused=True)
-    return SGD(parameters, lr=rate, momentum=settings.momentum, weight_decay=decay, fused=True)
+    fused = settings.precision != "fp16"
+    return SGD(parameters, lr=rate, momentum=settings.momentum, weight_decay=decay, fused=fused)

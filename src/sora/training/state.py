@@ -113,11 +113,13 @@ class State:
             parameter = parameters[int(index)]
             # Momentum keeps its parameter's memory format, so that a resumed step runs the same kernels.
             like = parameter if tensor.shape == parameter.shape else tensor
-            self.optimizer.state[parameter][slot] = torch.empty_like(like).copy_(tensor)
+            # Also numbers such as AdamW's `step` must be where the parameter is.
+            kept = torch.empty_like(like, device=parameter.device)
+            self.optimizer.state[parameter][slot] = kept.copy_(tensor)
 
     def is_finite(self) -> bool:
-        """Whether all weights are numbers."""
-        return all(bool(p.isfinite().all()) for p in self.model.parameters())
+        """Whether all weights and statistics are numbers."""
+        return all(bool(t.isfinite().all()) for t in (*self.model.parameters(), *self.model.buffers()))
 
 
 _PLAIN = (

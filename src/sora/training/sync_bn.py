@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from sora._passes import precise
+
 
 def sync_batch_norm(model: nn.Module) -> nn.Module:
     """Replace every BatchNorm; parameters and buffers, their names and order stay as they are."""
@@ -64,15 +66,17 @@ class CPUSyncBatchNorm(_BatchNorm):
         if not self.training or not distributed.is_initialized():
             return super().forward(input)
         dims = [d for d in range(input.dim()) if d != 1]
-        count = input.new_full((1,), input.numel() / input.shape[1])
-        sums = _sum_over_ranks(torch.cat((input.sum(dims), count)))
+        x = precise(input)  # sums over a batch are too inexact in half precision
+        count = x.new_full((1,), x.numel() / x.shape[1])
+        sums = _sum_over_ranks(torch.cat((x.sum(dims), count)))
         shape = (1, -1) + (1,) * (input.dim() - 2)
         mean = sums[:-1] / sums[-1]
-        centred = input - mean.view(shape)  # a second reduction, but no cancellation in the variance
+        centred = x - mean.view(shape)  # a second reduction, but no cancellation in the variance
         variance = _sum_over_ranks(centred.square().sum(dims)) / sums[-1]
         self._track(mean.detach(), variance.detach(), sums[-1].detach())
         out: Tensor = centred * (variance + self.eps).rsqrt().view(shape)
-        return out if not self.affine else out * self.weight.view(shape) + self.bias.view(shape)
+        out = out if not self.affine else out * self.weight.view(shape) + self.bias.view(shape)
+        return out.to(input.dtype)
 
     @torch.no_grad()
     def _track(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:

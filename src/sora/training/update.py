@@ -7,7 +7,7 @@ gradients add up to those of the batch's mean loss.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
@@ -32,6 +32,7 @@ def train_on(run: Run, batch: Batch) -> StepOutput:
     method.threat = run.threat if factor == 1 else run.threat.scaled(factor)
     # The compiled step is made for one method and one eps.
     compiled = run.compiled_step if method is state.method and factor == 1 else None
+    parts = _parts(settings.accumulate, run.loader.smallest_share(state.step % state.steps_per_epoch))
     updates = state.method.updates  # the schedule counts the configured method's, also while PGD replaces it
     for replay in range(method.updates):
         update = state.step * updates + replay
@@ -39,9 +40,15 @@ def train_on(run: Run, batch: Batch) -> StepOutput:
         # In float16 the loss of both passes is scaled, so that small gradients do not underflow.
         ones = torch.ones((), device=run.device)
         scale = state.scaler.scale(ones) if state.scaler.is_enabled() else None
-        out = step_in_parts(compiled or method.step, run.model, batch, settings.accumulate, scale)
-        if settings.on_nonfinite == "skip" and any_rank(not bool(out.loss.isfinite()), run.device):
+        skips = settings.on_nonfinite == "skip"
+        buffers = [buffer.clone() for buffer in state.model.buffers()] if skips else []
+        out = step_in_parts(compiled or method.step, run.model, batch, parts, scale)
+        if skips and any_rank(not bool(out.loss.isfinite()), run.device):
             state.skipped += 1
+            for buffer, before in zip(state.model.buffers(), buffers, strict=True):
+                buffer.copy_(before)  # BatchNorm's statistics are not numbers either
+            if state.scaler.is_enabled():  # the scale may be what made the loss overflow
+                state.scaler.update(state.scaler.get_scale() / 2)
         else:
             state.scaler.step(state.optimizer)
             state.scaler.update()
@@ -67,7 +74,8 @@ def step_in_parts(
         known = {"index": batch.index, "transform": batch.transform}
         return step(model, batch.x, batch.y, **known, loss_scale=loss_scale)
     total = len(batch.y)
-    slices = list(_slices(total, parts))
+    parts = _parts(parts, total)
+    slices = [slice(total * part // parts, total * (part + 1) // parts) for part in range(parts)]
     weights = [(share.stop - share.start) / total for share in slices]
     outs = []
     for share, weight in zip(slices, weights, strict=True):
@@ -96,8 +104,6 @@ def _average(outs: list[StepOutput], weights: list[float]) -> StepOutput:
     return outs[-1]._replace(**numbers, extras=extras)
 
 
-def _slices(total: int, parts: int) -> Iterator[slice]:
-    """Equal parts as far as possible; none of a single image, which BatchNorm cannot train on."""
-    parts = max(1, min(parts, total // 2))
-    for part in range(parts):
-        yield slice(total * part // parts, total * (part + 1) // parts)
+def _parts(wanted: int, images: int) -> int:
+    """How many parts a batch has; none of a single image, which BatchNorm cannot train on."""
+    return max(1, min(wanted, images // 2))

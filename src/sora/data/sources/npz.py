@@ -9,7 +9,7 @@ from sora.data import _store
 from sora.data._npz import Archive
 from sora.data._registry import register
 from sora.data.builder import build
-from sora.data.dataset import Dataset
+from sora.data.dataset import Dataset, check_same_size
 
 
 @register("npz", argument="PATH", summary="your own images as arrays in a NumPy archive")
@@ -24,4 +24,5 @@ def load(root: Path, argument: str) -> Dataset:
         store = build(root, folder, origin, lambda builder: archive.pack(builder, archive.classes))
         return _store.open_store(store, name)
     sets = {split: archive.read(split) for split in archive.labels}
+    check_same_size(sets)
     return Dataset(name, sets["train"], sets["test"], sets.get("val"), tuple(archive.classes))
