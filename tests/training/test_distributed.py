@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -220,3 +221,22 @@ def test_a_killed_rank_restarts_and_the_run_ends_with_the_same_bits(tmp_path: Pa
     steps = [json.loads(line)["step"] for line in lines]
     assert steps == sorted(set(steps))
     assert steps[-1] == 10
+
+
+def in_bfloat16(rank: int, port: int) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=1)
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    synced = sync_batch_norm(copy.deepcopy(plain))
+    x = torch.rand(8, 3, 6, 6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected, found = plain(x), synced(x)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(synced[1].running_var, plain[1].running_var)
+    dist.destroy_process_group()
+
+
+def test_sync_bn_computes_statistics_in_float32_under_bfloat16() -> None:
+    multiprocessing.spawn(in_bfloat16, (free_port(),), nprocs=1)
