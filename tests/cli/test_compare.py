@@ -100,6 +100,7 @@ def test_results_added_later_reach_the_comparison(sora, tiny, tmp_path) -> None:
         (["--variant", "a: sora bath_size=3"], "did you mean 'batch_size'"),
         (["--variant", "a: sora fgsm.x=3"], "unknown --set key"),
         (["--variant", "a: sora seed=3"], "sets seed"),
+        (["--variant", "a: sora set=3 sora.beta=0.1"], "set is 3; expected a table"),
         (["--grid", "missing.yaml"], "does not exist"),
     ],
 )
@@ -296,6 +297,21 @@ def test_a_grid_file_names_rows(sora, tiny, tmp_path) -> None:
     assert done.out.count("epochs: 7") == 2
     flags = sora("compare", "--dry-run", "--grid", file, "--epochs", "3", "--out", tmp_path / "c")
     assert flags.out.count("epochs: 3") == 2
+
+
+@pytest.mark.usefixtures("grid_in_process")
+def test_a_grid_with_a_relative_data_folder_and_a_common_variant_is_continued(
+    sora, tiny, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text("variant: mine\n")
+    flags = [*tiny, "--epochs", "1", "--methods", "fgsm,sora", "--attacks", "clean", "--data-dir", "data"]
+    flags += ["--config", "c.yaml", "--out", "c"]
+    for more in ([], ["--resume"]):
+        done = sora("compare", *flags, *more)
+        assert done.code == 0, done.err
+        comparison = json.loads((tmp_path / "c" / "comparison.json").read_text())
+        assert list(comparison["methods"]) == ["fgsm", "sora"]
 
 
 @pytest.mark.parametrize(

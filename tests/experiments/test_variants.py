@@ -62,6 +62,50 @@ def test_mistakes_in_a_file_are_one_line(text, tmp_path) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_a_variant_that_is_common_to_all_does_not_name_the_rows(tmp_path) -> None:
+    (tmp_path / "c.yaml").write_text("variant: mine\n")
+    variants = [*of_methods(["fgsm", "sora"]), parse_variant("own: sora sora.beta=0.1")]
+    for request in (Request(config=str(tmp_path / "c.yaml")), Request({"variant": "mine"})):
+        runs = plan(request, variants, 1, Path("out"))
+        assert [resolved.settings.variant for resolved in runs] == [None, None, "own"]
+
+
+def test_rows_without_a_method_train_the_common_one(tmp_path) -> None:
+    (tmp_path / "c.yaml").write_text("method: fgsm\n")
+    variants = [Variant("a"), Variant("b", {"method": "n-fgsm"})]
+    for request in (Request(config=str(tmp_path / "c.yaml")), Request({"method": "fgsm"})):
+        runs = plan(request, variants, 1, Path("out"))
+        assert [resolved.settings.method for resolved in runs] == ["fgsm", "n-fgsm"]
+    assert plan(Request(), variants, 1, Path("out"))[0].settings.method == "sora"
+
+
+def test_flags_are_merged_with_the_options_of_a_grid_file(tmp_path) -> None:
+    (tmp_path / "g.yaml").write_text("settings: {set: {sora.beta: 0.3, sora.alpha0: 0.05}}\nrows: {a: {}}\n")
+    grid = read_grid(str(tmp_path / "g.yaml"))
+    given = grid.with_flags({"set": {"sora.beta": 0.1}})
+    assert given["set"] == {"sora.beta": 0.1, "sora.alpha0": 0.05}
+
+
+def test_the_folder_of_the_data_is_planned_as_the_runs_store_it(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (resolved,) = plan(Request({"data_dir": "data"}), of_methods(["fgsm"]), 1, Path("out"))
+    assert resolved.settings.data_dir == str(tmp_path.resolve() / "data")
+
+
+@pytest.mark.parametrize("text", ["settings: {set: 3}\nrows: {a: {}}", "rows: {a: {set: 3}}"])
+def test_options_that_are_no_table_are_refused(text, tmp_path) -> None:
+    (tmp_path / "g.yaml").write_text(text)
+    with pytest.raises(UserError, match="set is 3; expected a table"):
+        read_grid(str(tmp_path / "g.yaml")).with_flags({})
+
+
+def test_empty_options_of_a_row_are_none(tmp_path) -> None:
+    (tmp_path / "g.yaml").write_text("rows: {a: {set: }}")
+    grid = read_grid(str(tmp_path / "g.yaml"))
+    (resolved,) = plan(Request(grid.with_flags({})), grid.variants, 1, Path("out"))
+    assert resolved.settings.variant == "a"
+
+
 def summary(**changes):
     """A summary as a run writes it."""
     attack = {"clean": {"n": 10}, "pgd10": {"n": 10}}

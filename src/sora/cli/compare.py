@@ -61,7 +61,7 @@ def run(argv: list[str]) -> int:
     request, variants = flags.request(), _variants(flags.verb)
     if flags.verb.grid is not None:
         grid = read_grid(flags.verb.grid)
-        request = dataclasses.replace(request, given={**grid.settings, **request.given})
+        request = dataclasses.replace(request, given=grid.with_flags(request.given))
         variants = [*variants, *grid.variants]
     folder = Path(request.wanted().get("out") or OUT)
     runs = plan(request, variants, flags.verb.seeds, folder)

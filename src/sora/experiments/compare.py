@@ -41,11 +41,14 @@ def train_and_compare(
     """Compute the runs that are missing, then write and return the comparison of those that finished."""
     grid = run_grid(runs, jobs, quiet=quiet, engine=engine)
     failed = {job.name: job.error for job in grid if job.error}
-    summaries = [with_later_results(job.folder) for job in grid if job.folder.is_finished()]
-    if not summaries:
+    finished = [job for job in grid if job.folder.is_finished()]
+    if not finished:
         reasons = "; ".join(f"{name}: {error}" for name, error in failed.items())
         raise RunError(f"no run finished ({reasons})")
-    comparison = compare(summaries)
+    summaries = [with_later_results(job.folder) for job in finished]
+    planned = [job.resolved.settings for job in finished]
+    names = [_row_name(settings.variant, settings.method, settings.guard) for settings in planned]
+    comparison = compare(summaries, names)
     write(comparison, folder)
     return Outcome(comparison, failed)
 
@@ -134,10 +137,14 @@ def _n_test(summary: Mapping[str, Any]) -> int:
 
 def row_name(summary: Mapping[str, Any]) -> str:
     """The variant if the run has one, else the method, with the guard's action if it may change training."""
-    if summary.get("variant"):
-        return " ".join(str(summary["variant"]).split())[:LONGEST]  # it may come from a hostile file
     guard = summary["co"].get("guard", "warn")  # version 0.1.0 did not store it
-    return str(summary["method"]) if guard in ("off", "warn") else f"{summary['method']} + {guard}"
+    return _row_name(summary.get("variant"), str(summary["method"]), guard)
+
+
+def _row_name(variant: object, method: str, guard: str) -> str:
+    if variant:
+        return " ".join(str(variant).split())[:LONGEST]  # it may come from a hostile file
+    return method if guard in ("off", "warn") else f"{method} + {guard}"
 
 
 def _aggregate(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

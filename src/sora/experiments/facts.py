@@ -68,7 +68,7 @@ def cost(
     target: Target, numbers: Mapping[str, Mapping[str, Value]], device: str
 ) -> dict[str, dict[str, Cell]]:
     """Passes and memory of one batch with each method, measured here; memory in multiples of FGSM's."""
-    rows = {variant.name: variant.method for variant in target.variants()}
+    rows = {variant.name: str(variant.method) for variant in target.variants()}
     facts = facts_of(target.dataset_name, target.given.get("data_dir"))
     bench = bench_of(target.model_name, facts, width=target.scale.get("width"))
     names = [REFERENCE, *rows.values()]  # the reference also where it is no row of the table

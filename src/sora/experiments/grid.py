@@ -135,7 +135,7 @@ def _work(job: Job) -> Work:
     """What an engine is given of a job."""
     settings = job.resolved.settings
     # A file alone may not name code to import or places to write to.
-    arguments = ["--data-dir", str(Path(settings.data_dir).resolve())] if settings.data_dir else []
+    arguments = ["--data-dir", settings.data_dir] if settings.data_dir else []
     arguments += ["--model", settings.model] if is_custom(settings.model) else []
     return Work(job.name, arguments, _settings_file(job), job.folder.path)
 

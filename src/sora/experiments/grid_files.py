@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sora.errors import UserError, short, unknown
-from sora.experiments.variants import Variant, from_file, refuse_code_and_places
+from sora.experiments.variants import Variant, from_file, options_of, refuse_code_and_places
 from sora.settings.files import flatten, read_yaml_file
 
 KEYS = ("title", "dataset", "model", "attacks", "settings", "rows")
@@ -20,6 +20,10 @@ class GridFile:
 
     settings: Mapping[str, Any]
     variants: list[Variant]
+
+    def with_flags(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of all rows, those given explicitly over the file's; `set` is merged key by key."""
+        return {**self.settings, **given, "set": options_of(self.settings) | options_of(given)}
 
 
 def read_grid(path: str) -> GridFile:

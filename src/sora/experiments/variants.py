@@ -34,7 +34,8 @@ class Variant:
                 f"{short(self.name)} is not a valid name for a variant; allowed: up to {LONGEST} printable "
                 "characters, a letter or digit among them"
             )
-        methods.info(self.method)
+        if self.method is not None:
+            methods.info(self.method)  # raises for an unknown one
         for key in self.values:
             if key in DECIDED:
                 raise UserError(
@@ -44,9 +45,10 @@ class Variant:
                 raise unknown(f"setting of variant {self.name!r}", key, field_names())
 
     @property
-    def method(self) -> str:
-        """Its training method."""
-        return str(self.values.get("method", "sora"))
+    def method(self) -> str | None:
+        """Its training method; none: the one that all rows have in common."""
+        named = self.values.get("method")
+        return None if named is None else str(named)
 
     @property
     def slug(self) -> str:
@@ -90,10 +92,20 @@ def parse_variant(text: str) -> Variant:
 
 def _put(values: dict[str, Any], key: str, value: Any) -> None:
     """A setting goes under its own name, an option such as `sora.beta` under `set`."""
-    if "." in key:
+    if key == "set":
+        values["set"] = options_of(values) | options_of({"set": value})
+    elif "." in key:
         values.setdefault("set", {})[key] = value
     else:
         values[key.replace("-", "_")] = value
+
+
+def options_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The hyper-parameters among settings, which are in `set`; nothing there stands for none."""
+    options = values.get("set")
+    if options is not None and not isinstance(options, Mapping):
+        raise UserError(f"set is {short(options)}; expected a table of names and values")
+    return {str(key): value for key, value in (options or {}).items()}
 
 
 def from_file(name: object, row: object, where: str) -> Variant:
@@ -102,10 +114,7 @@ def from_file(name: object, row: object, where: str) -> Variant:
         raise UserError(f"row {short(name)} in {where} is {short(row)}; expected a table of settings")
     values: dict[str, Any] = {}
     for key, value in row.items():
-        if key == "set" and isinstance(value, Mapping):
-            values.setdefault("set", {}).update({str(k): v for k, v in value.items()})
-        else:
-            _put(values, str(key), value)
+        _put(values, str(key), value)
     refuse_code_and_places(values, f"row {short(name)} in {where}")
     return Variant(str(name), values)
 
