@@ -61,6 +61,14 @@ def test_gaps_come_from_the_runs_of_the_main_table(sora, tmp_path) -> None:
     clean = {row: table[row]["clean"]["ours"]["mean"] for row in ("fgsm", "sora")}
     assert table["fgsm"]["clean-gap"]["ours"]["mean"] == pytest.approx(clean["fgsm"] - clean["sora"])
     assert table["fgsm"]["clean-gap"]["paper"]["mean"] == -48.34
+    default = sora("reproduce", "gap", *common, "--json")  # main's attacks are not those of gap
+    assert default.code == 0, default.err
+    assert json.loads(default.out)["rows"]["fgsm"]["clean-gap"]["ours"]["values"] == [
+        pytest.approx(clean["fgsm"] - clean["sora"])
+    ]
+    other = sora("reproduce", "gap", *SMALL, "--out", tmp_path / "m")
+    assert (other.code, other.err.count("\n")) == (2, 1)
+    assert "dataset 'digits' -> 'pathmnist'" in other.err
 
 
 def test_one_training_is_attacked_at_several_radii(sora, tmp_path) -> None:

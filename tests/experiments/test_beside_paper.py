@@ -88,6 +88,22 @@ def test_a_row_of_which_one_seed_collapsed_is_named_with_the_count() -> None:
     assert "in ours: fgsm (1 of 2 seeds); in the paper: none" in " ".join(footer(table))
 
 
+def test_seeds_are_paired_also_where_one_is_missing() -> None:
+    values = {"fgsm": {"fgsm": [None, 50.0], "pgd10": [20.0, 40.0]}, "sora": {"pgd10": [None, 90.0]}}
+    numbers = {row: {"fgsm": value(70.0), "pgd10": value(30.0)} for row in values}
+    cells = cells_of(list(values), ("fgsm", "pgd10"), values, numbers)
+    table = Table("t", "T", (), ("fgsm", "pgd10"), cells, comparable=False)
+    assert table.collapsed()["ours"] == []  # 20 is the best of its seed; 90 and 50 belong to the other
+    cell = table.cells["sora"]["pgd10"]
+    assert (cell.mean, cell.ours(), cell.record(comparable=False)["ours"]["values"]) == (
+        90.0,
+        "90.00",
+        [None, 90.0],
+    )
+    line = next(line for line in csv.DictReader(io.StringIO(csv_lines(table))) if line["row"] == "sora")
+    assert {line["metric"]: line["seeds"]} == {"fgsm": "0"}
+
+
 def test_all_formats_hold_every_cell() -> None:
     table = made_up()
     lines = list(csv.DictReader(io.StringIO(csv_lines(table))))

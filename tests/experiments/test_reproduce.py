@@ -3,8 +3,9 @@
 import pytest
 
 from sora.errors import UserError
-from sora.experiments import paper
+from sora.experiments import paper, reproduce
 from sora.experiments.reproduce import Target, gaps, scaled_down
+from sora.runs import RunFolder
 
 WITH_RUNS = [name for name in paper.names() if paper.load(name).kind in ("runs", "evaluation", "derived")]
 
@@ -84,3 +85,18 @@ def test_gaps_are_differences_to_sora() -> None:
     found = gaps({"fgsm": {"clean": [90.0, 80.0]}, "sora": {"clean": [70.0, 75.0]}})
     assert found["fgsm"]["clean-gap"] == [20.0, 5.0]
     assert "clean-gap" not in found["sora"]
+
+
+def test_gaps_are_between_runs_of_the_same_seed() -> None:
+    found = gaps({"fgsm": {"clean": [None, 80.0, 50.0]}, "sora": {"clean": [70.0, 75.0, None]}})
+    assert found["fgsm"]["clean-gap"] == [None, 5.0, None]
+
+
+def test_a_seed_that_is_missing_keeps_its_place(tmp_path, monkeypatch) -> None:
+    target = Target(paper.load("main"), seeds=3, methods=("fgsm", "sora"), out=str(tmp_path))
+    results = {"fgsm-s1": {"clean": 0.5}, "fgsm-s2": {"clean": 0.25, "aa": 0.125}}
+    monkeypatch.setattr(RunFolder, "is_finished", lambda folder: folder.name in results)
+    monkeypatch.setattr(RunFolder, "read_settings", lambda folder: None)
+    monkeypatch.setattr(reproduce, "with_later_results", lambda folder: {"accuracy": results[folder.name]})
+    outcome = reproduce.collect(target, target.runs())
+    assert outcome.values == {"fgsm": {"clean": [None, 50.0, 25.0], "aa": [None, None, 12.5]}}

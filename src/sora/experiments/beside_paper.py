@@ -20,26 +20,31 @@ LOST = 4
 class Cell:
     """One value of ours, the paper's, or both."""
 
-    values: tuple[float, ...] = ()
-    """Ours, one per seed."""
+    values: tuple[float | None, ...] = ()
+    """Ours, one per seed; None where it is missing."""
     paper: Value | None = None
     text: str | None = None
     """Ours where it is no number."""
 
     @property
+    def known(self) -> list[float]:
+        """The values that are not missing."""
+        return [value for value in self.values if value is not None]
+
+    @property
     def mean(self) -> float | None:
         """Mean over the seeds."""
-        return statistics.fmean(self.values) if self.values else None
+        return statistics.fmean(self.known) if self.known else None
 
     @property
     def population_std(self) -> float | None:
         """The deviation that the paper reports: of these seeds, divided by their number."""
-        return statistics.pstdev(self.values) if len(self.values) > 1 else None
+        return statistics.pstdev(self.known) if len(self.known) > 1 else None
 
     @property
     def sample_std(self) -> float | None:
         """The estimate for all seeds, divided by their number less one."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
+        return statistics.stdev(self.known) if len(self.known) > 1 else None
 
     @property
     def difference(self) -> float | None:
@@ -116,9 +121,9 @@ class Table:
         theirs = {row: _means_in_paper(cells) for row, cells in self.cells.items()}
         both = [row for row, cells in self.cells.items() if _seeds(cells) and "pgd10" in theirs[row]]
         counts = dict.fromkeys(both, 0)
-        for seed in range(max((_seeds(self.cells[row]) for row in both), default=0)):
-            values = {row: _of_seed(self.cells[row], seed) for row in both if seed < _seeds(self.cells[row])}
-            for row in fallen(values):
+        for seed in range(max((len(self.cells[row]["pgd10"].values) for row in both), default=0)):
+            values = {row: _of_seed(self.cells[row], seed) for row in both}
+            for row in fallen({row: own for row, own in values.items() if "pgd10" in own}):
                 counts[row] += 1
         return {
             "ours": [row for row, count in counts.items() if count],
@@ -150,11 +155,12 @@ class Table:
 
 def _seeds(cells: Mapping[str, Cell]) -> int:
     """How many seeds of a row have a PGD-10 accuracy."""
-    return len(cells["pgd10"].values) if "pgd10" in cells else 0
+    return len(cells["pgd10"].known) if "pgd10" in cells else 0
 
 
 def _of_seed(cells: Mapping[str, Cell], seed: int) -> dict[str, float]:
-    return {metric: cell.values[seed] for metric, cell in cells.items() if seed < len(cell.values)}
+    values = {metric: cell.values[seed] for metric, cell in cells.items() if seed < len(cell.values)}
+    return {metric: value for metric, value in values.items() if value is not None}
 
 
 def _means_in_paper(cells: Mapping[str, Cell]) -> dict[str, float]:
@@ -185,10 +191,7 @@ def cells_of(
     """A cell for every row and metric."""
     return {
         row: {
-            metric: Cell(
-                tuple(value for value in values.get(row, {}).get(metric, ()) if value is not None),
-                numbers.get(row, {}).get(metric),
-            )
+            metric: Cell(tuple(values.get(row, {}).get(metric, ())), numbers.get(row, {}).get(metric))
             for metric in metrics
         }
         for row in rows

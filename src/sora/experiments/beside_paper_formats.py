@@ -52,7 +52,7 @@ def footer(table: Table) -> list[str]:
             f"n = {len(collapsed['rows'])}), in ours: {ours or 'none'}; "
             f"in the {source}: {', '.join(collapsed['paper']) or 'none'}"
         )
-    if any(len(cell.values) > 1 for row in table.cells.values() for cell in row.values()):
+    if any(len(cell.known) > 1 for row in table.cells.values() for cell in row.values()):
         lines.append(
             f"± is the {deviation} deviation over the seeds, as in the {source}; the files have both kinds"
         )
@@ -119,7 +119,7 @@ def csv_lines(table: Table) -> str:
             ours = [cell.text if cell.mean is None else cell.mean, cell.population_std, cell.sample_std]
             theirs = _csv_of_paper(cell, table.source)
             difference = cell.difference if table.comparable else None
-            lines.append([row, metric, *ours, len(cell.values), *theirs, difference, table.comparable])
+            lines.append([row, metric, *ours, len(cell.known), *theirs, difference, table.comparable])
     return csv_text(lines)
 
 

@@ -12,6 +12,7 @@ from sora.experiments.engines import Engine
 from sora.experiments.paper import Value
 from sora.experiments.reproduce import (
     MAIN,
+    SCALED,
     Outcome,
     Target,
     collect,
@@ -68,7 +69,8 @@ def check_folders(target: Target) -> None:
                 folder.read_config()
                 folder.read_summary()
                 folder.read_evaluations()
-                _refuse_other_attacks(folder, resolved)
+                check = _refuse_another_experiment if target.grid.kind == "derived" else _refuse_other_attacks
+                check(folder, resolved)
             elif folder.path.exists() and any(folder.path.iterdir()):
                 raise RunError(f"{folder.path} is not a run folder: it has files but no config.yaml")
         except (RunError, OSError) as error:
@@ -82,6 +84,18 @@ def _refuse_other_attacks(folder: RunFolder, resolved: Resolved) -> None:
         raise UserError(
             f"the run in {folder.path} was evaluated with other attacks: {changed[0]}; repeat --attacks "
             f"as it was, and add others by `sora evaluate {folder.path} --attacks NAME`"
+        )
+
+
+def _refuse_another_experiment(folder: RunFolder, resolved: Resolved) -> None:
+    """A derived table takes runs of any size with any attacks, but no other data set, network or method."""
+    free = ("attacks", "data_dir", *SCALED)
+    changed = differences(folder.read_config(), resolved.settings)
+    other = [text for text in changed if text.split()[0] not in free]
+    if other:
+        raise UserError(
+            f"the run in {folder.path} has other settings: {'; '.join(other)}; repeat the flags of "
+            f"`sora reproduce {MAIN}`, or choose another --out"
         )
 
 
@@ -153,7 +167,8 @@ def _header(
     outcome: Outcome,
 ) -> list[str]:
     ours = f"{target.dataset_name}, {target.model_name}"
-    count = max((len(v) for row in outcome.values.values() for v in row.values()), default=0)
+    measured = [values for row in outcome.values.values() for values in row.values()]
+    count = max((sum(value is not None for value in values) for values in measured), default=0)
     seeds = f"{count} seed{'s' if count != 1 else ''}"
     lines = [f"ours: {ours}, {seeds}, {_protocol(outcome, smaller)}"]
     if smaller:

@@ -31,7 +31,7 @@ SCALED = ("epochs", "width", "limit_train", "limit_test", "batch_size")  # setti
 MAIN = "main"  # the grid from whose runs derived tables are made
 
 Values = dict[str, dict[str, list[float | None]]]
-"""Per cent by row and metric, one value per seed."""
+"""Per cent by row and metric, one value per seed; None where a run or its evaluation is missing."""
 
 
 @dataclass(frozen=True)
@@ -176,15 +176,21 @@ def collect(
 ) -> Outcome:
     """The results of the finished runs among `runs`, with what was evaluated later."""
     outcome = Outcome({}, {}, dict(failed or {}))
+    accuracies: dict[str, list[dict[str, float]]] = {}
     for resolved in runs:
-        folder = RunFolder(resolved.settings.folder())
-        if not folder.is_finished():
-            continue
         name = resolved.settings.variant or resolved.settings.method
-        outcome.settings[name] = folder.read_settings()
-        accuracy = _accuracy(target, folder, resolved.settings, quiet=quiet)
-        for metric, value in accuracy.items():
-            outcome.values.setdefault(name, {}).setdefault(metric, []).append(100 * value)
+        own = accuracies.setdefault(name, [])
+        folder = RunFolder(resolved.settings.folder())
+        if folder.is_finished():
+            outcome.settings[name] = folder.read_settings()
+            own.append(_accuracy(target, folder, resolved.settings, quiet=quiet))
+        else:
+            own.append({})  # rows are compared seed by seed
+    for name, own in accuracies.items():
+        for metric in dict.fromkeys(metric for accuracy in own for metric in accuracy):
+            values = [accuracy.get(metric) for accuracy in own]
+            percent = [None if value is None else 100 * value for value in values]
+            outcome.values.setdefault(name, {})[metric] = percent
     return outcome
 
 
@@ -246,13 +252,14 @@ def scaled_down(target: Target, settings: Mapping[str, Settings]) -> dict[str, t
 
 
 def gaps(values: Mapping[str, Mapping[str, Sequence[float | None]]], reference: str = "sora") -> Values:
-    """Each metric of a row, and as METRIC-gap its distance to the reference row, in points."""
+    """Each metric of a row, and as METRIC-gap its distance to the reference row, seed by seed, in points."""
     result: Values = {}
     for row, metrics in values.items():
         result[row] = {metric: list(own) for metric, own in metrics.items()}
         for metric, own in metrics.items():
             theirs = values.get(reference, {}).get(metric)
             if theirs and row != reference:
-                pairs = zip(own, theirs, strict=False)
-                result[row][f"{metric}-gap"] = [a - b for a, b in pairs if a is not None and b is not None]
+                pairs = zip(own, theirs, strict=True)
+                differences = [None if a is None or b is None else a - b for a, b in pairs]
+                result[row][f"{metric}-gap"] = differences
     return result
