@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 
 from sora.errors import UserError
+from sora.experiments import compare as comparing
 from sora.experiments.compare import compare, mean_std
 from sora.experiments.grid_files import read_grid
 from sora.experiments.plan import plan
 from sora.experiments.tables import protocol, table
 from sora.experiments.variants import Variant, of_methods, parse_variant
+from sora.runs import RunFolder
 from sora.settings import Request
 
 
@@ -127,6 +129,15 @@ def test_facts_that_differ_become_columns_and_leave_the_protocol() -> None:
     assert "digits" not in line
     assert "eps" not in line
     assert "n = 10 test images" in line
+
+
+def test_rows_of_two_comparisons_whose_names_have_a_number_stay_apart(tmp_path, monkeypatch) -> None:
+    keys = [("run #1", "a", ""), ("run #1", "b", ""), ("run #1", "c", "")]
+    folders = [RunFolder(tmp_path / str(number) / "c" / name) for number in range(3) for name in "ab"]
+    monkeypatch.setattr(comparing, "variant_key", lambda folder, _: keys[int(folder.path.parts[-3])])
+    summaries = [summary(seed=seed) for _ in range(3) for seed in range(2)]
+    names = comparing.row_names(folders, summaries)
+    assert names[::2] == ["c (run #1)", "c (run #1) #2", "c (run #1) #3"]
 
 
 def test_values_of_every_seed_are_kept() -> None:

@@ -12,10 +12,12 @@ from sora.cli import main
 from sora.errors import UserError
 from sora.figures import Bars, Figure, Line, Regions, Rule
 from sora.probes import ProbedModel, SubjectOptions, create
+from sora.report import measuring
 from sora.report.files import write_figure
 from sora.report.measuring import moments
 from sora.report.paper_figures import FIGURES, Request, make
 from sora.runs import RunFolder
+from sora.runs.digests import digest_file
 from sora.threat import Linf
 from tests.probes.toys import images, smooth
 
@@ -132,6 +134,43 @@ def test_flags_of_another_figure_are_refused(
 ) -> None:
     assert main(["figure", "cost", "missing", *flags.split()]) == 2
     assert f"{flags.split()[0]} applies only to `sora figure {figure}`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["cost", "overview"])
+def test_runs_that_a_figure_leaves_out_are_named(
+    name: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("plotly")
+    write_run(tmp_path / "unfinished", "n-fgsm", finished=False)
+    write_run(tmp_path / "copy", "sora")
+    unattacked = write_run(tmp_path / "unattacked", "pgd-10")
+    summary = unattacked.read_summary()
+    del summary["accuracy"]["pgd10"], summary["attacks"]["pgd10"]
+    unattacked.write_summary(summary)
+    out = ["--out", str(tmp_path / "figure.svg")]
+    assert main(["figure", name, str(runs), *map(str, tmp_path.iterdir()), *out]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert sorted(lines) == [
+        "sora: not in the figure: copy has the settings and the seed of sora-s0 and is not compared.",
+        "sora: not in the figure: unattacked: no accuracy under PGD-10",
+        "sora: not in the figure: unfinished: it is not finished",
+    ]
+
+
+def test_a_probe_measures_again_after_the_weights_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path / "a")
+    subject = ProbedModel(smooth(), images(8), Linf(EPS))
+    monkeypatch.setattr(measuring, "load_subject", lambda *_: subject)
+    for weights in (b"first", b"second"):
+        run.weights.write_bytes(weights)
+        assert measuring.result_of("eps-curve", run, SubjectOptions())["fgsm"]
+        stored = run.read_probe("eps-curve")
+        assert stored is not None
+        assert stored["weights_blake2b"] == digest_file(run.weights)
+    run.write_probe("eps-curve", {"fgsm": "stored"})
+    assert measuring.result_of("eps-curve", run, SubjectOptions())["fgsm"] == "stored"
 
 
 def test_an_unknown_figure_and_a_figure_without_runs() -> None:

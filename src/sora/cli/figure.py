@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -71,6 +72,8 @@ def run(argv: list[str]) -> int:
     )
     request = Request(flags.runs, _steps(flags.at), flags.second, flags.paper, options)
     figure = make(flags.name, request)
+    for line in request.left_out:
+        print(f"sora: not in the figure: {line}", file=sys.stderr)
     for file in files:
         write_figure(figure, file, flags.name)
         print(file)

@@ -75,7 +75,7 @@ def _finished_summary(folder: RunFolder) -> dict[str, Any]:
 
 def row_names(folders: Sequence[RunFolder], summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     """A row per variant; where two variants share a name, the folder's name is put in front."""
-    keys = [_variant_key(*pair) for pair in zip(folders, summaries, strict=True)]
+    keys = [variant_key(*pair) for pair in zip(folders, summaries, strict=True)]
     groups: dict[tuple[str, ...], list[int]] = {}
     for position, key in enumerate(keys):
         groups.setdefault(key, []).append(position)
@@ -87,12 +87,14 @@ def row_names(folders: Sequence[RunFolder], summaries: Sequence[Mapping[str, Any
         alone = len(positions) == 1
         label = own_labels[positions[0]] if alone else folders[positions[0]].path.resolve().parent.name
         name = key[0] if shared[key[0]] == 1 else f"{label} ({key[0]})"
-        count = sum(other.partition(" #")[0] == name for other in names.values())
-        names[key] = f"{name} #{count + 1}" if count else name
+        taken, number = set(names.values()), 1
+        while (numbered := f"{name} #{number}" if number > 1 else name) in taken:
+            number += 1
+        names[key] = numbered
     return [names[key] for key in keys]
 
 
-def _variant_key(folder: RunFolder, summary: Mapping[str, Any]) -> tuple[str, ...]:
+def variant_key(folder: RunFolder, summary: Mapping[str, Any]) -> tuple[str, ...]:
     """What runs of one row have in common: the name, and every setting but the seed, and the images."""
     settings = dataclasses.replace(folder.read_settings(), seed=0)
     images = (summary.get("data") or {}).get("fingerprint", "")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sora.errors import UserError
-from sora.experiments.compare import compare, row_names
+from sora.experiments.compare import compare, row_names, variant_key
 from sora.experiments.tables import attacks_of, plus_minus, radius, verdicts_text
 from sora.figures import PALETTE
 from sora.report.reading import DAMAGE, Missing, RunRecord
@@ -56,17 +56,32 @@ def settings_of(runs: Sequence[RunRecord], missing: list[Missing]) -> list[Setti
     settings = []
     for key, members in groups.items():
         try:
-            settings.append(Setting(*key, _rows(members)))
+            settings.append(Setting(*key, _rows(_without_copies(members, missing))))
         except DAMAGE as error:
             missing.append(Missing(f"{', '.join(key)} cannot be compared: {error}"))
     return settings
+
+
+def _without_copies(runs: Sequence[RunRecord], missing: list[Missing]) -> list[RunRecord]:
+    """The runs without those of the same settings and seed as an earlier one, which are noted."""
+    found: dict[tuple[Any, ...], RunRecord] = {}
+    for run in runs:
+        try:
+            key: tuple[Any, ...] = (*variant_key(run.folder, run.summary), run.summary["seed"])
+        except DAMAGE:  # nothing is known to be equal to it
+            key = (run.label,)
+        first = found.setdefault(key, run)
+        if first is not run:
+            what = f"{run.label} has the settings and the seed of {first.label} and is not compared."
+            missing.append(Missing(what))
+    return list(found.values())
 
 
 def _rows(runs: Sequence[RunRecord]) -> list[Row]:
     summaries = [run.summary for run in runs]
     try:
         names = row_names([run.folder for run in runs], summaries)
-    except UserError:  # the same settings and seed twice: each run is a row of its own
+    except UserError:  # settings that cannot be read: each run is a row of its own
         names = [run.label for run in runs]
     entries = compare(summaries, names)["methods"]
     own = {name: [run for run, of in zip(runs, names, strict=True) if of == name] for name in entries}

@@ -16,7 +16,7 @@ from sora.runs import RunFolder
 def result_of(
     name: str, run: RunFolder, options: SubjectOptions, variant: str = "", **probe_options: Any
 ) -> Result:
-    """What a probe measured in a run; measured and stored now if it was not.
+    """What a probe measured in a run; measured and stored now if it was not, or of other weights.
 
     Args:
         name: The probe.
@@ -28,7 +28,7 @@ def result_of(
     entry = probes.info(name)
     title = file_title(entry, options) + (f"-{variant}" if variant else "")
     stored = run.read_probe(title)
-    if stored is None:
+    if stored is None or run.probed_other_weights(stored):
         probe = probes.create(name, **probe_options)
         stored = plain(probe.measure(load_subject(run, entry.images, options)))
         run.write_probe(title, {"probe": name, "run": run.name, "at": options.step, **stored})

@@ -35,6 +35,7 @@ class Request:
         second: Second axis of `landscape`.
         paper: Draw the paper's own numbers, for `overview`.
         options: Which weights and images, for figures that measure a model.
+        left_out: Filled while the figure is made: the runs that it does not show, and why.
     """
 
     names: Sequence[str] = ()
@@ -42,6 +43,7 @@ class Request:
     second: SecondAxis = "random"
     paper: bool = False
     options: SubjectOptions = field(default_factory=SubjectOptions)
+    left_out: list[str] = field(default_factory=list)
 
     def runs(self) -> list[RunRecord]:
         """The runs that are named."""
@@ -149,12 +151,26 @@ def _described(run: RunRecord) -> str:
     return f"{run.label}: {summary['dataset']}, {summary['model']}" if summary else run.label
 
 
-def _settings(request: Request) -> list[Setting]:
+def _compared(request: Request) -> tuple[list[Setting], str]:
+    """The finished runs by setting, and the attack that stands for robust accuracy."""
     missing: list[Missing] = []
-    settings = settings_of(request.runs(), missing)
+    runs = request.runs()
+    settings = settings_of(runs, missing)
     if not settings:
         raise UserError("; ".join(["no finished run among these", *(each.what for each in missing)]))
-    return settings
+    attack = robust_attack(settings)
+    reasons = [(run, _not_comparable(run, attack)) for run in runs]
+    request.left_out.extend(each.what for each in missing)
+    request.left_out.extend(f"{run.label}: {reason}" for run, reason in reasons if reason)
+    return settings, attack
+
+
+def _not_comparable(run: RunRecord, attack: str) -> str:
+    """Why a run has no place among others; empty if it has one."""
+    if not run.summary:
+        return "its summary cannot be read" if run.folder.is_finished() else "it is not finished"
+    measured = (run.summary.get("accuracy") or {}).get(attack)
+    return f"no accuracy under {title_of(attack)}" if measured is None else ""
 
 
 def _overview(request: Request) -> Figure:
@@ -165,8 +181,7 @@ def _overview(request: Request) -> Figure:
         cycle = {name: PALETTE[1 + number % (len(PALETTE) - 1)] for number, name in enumerate(names)}
         figure = across.overview(robust, clean, cycle | {STAR: BLUE}, "PGD-10")
         return dataclasses.replace(figure, width=17.0, height=5.2, title="The paper's own numbers")
-    settings = _settings(request)
-    attack = robust_attack(settings)
+    settings, attack = _compared(request)
     robust, clean = (across.means(settings, name) for name in (attack, "clean"))
     return across.overview(robust, clean, colours(settings), title_of(attack))
 
@@ -182,8 +197,8 @@ def _of_paper(metric: str) -> dict[str, dict[str, float]]:
 
 
 def _cost(request: Request) -> Figure:
-    settings = _settings(request)
-    return across.against_cost(settings, robust_attack(settings), colours(settings))
+    settings, attack = _compared(request)
+    return across.against_cost(settings, attack, colours(settings))
 
 
 def _classes(request: Request) -> Figure:

@@ -18,7 +18,8 @@ from sora.runs.finding import find_runs
 Rows = list[dict[str, Any]]
 # What reading or drawing a file of an unexpected shape may raise: the page is written without that part.
 DAMAGE = (RunError, UserError, OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
-PROBES = ("eps-curve", "landscape", "samples")  # what the page shows if it was measured
+# What the page shows if it was measured.
+PROBES = {"eps-curve": "eps curve", "landscape": "loss landscape", "samples": "attacked images"}
 
 
 @dataclass(frozen=True)
@@ -84,14 +85,20 @@ def _read_run(folder: RunFolder, label: str) -> RunRecord:
     else:
         command = f"sora train --config {run.path}/config.yaml --out {run.path} --resume auto"
         run.missing.append(Missing("The run has not finished.", command))
-    for name in PROBES:
-        result = run.attempt(f"probes/{name}.json", partial(folder.read_probe, name))
-        if result is not None:
+    for name, what in PROBES.items():
+        result, outdated = run.attempt(f"probes/{name}.json", partial(_probe, folder, name), (None, False))
+        if result is not None and not outdated:
             run.probes[name] = result
         elif folder.has_model():
-            what = {"eps-curve": "eps curve", "landscape": "loss landscape", "samples": "attacked images"}
-            run.missing.append(Missing(f"No {what[name]}.", f"sora probe {name} {run.path}"))
+            reason = " of these weights; the stored result is of earlier ones" if outdated else ""
+            run.missing.append(Missing(f"No {what}{reason}.", f"sora probe {name} {run.path}"))
     return run
+
+
+def _probe(folder: RunFolder, name: str) -> tuple[Result | None, bool]:
+    """What a probe measured, if it did, and whether the weights have changed since."""
+    result = folder.read_probe(name)
+    return result, result is not None and folder.probed_other_weights(result)
 
 
 def watched_images(rows: Iterable[Mapping[str, Any]]) -> str:
