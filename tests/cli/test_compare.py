@@ -43,6 +43,7 @@ def test_compare_trains_every_method_on_every_seed(compared, sora) -> None:
     assert entry["accuracy"]["pgd10"]["mean"] == pytest.approx(mean)
     rows = list(csv.DictReader((folder / "comparison.csv").open()))
     assert [row["method"] for row in rows] == ["fgsm", "pgd-2", "sora"]
+    assert [row["forwards"] for row in rows] == ["2", "2", "2"]  # PGD with one step
     assert "pgd.steps: 1" in (folder / "pgd-2-s0" / "config.yaml").read_text()
     assert "±" in done.out
     assert "n = 40 test images, 2 seeds" in done.out

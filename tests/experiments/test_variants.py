@@ -1,15 +1,16 @@
 """Rows of grids: from text, from files, and as settings of runs."""
 
+import csv
 from pathlib import Path
 
 import pytest
 
 from sora.errors import UserError
 from sora.experiments import compare as comparing
-from sora.experiments.compare import compare, mean_std
+from sora.experiments.compare import compare, mean_std, row_name
 from sora.experiments.grid_files import read_grid
 from sora.experiments.plan import plan
-from sora.experiments.tables import protocol, table
+from sora.experiments.tables import protocol, table, write
 from sora.experiments.variants import Variant, of_methods, parse_variant
 from sora.runs import RunFolder
 from sora.settings import Request
@@ -118,9 +119,15 @@ def summary(**changes):
     return base | {"machine": {"cpu": "x", "gpu": None, "threads": 1}} | changes
 
 
+def compared(*summaries):
+    """A comparison of runs whose settings are not known."""
+    names = [row_name(each) for each in summaries]
+    return compare(summaries, names, [RunFolder(f"none/{position}") for position in range(len(names))])
+
+
 def test_facts_that_differ_become_columns_and_leave_the_protocol() -> None:
     other = {"norm": "l2", "eps": 0.5}
-    comparison = compare([summary(), summary(variant="b", threat=other, dataset="cifar10")])
+    comparison = compared(summary(), summary(variant="b", threat=other, dataset="cifar10"))
     head, rows = table(comparison)
     assert head[:3] == ["variant", "dataset", "eps"]
     assert [row[:3] for row in rows] == [["sora", "digits", "8/255"], ["b", "cifar10", "l2 0.5"]]
@@ -143,7 +150,25 @@ def test_rows_of_two_comparisons_whose_names_have_a_number_stay_apart(tmp_path, 
 def test_values_of_every_seed_are_kept() -> None:
     accuracies = [{"clean": 0.5}, {"clean": 0.7, "aa": 0.1}]
     runs = [summary(seed=seed, accuracy=accuracy) for seed, accuracy in enumerate(accuracies)]
-    entry = compare(runs)["methods"]["sora"]
+    entry = compared(*runs)["methods"]["sora"]
     assert entry["accuracy"]["clean"]["values"] == [0.5, 0.7]
     assert entry["accuracy"]["aa"]["values"] == [None, 0.1]
     assert mean_std([1.0, None, 3.0])["mean"] == 2.0
+
+
+def test_a_mean_over_some_of_the_seeds_says_so(tmp_path) -> None:
+    accuracies = [{"clean": 0.5}, {"clean": 0.7, "aa": 0.2}]
+    comparison = compared(*(summary(seed=seed, accuracy=own) for seed, own in enumerate(accuracies)))
+    head, [row] = table(comparison)
+    cells = dict(zip(head, row, strict=True))
+    assert (cells["clean %"], cells["aa %"]) == ("60.0 ± 14.1", "20.0 (1 of 2 seeds)")
+    write(comparison, tmp_path)
+    [line] = csv.DictReader((tmp_path / "comparison.csv").open())
+    assert (line["clean_seeds"], line["aa_seeds"], line["seeds"]) == ("2", "1", "0 1")
+
+
+def test_the_line_under_a_table_names_the_code_and_machine_that_all_runs_share() -> None:
+    other = {"versions": {"torch": "3"}, "machine": {"cpu": "y", "gpu": None, "threads": 1}}
+    assert protocol(compared(summary(), summary(seed=1))).endswith("; torch 2, x, 1 thread.")
+    assert protocol(compared(summary(), summary(seed=1, machine=other["machine"]))).endswith("; torch 2.")
+    assert protocol(compared(summary(), summary(seed=1, **other))).endswith("(mean ± standard deviation).")

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sora import methods
 from sora.errors import RunError, UserError
 from sora.evaluation.records import with_later_results
 from sora.experiments.engines import Engine
 from sora.experiments.grid import run_grid
+from sora.experiments.passes import Passes, passes_of_run
 from sora.experiments.tables import SEVERITY, attacks_of, write
 from sora.experiments.variants import LONGEST
 from sora.runs import RunFolder, unique_labels
@@ -48,7 +48,7 @@ def train_and_compare(
     summaries = [with_later_results(job.folder) for job in finished]
     planned = [job.resolved.settings for job in finished]
     names = [_row_name(settings.variant, settings.method, settings.guard) for settings in planned]
-    comparison = compare(summaries, names)
+    comparison = compare(summaries, names, [job.folder for job in finished])
     write(comparison, folder)
     return Outcome(comparison, failed)
 
@@ -56,7 +56,7 @@ def train_and_compare(
 def compare_finished(folders: Sequence[RunFolder]) -> dict[str, Any]:
     """Finished runs in one table; those of one variant with other seeds share a row."""
     summaries = [_finished_summary(folder) for folder in folders]
-    return compare(summaries, row_names(folders, summaries))
+    return compare(summaries, row_names(folders, summaries), folders)
 
 
 def _finished_summary(folder: RunFolder) -> dict[str, Any]:
@@ -112,25 +112,40 @@ def _refuse_equal_seeds(runs: Sequence[tuple[RunFolder, int]]) -> None:
         seen[seed] = folder
 
 
-def compare(summaries: Sequence[Mapping[str, Any]], names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Group runs by their names in the table, by default their variants or methods."""
+def compare(
+    summaries: Sequence[Mapping[str, Any]], names: Sequence[str], folders: Sequence[RunFolder]
+) -> dict[str, Any]:
+    """Group runs by their names in the table.
+
+    Args:
+        summaries: Of the runs, with later results.
+        names: The row of each run.
+        folders: Of the runs; their settings decide the passes of a step.
+    """
     by_name: dict[str, list[Mapping[str, Any]]] = {}
-    for name, summary in zip(names or map(row_name, summaries), summaries, strict=True):
+    passes: dict[str, Passes] = {}
+    for name, summary, folder in zip(names, summaries, folders, strict=True):
         by_name.setdefault(name, []).append(summary)
-    first = summaries[0]
+        if name not in passes:
+            passes[name] = passes_of_run(folder)
     return {
         **{key: _common([summary[key] for summary in summaries]) for key in COMMON},
         "parameters": _common([summary.get("parameters") for summary in summaries]),
         "n_test": _common([_n_test(summary) for summary in summaries]),
-        "versions": first["versions"],
-        "machine": first.get("machine"),
-        "methods": {name: _aggregate(runs) for name, runs in by_name.items()},
+        "versions": _shared([summary["versions"] for summary in summaries]),
+        "machine": _common([summary.get("machine") for summary in summaries]),
+        "methods": {name: _aggregate(runs, passes[name]) for name, runs in by_name.items()},
     }
 
 
 def _common(values: Sequence[Any]) -> Any:
     """The value that all share; None if they differ."""
     return values[0] if all(value == values[0] for value in values) else None
+
+
+def _shared(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The entries that all tables have, with the same value."""
+    return {key: value for key, value in tables[0].items() if all(own.get(key) == value for own in tables)}
 
 
 def _n_test(summary: Mapping[str, Any]) -> int:
@@ -149,9 +164,9 @@ def _row_name(variant: object, method: str, guard: str) -> str:
     return method if guard in ("off", "warn") else f"{method} + {guard}"
 
 
-def _aggregate(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _aggregate(runs: Sequence[Mapping[str, Any]], passes: Passes) -> dict[str, Any]:
     verdicts = [run["co"]["verdict"] for run in runs]
-    first, info = runs[0], methods.info(runs[0]["method"])
+    first = runs[0]
     return {
         "method": first["method"],
         "variant": first.get("variant"),
@@ -164,8 +179,7 @@ def _aggregate(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "verdicts": verdicts,
         "pert_align": mean_std([run["pert_align"]["last"] for run in runs]),
         "alarms": [run["co"]["events"][0]["step"] if run["co"]["events"] else None for run in runs],
-        "forwards": info.forwards,
-        "backwards": info.backwards,
+        **passes._asdict(),
         "train_seconds": mean_std([run["train_seconds"] for run in runs]),
         "images_per_second": mean_std([run["images_per_second"] for run in runs]),
         "peak_memory_mb": mean_std([run.get("peak_memory_mb") for run in runs]),

@@ -79,12 +79,19 @@ def verdicts_text(verdicts: Sequence[str | None]) -> str:
 
 
 def plus_minus(value: Mapping[str, Any], factor: float, digits: int) -> str:
-    """`mean ± std`, only the mean of a single value, `-` for none."""
+    """`mean ± std`, only the mean of a single value, `-` for none; how many seeds it is of if not of all."""
     mean, std = value["mean"], value["std"]
     if mean is None or math.isnan(mean):
         return "-"
     text = f"{factor * mean:.{digits}f}"
-    return text if std is None or math.isnan(std) else f"{text} ± {factor * std:.{digits}f}"
+    text = text if std is None or math.isnan(std) else f"{text} ± {factor * std:.{digits}f}"
+    known, seeds = known_seeds(value), len(value.get("values", ()))
+    return text if known == seeds else f"{text} ({known} of {seeds} seeds)"
+
+
+def known_seeds(value: Mapping[str, Any]) -> int:
+    """How many seeds a mean is of."""
+    return sum(each is not None for each in value.get("values", ()))
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -104,9 +111,9 @@ def protocol(comparison: Mapping[str, Any]) -> str:
     counts = {len(entry["seeds"]) for entry in comparison["methods"].values()}
     threat, several = comparison["threat"], max(counts) > 1
     seeds = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
-    # Format 1 had the machine among the versions.
-    facts = comparison.get("machine")
-    machine = machine_line(facts) if facts else comparison["versions"].get("machine", "machine not recorded")
+    facts, versions = comparison.get("machine"), comparison["versions"]
+    machine = machine_line(facts) if facts else versions.get("machine")  # format 1 had it there
+    code = versions.get("torch") and f"torch {versions['torch']}"
     parts = [
         comparison["dataset"],
         _network(comparison),
@@ -114,7 +121,8 @@ def protocol(comparison: Mapping[str, Any]) -> str:
         comparison["n_test"] and f"n = {comparison['n_test']} test images",
         f"{seeds} seed{'s' if several else ''}{' (mean ± standard deviation)' if several else ''}",
     ]
-    return f"{', '.join(filter(None, parts))}; torch {comparison['versions']['torch']}, {machine}."
+    groups = [", ".join(filter(None, group)) for group in (parts, [code, machine])]
+    return f"{'; '.join(filter(None, groups))}."
 
 
 def _network(comparison: Mapping[str, Any]) -> str | None:
@@ -134,7 +142,7 @@ def _csv(comparison: Mapping[str, Any]) -> str:
     entries = comparison["methods"]
     attacks = attacks_of(entries.values())
     first = _first_column(entries)
-    head = [first, *(f"{attack}_{key}" for attack in attacks for key in ("mean", "std"))]
+    head = [first, *(f"{attack}_{key}" for attack in attacks for key in ("mean", "std", "seeds"))]
     head += [
         "verdict",
         "pert_align",
@@ -152,7 +160,7 @@ def _csv(comparison: Mapping[str, Any]) -> str:
     lines: list[list[Any]] = [head + (["method"] if first == "variant" else [])]
     for name, entry in entries.items():
         values = [entry["accuracy"].get(attack, NONE) for attack in attacks]
-        numbers = [value[key] for value in values for key in ("mean", "std")]
+        numbers = [n for value in values for n in (value["mean"], value["std"], known_seeds(value))]
         alarms = " ".join(str(step) for step in entry["alarms"] if step is not None)
         line = [name, *map(_number, numbers), entry["verdict"]]
         line += [_number(entry["pert_align"]["mean"]), alarms, entry["forwards"]]

@@ -83,7 +83,7 @@ def _rows(runs: Sequence[RunRecord]) -> list[Row]:
         names = row_names([run.folder for run in runs], summaries)
     except UserError:  # settings that cannot be read: each run is a row of its own
         names = [run.label for run in runs]
-    entries = compare(summaries, names)["methods"]
+    entries = compare(summaries, names, [run.folder for run in runs])["methods"]
     own = {name: [run for run, of in zip(runs, names, strict=True) if of == name] for name in entries}
     return [Row(name, entry, own[name]) for name, entry in entries.items()]
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sora.experiments.passes import passes_of_run
 from sora.report.reading import RunRecord, watched_images
 
 TITLES = {"clean": "clean", "fgsm": "FGSM", "pgd10": "PGD-10", "pgd50": "PGD-50", "aa": "AutoAttack"}
@@ -112,7 +113,7 @@ def cost_facts(run: RunRecord) -> list[tuple[str, str]]:
         ("Training time", _seconds(summary.get("train_seconds"))),
         ("Images per second", _whole(summary.get("images_per_second"))),
         ("Peak memory", f"{_whole(summary.get('peak_memory_mb'))} MB"),
-        *_passes(summary.get("method")),
+        *_passes(run),
         ("Parameters", _whole(summary.get("parameters"))),
         ("Training images", _whole(summary.get("n_train"))),
         ("Machine", str(machine.get("gpu") or machine.get("cpu") or "")),
@@ -121,13 +122,9 @@ def cost_facts(run: RunRecord) -> list[tuple[str, str]]:
     return [(name, text) for name, text in facts if text and not text.startswith("-")]
 
 
-def _passes(method: Any) -> list[tuple[str, str]]:
-    from sora import methods
-
-    if method not in methods.names():
-        return []
-    entry = methods.info(method)
-    return [("Forward passes per step", entry.forwards), ("Backward passes per step", entry.backwards)]
+def _passes(run: RunRecord) -> list[tuple[str, str]]:
+    passes = passes_of_run(run.folder)
+    return [("Forward passes per step", passes.forwards), ("Backward passes per step", passes.backwards)]
 
 
 def _seconds(value: Any) -> str:

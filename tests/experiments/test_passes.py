@@ -1,0 +1,36 @@
+"""The passes of a step with a run's own options."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sora import methods
+from sora.experiments.passes import Passes, passes_of, passes_of_run
+from sora.runs import RunFolder
+from sora.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "expected"),
+    [
+        ("pgd", {}, Passes("11", "10 in + 1")),
+        ("pgd-2", {}, Passes("3", "2 in + 1")),
+        ("pgd-10", {"pgd.steps": 3}, Passes("4", "3 in + 1")),
+        ("trades", {"trades.steps": 3}, Passes("-", "-")),
+        ("free", {"free.replays": 4}, Passes("-", "-")),
+        ("n-fgsm", {"n-fgsm.k": 1.5}, Passes("2", "1 in + 1")),
+    ],
+)
+def test_passes_follow_the_options(method: str, options: dict[str, Any], expected: Passes) -> None:
+    assert passes_of(Settings(method=method, set=options)) == expected
+
+
+@pytest.mark.parametrize("method", [name for name in methods.names() if methods.info(name).family != "pgd"])
+def test_without_options_they_are_the_registrys(method: str) -> None:
+    entry = methods.info(method)
+    assert passes_of(Settings(method=method)) == (entry.forwards, entry.backwards)
+
+
+def test_they_are_unknown_without_settings(tmp_path: Path) -> None:
+    assert passes_of_run(RunFolder(tmp_path)) == Passes("-", "-")
