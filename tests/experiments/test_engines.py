@@ -145,6 +145,22 @@ def test_a_run_that_writes_more_than_a_pipe_holds_ends(
     assert ended == Ended(3, "the reason")
 
 
+def test_one_machine_of_a_ray_cluster_must_be_large_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    from sora.experiments.engines import on_ray
+
+    resources = [({"CPU": 2.0, "GPU": 1.0}, True), ({"CPU": 4.0}, True), ({"CPU": 16.0, "GPU": 4.0}, False)]
+    nodes = [{"Resources": own, "Alive": alive} for own, alive in resources]
+    monkeypatch.setattr(on_ray.ray, "nodes", lambda: nodes)
+    for cpus, gpus in ((2, 1.0), (4, 0.0), (1, 0.5)):
+        on_ray.OnRay(cpus, gpus, False).check()
+    for cpus, gpus in ((6, 0.0), (4, 1.0), (1, 2.0)):
+        with pytest.raises(
+            UserError, match=rf"a run needs {cpus} CPUs and {gpus:g} GPUs .*: 2 and 1, 4 and 0"
+        ):
+            on_ray.OnRay(cpus, gpus, False).check()
+
+
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_run_that_was_sent_back_leaves_nothing_on_the_worker(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

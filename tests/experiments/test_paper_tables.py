@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
+from sora.errors import UserError
 from sora.experiments import facts, paper, paper_tables
 from sora.experiments.reproduce import Target
 
@@ -41,8 +43,15 @@ def test_the_header_names_the_machine_that_was_measured(
         return [{"name": name, "peak_bytes": 1, "forwards": 1, "backwards": 1} for name in names]
 
     monkeypatch.setattr(facts, "cost_table", cost_table)
+    monkeypatch.setattr(paper_tables, "pick_device", torch.device)
     monkeypatch.setattr(
         paper_tables, "machine", lambda device: {"gpu": f"processor of {device}", "threads": 1}
     )
     assert f"processor of {used}, 1 thread" in cost_of("sora", **given).header[0]
     assert devices == [used]
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
+def test_costs_are_measured_on_a_device_that_is_there(device: str) -> None:
+    with pytest.raises(UserError, match=f"device '?{device}'? is not available; allowed: cpu"):
+        cost_of("sora", device=device)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure as MatplotlibFigure
 
 from sora.errors import UserError
 from sora.figures import (
@@ -63,6 +64,28 @@ def test_the_ending_decides_the_format_and_the_same_figure_is_the_same_file(
         contents.append((tmp_path / folder / name).read_bytes())
     assert contents[0].startswith(start)
     assert contents[0] == contents[1]
+
+
+def test_dollar_signs_are_no_formulas(tmp_path: Path) -> None:
+    name = "a$_$b"
+    panel = Panel([Line([1, 2], [3, 4], name), Note(1, 3, name)], name, Axis(name, names={1.0: name}))
+    figure = Figure([panel, Panel([Bars([name], [1])])], title=name)
+    on_paper.save(figure, tmp_path / "figure.png")
+    assert on_paper.svg(figure).startswith("<?xml")
+    elsewhere = MatplotlibFigure()
+    elsewhere.subplots().set_title(name)
+    on_paper.write(elsewhere, tmp_path / "elsewhere.png")
+    assert (tmp_path / "elsewhere.png").exists()
+
+
+def test_bars_with_equal_labels_stay_apart() -> None:
+    [axes] = on_paper.draw(Figure([Panel([Bars(["same", "same"], [3, 4])])])).axes
+    assert [bar.get_x() + bar.get_width() / 2 for bar in axes.patches] == [0, 1]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["same", "same"]
+    [panel] = on_page.render(Figure([Panel([Bars(["same", "same"], [3, 4])])]))
+    plot = panel["plot"]
+    assert plot["data"][0]["x"] == [0, 1]
+    assert plot["layout"]["xaxis"]["ticktext"] == ["same", "same"]
 
 
 def test_another_ending_is_refused(tmp_path: Path) -> None:

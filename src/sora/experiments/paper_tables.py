@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sora._devices import pick_device
 from sora.errors import RunError, UserError
 from sora.experiments import facts
 from sora.experiments.beside_paper import Cell, Table, cells_of
@@ -39,7 +40,7 @@ def reproduce(target: Target, jobs: int = 0, *, quiet: bool = False, engine: Eng
         )
     if kind == "cost":
         given = str(target.given.get("device") or "auto")
-        device = "cpu" if given == "auto" else given
+        device = "cpu" if given == "auto" else str(pick_device(given))
         line = (
             f"measured on {target.model_name} at the shape of {target.dataset_name}, one batch of "
             f"{facts.BATCH} images, {machine_line(machine(device))}; memory: tensors alive at once, "

@@ -56,13 +56,12 @@ class Points:
 
 @dataclass(frozen=True)
 class Bars:
-    """One bar per label."""
+    """Bars at 0, 1, ...; their labels, which may be equal, stand below unless the axis has names."""
 
     labels: Sequence[str]
     values: Sequence[float]
     name: str = ""
     colour: str = BLUE
-    sideways: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import html
 import io
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import singledispatch
 from typing import Any
 
@@ -70,7 +71,7 @@ def _plot(panel: Panel) -> dict[str, Any]:
         _add(item, traces, shapes, notes)
     over_x = any(isinstance(item, Line) for item in panel.items) and not _is_plane(panel)
     layout: dict[str, Any] = {
-        "xaxis": _axis(panel.x),
+        "xaxis": _axis(_with_bar_names(panel)),
         "yaxis": _axis(panel.y),
         "hovermode": "x unified" if over_x else "closest",
         "showlegend": panel.legend and any(trace.get("showlegend") for trace in traces),
@@ -83,6 +84,12 @@ def _plot(panel: Panel) -> dict[str, Any]:
     if notes:
         layout["annotations"] = notes
     return {"data": traces, "layout": layout}
+
+
+def _with_bar_names(panel: Panel) -> Axis:
+    labels = [label for item in panel.items if isinstance(item, Bars) for label in item.labels]
+    names = panel.x.names or {float(place): label for place, label in enumerate(labels)}
+    return replace(panel.x, names=names)
 
 
 def _is_plane(panel: Panel) -> bool:
@@ -188,16 +195,16 @@ def _(item: Points, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
 
 @_add.register
 def _(item: Bars, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
-    ends: list[Any] = [[escaped(label) for label in item.labels], rounded(item.values)]
-    x, y = reversed(ends) if item.sideways else ends
     trace: Trace = {
         "type": "bar",
-        "x": x,
-        "y": y,
+        "x": list(range(len(item.labels))),
+        "y": rounded(item.values),
         "marker": {"color": item.colour},
         "name": escaped(item.name),
+        "hovertext": [escaped(label) for label in item.labels],
+        "hoverinfo": "text+y",
     }
-    traces.append(trace | {"orientation": "h" if item.sideways else "v", "showlegend": False})
+    traces.append(trace | {"showlegend": False})
 
 
 @_add.register

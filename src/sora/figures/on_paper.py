@@ -50,7 +50,8 @@ METADATA: dict[str, dict[str, Any]] = {".pdf": {"CreationDate": None}, ".svg": {
 def save(figure: Figure, file: Path, dpi: int = 130) -> None:
     """Draw a figure into a file of the kind that its name ends in."""
     check_format(file)
-    with matplotlib.rc_context({"axes.titlesize": 10.5}):
+    # Names of runs and classes may contain a dollar sign, which would begin a formula.
+    with matplotlib.rc_context({"axes.titlesize": 10.5, "text.parse_math": False}):
         write(draw(figure), file, dpi)
 
 
@@ -59,6 +60,8 @@ def write(drawn: mpl.Figure, file: Path, dpi: int = 110) -> None:
     kind = check_format(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}")
+    for axes in drawn.axes:  # of a figure that was drawn elsewhere
+        axes.title.set_parse_math(False)
     with matplotlib.rc_context({"svg.hashsalt": "sora", "pdf.fonttype": 42}):
         drawn.savefig(temporary, dpi=dpi, format=kind[1:], metadata=METADATA[kind])
     temporary.replace(file)
@@ -67,7 +70,7 @@ def write(drawn: mpl.Figure, file: Path, dpi: int = 110) -> None:
 def svg(figure: Figure) -> str:
     """A figure as the text of an SVG file."""
     text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "sora"}):
+    with matplotlib.rc_context({"svg.hashsalt": "sora", "text.parse_math": False}):
         draw(figure).savefig(text, format="svg", metadata=METADATA[".svg"], transparent=True)
     return text.getvalue()
 
@@ -129,6 +132,7 @@ def _set_axis(axis: Axis, label: Callable[..., Any], ticks: Any, limits: Any, sc
     label(axis.label)
     if axis.log:
         scale("log")
+        ticks.set_major_formatter("{x:g}")  # by default they would be formulas
     if axis.names:
         many = len(axis.names) > CROWDED
         texts = [text.replace("\n", " ") if many else text for text in axis.names.values()]
@@ -198,14 +202,9 @@ def _(item: Points, axes: Axes) -> None:
 
 @_draw.register
 def _(item: Bars, axes: Axes) -> None:
-    if item.sideways:
-        bars = axes.barh(list(item.labels), list(item.values), color=item.colour, label=_label(item))
-        axes.bar_label(bars, fmt="{:,.0f}", padding=3, fontsize=8)
-        axes.invert_yaxis()
-        axes.margins(x=0.2)
-    else:
-        axes.bar(list(item.labels), list(item.values), color=item.colour, width=0.8, label=_label(item))
-        axes.tick_params(axis="x", labelrotation=90 if max(map(len, item.labels)) > 4 else 0)
+    places, labels = range(len(item.labels)), list(item.labels)
+    axes.bar(places, list(item.values), tick_label=labels, color=item.colour, label=_label(item))
+    axes.tick_params(axis="x", labelrotation=90 if max(map(len, labels)) > 4 else 0)
 
 
 @_draw.register

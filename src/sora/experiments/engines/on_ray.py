@@ -82,12 +82,14 @@ class OnRay(Engine):
 
     def check(self) -> None:
         """Raise if no machine of the cluster could ever run a task."""
-        available = ray.cluster_resources()
-        for name, wanted in (("CPU", self._cpus), ("GPU", self._gpus)):
-            if wanted > available.get(name, 0):
-                raise UserError(
-                    f"a run needs {wanted:g} {name}s, the Ray cluster has {available.get(name, 0):g}"
-                )
+        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        sizes = [(machine.get("CPU", 0), machine.get("GPU", 0)) for machine in machines]
+        if not any(cpus >= self._cpus and gpus >= self._gpus for cpus, gpus in sizes):
+            found = ", ".join(f"{cpus:g} and {gpus:g}" for cpus, gpus in sizes) or "none"
+            raise UserError(
+                f"a run needs {self._cpus:g} CPUs and {self._gpus:g} GPUs on one machine; "
+                f"those of the Ray cluster have: {found}"
+            )
 
     def start(self, work: Work) -> Task:
         """Queue a task."""
