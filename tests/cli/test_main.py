@@ -77,6 +77,12 @@ def test_show_every_recipe(name, sora) -> None:
     assert "model: " in sora("show", "recipe", name).out
 
 
+def test_show_refuses_words_after_the_name_of_a_recipe(sora) -> None:
+    done = sora("show", "recipe", "digits", "junk")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "'digits junk'" in done.err
+
+
 @pytest.mark.parametrize("name", [name for name in data.names() if ":" not in name])
 def test_show_every_data_set(name, sora, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("SORA_DATA", str(tmp_path))

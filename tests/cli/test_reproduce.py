@@ -1,8 +1,12 @@
 """`sora reproduce`, on digits and at toy size."""
 
 import json
+import sys
 
 import pytest
+
+from sora.experiments import engines, estimate
+from tests.experiments import in_process
 
 SMALL = ["--seeds", "1", "--epochs", "1", "--width", "4", "--limit-train", "32", "--limit-test", "30"]
 SMALL += ["--threads", "1", "--jobs", "2"]
@@ -119,6 +123,20 @@ def test_a_dry_run_estimates_from_measured_steps(sora, tmp_path) -> None:
     assert not (tmp_path / "c").exists()
 
 
+def test_a_dry_run_prints_the_batch_files_of_slurm(sora, tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "sora.experiments.engines.in_process", in_process)
+    monkeypatch.setitem(engines.ENGINES, "slurm", "in_process")
+    monkeypatch.setattr(estimate, "estimate", lambda runs, jobs: estimate.Estimate(1, 1))
+    monkeypatch.setattr(in_process.InProcess, "describe", lambda engine, work: f"batch file of {work.name}")
+    flags = ["--dataset", "digits", *SMALL, "--out", tmp_path / "c", "--dry-run", "--engine", "slurm"]
+    done = sora("reproduce", "components", *flags)
+    assert done.code == 0, done.err
+    files = [f"batch file of {name}-s0" for name in ("sora", "no-sampling")]
+    assert all(file in done.out.splitlines() for file in files)
+    found = json.loads(sora("reproduce", "components", *flags, "--json").out)
+    assert found["batch_files"][:2] == files
+
+
 def test_every_table_is_listed(sora) -> None:
     from sora.experiments import paper
 
@@ -138,6 +156,11 @@ def test_every_table_is_listed(sora) -> None:
         (["main", "--seeds", "0"], "--seeds is 0"),
         (["components", "--dataset", "digits", "--dry-run", "--jobs", "-1"], "--jobs is -1"),
         (["datasets", "--model", "resnet18"], "cannot be combined with datasets"),
+        (["datasets", "--methods", "sora"], "--methods has no effect on datasets"),
+        (["datasets", "--attacks", "aa"], "--attacks has no effect on datasets"),
+        (["datasets", "--seeds", "2"], "--seeds has no effect on datasets"),
+        (["cost", "--limit-train", "9"], "--limit-train has no effect on cost"),
+        (["datasets", "--dry-run", "--engine", "nonsense"], "allowed: local, ray, slurm"),
     ],
 )
 def test_mistakes(arguments, message, sora, tmp_path) -> None:

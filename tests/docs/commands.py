@@ -13,6 +13,7 @@ from pathlib import Path
 from PIL import Image
 
 from sora.cli import VERBS, main
+from sora.report.paper_figures import FIGURES
 from tests.docs.pages import ROOT
 
 SMALL_NETWORK = "--width 4 --set model.stages=1"
@@ -65,7 +66,8 @@ def _appended(arguments: list[str], directives: dict[str, str], only_resolve: bo
     trains_grid = verb in ("compare", "reproduce") and not {"--list", "--dry-run"} & set(arguments)
     if trains_grid and not Path(arguments[1]).is_dir():
         return "--dry-run"
-    if verb == "probe" and arguments[1] in ("traces", "training"):  # these read logs, not images
+    reads_logs = verb == "probe" and arguments[1] in ("traces", "training")
+    if reads_logs or (verb == "figure" and not FIGURES[arguments[1]].measures):  # they look at no images
         return "--threads 1"
     return directives.get("use") or f"{SMALL.get(verb, '')} {directives.get('add', '')}"
 

@@ -92,7 +92,15 @@ def test_an_unknown_engine_suggests_the_nearest() -> None:
         ("--engine nothing", "allowed: local, ray, slurm"),
     ],
 )
-@pytest.mark.parametrize("verb", ["compare --methods fgsm", "reproduce components --dataset digits"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "compare --methods fgsm",
+        "compare --methods fgsm --dry-run",
+        "reproduce components --dataset digits",
+        "reproduce components --dataset digits --dry-run",
+    ],
+)
 def test_mistakes_are_one_line_and_write_nothing(
     verb: str, flags: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

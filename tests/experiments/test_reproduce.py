@@ -35,7 +35,7 @@ def test_scaled_down_runs_say_in_what() -> None:
     assert settings["free"].epochs == 1  # a third, as in the recipe: it replays each batch
     assert settings["sora"].batch_size == 64  # no more than there are images
     smaller = scaled_down(target, settings)
-    assert smaller["width"] == (16, None)
+    assert smaller["width"] == (16, 64)  # the network's own
     assert smaller["limit_train"] == (64, None)
     assert smaller["batch_size"] == (64, 128)
     assert scaled_down(target, {run.settings.method: run.settings for run in target.full_runs()}) == {}

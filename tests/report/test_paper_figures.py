@@ -136,6 +136,24 @@ def test_flags_of_another_figure_are_refused(
     assert f"{flags.split()[0]} applies only to `sora figure {figure}`" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("overview --paper runs", "name no runs with it"),
+        ("overview --paper --limit 3", "--limit applies only to `sora figure` boundary, eps-curve, samples"),
+        ("classes digits --seed 1", "--seed applies only to"),
+        ("cost runs --device cpu", "--device applies only to"),
+    ],
+)
+def test_flags_without_effect_are_refused(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["figure", *arguments.split()]) == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
 @pytest.mark.parametrize("name", ["cost", "overview"])
 def test_runs_that_a_figure_leaves_out_are_named(
     name: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -12,13 +12,12 @@ from typing import Annotated, Any
 import tyro
 
 from sora._files import create_folder, plain
-from sora.cli._engines import ENGINE_FLAGS, chosen_engine
+from sora.cli._engines import ENGINE_FLAGS, batch_files, chosen_engine
 from sora.cli._parse import parse
 from sora.cli._settings import Extra, parse_run_flags
 from sora.cli._tables import plain_table
 from sora.errors import RunError, UserError
 from sora.experiments.compare import Outcome, compare_finished, train_and_compare
-from sora.experiments.grid import described
 from sora.experiments.grid_files import read_grid
 from sora.experiments.plan import method_names, plan
 from sora.experiments.tables import protocol, table, write
@@ -66,11 +65,11 @@ def run(argv: list[str]) -> int:
     folder = Path(request.wanted().get("out") or OUT)
     runs = plan(request, variants, flags.verb.seeds, folder)
     if flags.verb.dry_run:
+        files = batch_files(flags.verb, runs)
         for resolved in runs:
             print(f"# {resolved.settings.folder()}\n{resolved.described()}")
-        if flags.verb.engine == "slurm":
-            with chosen_engine(flags.verb) as engine:
-                print("\n".join(described(runs, engine)))
+        for text in files:
+            print(text)
         return 0
     if folder.exists() and any(folder.iterdir()) and not flags.resume:
         raise UserError(f"{folder} already holds runs; continue with --resume or choose another --out")

@@ -86,6 +86,13 @@ def _refuse_flags_of_other_figures(flags: Flags) -> None:
     for flag, figure in (("at", "boundary"), ("second", "landscape"), ("paper", "overview")):
         if given[flag] and flags.name != figure:
             raise UserError(f"--{flag} applies only to `sora figure {figure}`")
+    if flags.paper and flags.runs:
+        raise UserError("--paper draws the paper's own numbers; name no runs with it")
+    measuring = [name for name, entry in FIGURES.items() if entry.measures]
+    for flag in ("limit", "seed", "model", "device"):
+        ignored = flags.name in FIGURES and flags.name not in measuring
+        if ignored and getattr(flags, flag) != getattr(Flags, flag):
+            raise UserError(f"--{flag} applies only to `sora figure` {', '.join(measuring)}")
 
 
 def _steps(text: str) -> list[int]:

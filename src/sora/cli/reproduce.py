@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from sora._files import plain
-from sora.cli._engines import ENGINE_FLAGS, chosen_engine
+from sora.cli._engines import ENGINE_FLAGS, batch_files, check_engine_flags, chosen_engine
 from sora.cli._parse import parse
 from sora.cli._tables import WIDE, plain_table
 from sora.errors import RunError, UserError
@@ -23,6 +23,10 @@ from sora.errors import RunError, UserError
 _COLUMN, _SPACING = 16, 3  # characters: the widest column of numbers, and the gap between two columns
 _PROTOCOL_FLAGS = ("epochs", "width", "limit_train", "limit_test")
 _ENGINE = {name: text for name, (_, _, text) in ENGINE_FLAGS.items()}
+_WITHOUT_EFFECT = {  # on tables without runs, by their kind
+    "overview": ("methods", "attacks", "seeds", "seed", *_PROTOCOL_FLAGS),
+    "cost": ("attacks", "seeds", "seed", "epochs", "limit_train", "limit_test"),
+}
 _MACHINE_FLAGS = ("device", "threads", "data_dir", "seed")
 
 
@@ -109,6 +113,9 @@ def _target(flags: Flags) -> Any:
     for name, known in (("dataset", grid.datasets), ("model", grid.models)):
         if getattr(flags, name) and not known:
             raise UserError(f"--{name} cannot be combined with {grid.name}")
+    for name in _WITHOUT_EFFECT.get(grid.kind, ()):
+        if getattr(flags, name) != getattr(Flags, name):
+            raise UserError(f"--{name.replace('_', '-')} has no effect on {grid.name}, which needs no runs")
     given = {name: getattr(flags, name) for name in _MACHINE_FLAGS}
     return Target(
         grid,
@@ -166,14 +173,17 @@ def _list(*, as_json: bool) -> int:
 def _dry_run(target: Any, flags: Flags) -> int:
     from sora.experiments.estimate import estimate
 
+    check_engine_flags(flags)
     if target.grid.kind in ("overview", "cost", "derived"):
         print(f"{target.grid.name}: no training; it takes minutes at most")
         return 0
     runs = target.runs()
-    found = estimate(runs, flags.jobs)
+    files, found = batch_files(flags, runs), estimate(runs, flags.jobs)
     train, attack = sum(found.train_hours.values()), sum(found.attack_hours.values())
     if flags.json:
-        print(json.dumps(plain(vars(found) | {"wall_hours": found.wall_hours, "runs": len(runs)}), indent=2))
+        more: dict[str, Any] = {"wall_hours": found.wall_hours, "runs": len(runs)}
+        more |= {"batch_files": files} if files else {}
+        print(json.dumps(plain(vars(found) | more), indent=2))
         return 0
     console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(f"{target.grid.title}: {len(runs)} runs in {target.folder}, {found.finished} finished")
@@ -186,6 +196,8 @@ def _dry_run(target: Any, flags: Flags) -> int:
     )
     for line in found.measured:
         console.print(f"  {line}")
+    for text in files:
+        print(text)
     return 0
 
 

@@ -34,7 +34,7 @@ def run(argv: list[str]) -> int:
     flags = parse(Flags, argv, "show")
     name = " ".join(flags.name)
     if flags.name[:1] == ("recipe",):
-        _print(recipes.flattened(flags.name[1] if len(flags.name) > 1 else ""), flags.json)
+        _print(recipes.flattened(" ".join(flags.name[1:])), flags.json)
     elif name in methods.names():
         _show_method(name, flags.json)
     elif name in models.names():

@@ -173,7 +173,9 @@ def _header(
     seeds = f"{count} seed{'s' if count != 1 else ''}"
     lines = [f"ours: {ours}, {seeds}, {_protocol(outcome, smaller)}"]
     if smaller:
-        texts = [f"{_title(key)} {here} (full: {_full(there)})" for key, (here, there) in smaller.items()]
+        texts = [
+            f"{_title(key)} {here} (full: {_full(key, there)})" for key, (here, there) in smaller.items()
+        ]
         lines.append(f"scaled down: {', '.join(texts)}")
     chosen, everything = len(target.variants()), len(target.grid.rows)
     if chosen < everything:
@@ -208,8 +210,9 @@ def _title(key: str) -> str:
     return names.get(key, key)
 
 
-def _full(value: Any) -> str:
-    return "all" if value is None else str(value)
+def _full(key: str, value: Any) -> str:
+    unset = "the network's own" if key == "width" else "all"
+    return unset if value is None else str(value)
 
 
 def _facts(

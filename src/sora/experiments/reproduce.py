@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sora import data
+from sora import data, models
 from sora._devices import pick_device
 from sora.attacks import create_all
 from sora.errors import RunError, UserError, unknown
@@ -242,13 +242,21 @@ def scaled_down(target: Target, settings: Mapping[str, Settings]) -> dict[str, t
     found: dict[str, tuple[Any, Any]] = {}
     for key in SCALED:
         pairs = Counter(
-            (getattr(own, key), getattr(full[name], key))
+            (_size(own, key), _size(full[name], key))
             for name, own in settings.items()
-            if name in full and getattr(own, key) != getattr(full[name], key)
+            if name in full and _size(own, key) != _size(full[name], key)
         )
         if pairs:
             found[key] = pairs.most_common(1)[0][0]
     return found
+
+
+def _size(settings: Settings, key: str) -> Any:
+    """The value of one of `SCALED`; a width that is not set is the network's own."""
+    value = getattr(settings, key)
+    if key == "width" and value is None and not is_custom(settings.model):
+        return models.info(settings.model).options.get("width")
+    return value
 
 
 def gaps(values: Mapping[str, Mapping[str, Sequence[float | None]]], reference: str = "sora") -> Values:

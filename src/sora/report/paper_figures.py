@@ -59,6 +59,8 @@ class Entry:
     numbers: tuple[int, ...]
     summary: str
     make: Callable[[Request], Figure]
+    measures: bool = False
+    """Whether it measures models, and so depends on `Request.options`."""
 
 
 def _boundary(request: Request) -> Figure:
@@ -220,16 +222,16 @@ def _classes(request: Request) -> Figure:
 
 
 FIGURES: dict[str, Entry] = {
-    "boundary": Entry((1,), "predicted classes around one image at three steps of a run", _boundary),
-    "eps-curve": Entry((2, 11), "accuracy under FGSM and PGD-10 over the radius", _probe("eps-curve")),
+    "boundary": Entry((1,), "predicted classes around one image at three steps of a run", _boundary, True),
+    "eps-curve": Entry((2, 11), "accuracy under FGSM and PGD-10 over the radius", _probe("eps-curve"), True),
     "collapse": Entry((3,), "PertAlign of all runs, and all metrics around the first alarm", _collapse),
     "step-size": Entry((5, 12), "the attack's step size in 1/255, with its cap", _step_size),
     "overview": Entry((6,), "accuracy relative to the best method of each setting", _overview),
     "cost": Entry((7, 16), "robust accuracy over training time and memory", _cost),
     "classes": Entry((8,), "images per class of the data sets at hand", _classes),
-    "samples": Entry((9,), "test images, clean and attacked, with the perturbation", _probe("samples")),
-    "eps-overlay": Entry((10,), "FGSM accuracy of several runs over one absolute axis", _eps_overlay),
-    "landscape": Entry((13,), "the loss over two directions", _landscape),
+    "samples": Entry((9,), "test images, clean and attacked, with the perturbation", _probe("samples"), True),
+    "eps-overlay": Entry((10,), "FGSM accuracy of several runs over one absolute axis", _eps_overlay, True),
+    "landscape": Entry((13,), "the loss over two directions", _landscape, True),
     "traces": Entry((14, 15), "every metric of a run, with an enlarged view of the alarm", _traces),
 }
 
