@@ -97,7 +97,7 @@ def test_seeds_are_paired_also_where_one_is_missing() -> None:
     cell = table.cells["sora"]["pgd10"]
     assert (cell.mean, cell.ours(), cell.record(comparable=False)["ours"]["values"]) == (
         90.0,
-        "90.00",
+        "90.00 (1 of 2 seeds)",
         [None, 90.0],
     )
     line = next(line for line in csv.DictReader(io.StringIO(csv_lines(table))) if line["row"] == "sora")

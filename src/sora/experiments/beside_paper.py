@@ -57,7 +57,9 @@ class Cell:
         if self.text is not None or self.mean is None:
             return self.text or PENDING
         deviation = self.population_std if kind == "population" else self.sample_std
-        return f"{self.mean:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
+        known, seeds = len(self.known), len(self.values)
+        some = f" ({known} of {seeds} seeds)" if known < seeds else ""
+        return f"{self.mean:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}") + some
 
     def theirs(self, source: str = "paper") -> str:
         """The paper's as printed there."""
