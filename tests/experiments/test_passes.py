@@ -1,5 +1,6 @@
 """The passes of a step with a run's own options."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from sora.settings import Settings
         ("trades", {"trades.steps": 3}, Passes("-", "-")),
         ("free", {"free.replays": 4}, Passes("-", "-")),
         ("n-fgsm", {"n-fgsm.k": 1.5}, Passes("2", "1 in + 1")),
+        ("sora", {"sora.sample": False}, Passes("2", "1 in + 1 (to the input)")),
+        ("fgsm-law", {"fgsm-law.reference": "start"}, Passes("-", "-")),
     ],
 )
 def test_passes_follow_the_options(method: str, options: dict[str, Any], expected: Passes) -> None:
@@ -30,6 +33,12 @@ def test_passes_follow_the_options(method: str, options: dict[str, Any], expecte
 def test_without_options_they_are_the_registrys(method: str) -> None:
     entry = methods.info(method)
     assert passes_of(Settings(method=method)) == (entry.forwards, entry.backwards)
+
+
+@pytest.mark.parametrize("method", methods.names())
+def test_options_that_change_the_passes_exist(method: str) -> None:
+    entry = methods.info(method)
+    assert set(entry.pass_options) <= {field.name for field in fields(entry.cls.hyper_class)}
 
 
 def test_they_are_unknown_without_settings(tmp_path: Path) -> None:

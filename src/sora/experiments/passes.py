@@ -32,15 +32,15 @@ def passes_of_run(folder: RunFolder) -> Passes:
 def passes_of(settings: Settings) -> Passes:
     """The passes that the registry states for a run's method and its options.
 
-    A formula such as `steps + 1` is computed. Otherwise the registry knows the method without changes only;
-    real-valued options weight a term or scale a step and leave the passes as they are.
+    A formula such as `steps + 1` is computed. Otherwise the registry states them for the usual values of the
+    options that change them, and they are unknown for others.
     """
     entry, hyper = methods.info(settings.method), settings.hyper()
     formula, usual = methods.info(entry.family), entry.cls.hyper_class.build(dict(entry.preset))
     values = {field.name: getattr(hyper, field.name) for field in fields(hyper)}
     if any(re.search(rf"\b{name}\b", formula.forwards) for name in values):
         return Passes(_total(_filled(formula.forwards, values)), _filled(formula.backwards, values))
-    if any(_may_matter(value, getattr(usual, name)) for name, value in values.items()):
+    if any(values[name] != getattr(usual, name) for name in entry.pass_options):
         return Passes(UNKNOWN, UNKNOWN)
     return Passes(entry.forwards, entry.backwards)
 
@@ -52,7 +52,3 @@ def _filled(formula: str, values: dict[str, Any]) -> str:
 def _total(text: str) -> str:
     parts = text.split(" + ")
     return str(sum(map(int, parts))) if all(part.isdigit() for part in parts) else text
-
-
-def _may_matter(value: Any, usual: Any) -> bool:
-    return bool(value != usual) and not (isinstance(value, float) and isinstance(usual, float))

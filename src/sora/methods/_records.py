@@ -39,6 +39,7 @@ class Info:
         venue: Where it was published, ending in the year.
         forwards: Forward passes over one batch in one step.
         backwards: Backward passes over one batch in one step; `in` marks those to the input only.
+        pass_options: Hyper-parameters that change the number of passes.
         cost: Passes of a step in multiples of ordinary training's, backward passes counted at the logits;
             what is done on few batches only is left out.
         paper_cost: Forward and backward passes as the SORA paper counts them.
@@ -69,6 +70,7 @@ class Info:
     venue: str = ""
     forwards: str = ""
     backwards: str = ""
+    pass_options: tuple[str, ...] = ()
     cost: float | None = None
     paper_cost: str = ""
     memory: str = "-"

@@ -72,6 +72,7 @@ class AAERHyper(Hyper):
     venue="NeurIPS 2023",
     forwards="2",
     backwards="1 in + 1",
+    pass_options=("strict",),
     paper_cost="2 / 2",
     cost=2,
 )

@@ -33,6 +33,7 @@ class FGSMCkptHyper(Hyper):
     venue="AAAI 2021",
     forwards="4",
     backwards="1 in + 1",
+    pass_options=("checkpoints",),
     paper_cost="-",
     cost=3,
     needs=("eval-mode attack",),

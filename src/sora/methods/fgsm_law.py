@@ -51,6 +51,7 @@ class FGSMLAWHyper(Hyper):
     venue="arXiv 2308.11443, 2023",
     forwards="3",
     backwards="1 in + 1 (two graphs)",
+    pass_options=("reference", "strict"),
     paper_cost="-",
     cost=3,
     memory="1 graph, 1 network",

@@ -48,6 +48,7 @@ class FGSMMEPHyper(MemoryHyper):
     venue="ECCV 2022",
     forwards="2",
     backwards="1 in + 1 (two graphs)",
+    pass_options=("strict",),
     paper_cost="-",
     cost=2.5,
     memory="1 graph, 2 per image",

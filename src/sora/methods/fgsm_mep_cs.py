@@ -30,6 +30,7 @@ class FGSMMEPCSHyper(ConvergeHyper, FGSMMEPHyper):
     venue="ICCV 2023",
     forwards="3",
     backwards="1 in + 1 (two graphs)",
+    pass_options=("initialize", "reg_single", "reg_multi", "strict"),
     paper_cost="-",
     cost=3,
     memory="1 graph, 2 per image",

@@ -37,6 +37,7 @@ class FGSMPCOHyper(MemoryHyper):
     venue="ECCV 2024",
     forwards="3",
     backwards="1 in + 1 (three graphs)",
+    pass_options=("strict",),
     paper_cost="-",
     cost=3.5,
     memory="2 graphs, 1 per image",

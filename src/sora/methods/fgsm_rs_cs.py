@@ -33,6 +33,7 @@ class FGSMRSCSHyper(ConvergeHyper):
     venue="ICCV 2023",
     forwards="3",
     backwards="1 in + 1 (two graphs)",
+    pass_options=("initialize", "reg_single", "reg_multi", "strict"),
     paper_cost="-",
     cost=3,
     memory="1 graph",

@@ -58,6 +58,7 @@ class FGSMUAPHyper(Hyper):
     venue="AAAI 2024",
     forwards="2",
     backwards="1 in + 1 (two graphs)",
+    pass_options=("groups", "strict"),
     paper_cost="-",
     cost=2.5,
     memory="1 graph, 2 in all",

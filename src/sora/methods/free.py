@@ -29,6 +29,7 @@ class FreeHyper(Hyper):
     venue="NeurIPS 2019",
     forwards="8",
     backwards="8 (joint)",
+    pass_options=("replays",),
     paper_cost="m / m",
     cost=8,
     memory="2 per row",

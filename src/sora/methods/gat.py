@@ -35,6 +35,7 @@ class GATHyper(Hyper):
     venue="NeurIPS 2020",
     forwards="4",
     backwards="1 in + 1 (two graphs)",
+    pass_options=("alternate",),
     paper_cost="-",
     cost=3.5,
     memory="1 graph",

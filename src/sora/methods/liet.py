@@ -48,6 +48,7 @@ class LIETHyper(Hyper):
     venue="ICCV 2025",
     forwards="2 + K/(qB)",
     backwards="1 + K/(qB) in + 1 (two graphs)",
+    pass_options=("strict",),
     paper_cost="-",
     cost=2.5,
     memory="1 graph, 1 per class",

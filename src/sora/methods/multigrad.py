@@ -35,6 +35,7 @@ class MultiGradHyper(Hyper):
     venue="Intelligent Systems with Applications 2023",
     forwards="4",
     backwards="3 in + 1",
+    pass_options=("copies",),
     paper_cost="2 / 2",
     cost=4,
     memory="2 graphs",

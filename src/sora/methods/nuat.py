@@ -35,6 +35,7 @@ class NuATHyper(Hyper):
     venue="NeurIPS 2021",
     forwards="4",
     backwards="1 in + 1 (two graphs)",
+    pass_options=("alternate",),
     paper_cost="4 / 2",
     cost=3.5,
     memory="1 graph",

@@ -30,6 +30,7 @@ class PGDHyper(Hyper):
     venue="ICLR 2018",
     forwards="steps + 1",
     backwards="steps in + 1",
+    pass_options=("steps",),
     paper_cost="K+1 / K+1",
     cost=11,
     norms=("linf", "l2"),

@@ -44,6 +44,7 @@ class TDATHyper(Hyper):
     venue="AAAI 2024",
     forwards="2",
     backwards="1 in + 1 (two graphs)",
+    pass_options=("reference", "strict"),
     paper_cost="-",
     cost=2.5,
     memory="1 graph, 1 per row",

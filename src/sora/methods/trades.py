@@ -46,6 +46,7 @@ class TRADESHyper(Hyper):
     venue="ICML 2019",
     forwards="14",
     backwards="steps in + 1 (two graphs)",
+    pass_options=("steps",),
     paper_cost="12 / 11",
     cost=13,
     memory="1 graph",
