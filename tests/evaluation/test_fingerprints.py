@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -49,6 +52,110 @@ def test_options_code_and_hidden_tensors_belong_to_the_network() -> None:
     assert len({network_fingerprint(each) for each in networks}) == len(networks)
     assert network_fingerprint(Scaled()) == network_fingerprint(Scaled())
     assert network_fingerprint(Scaled(), {"width": 4}) != network_fingerprint(Scaled(), {"width": 8})
+
+
+class Helper:
+    """Refers to the network, as a helper object often does."""
+
+    def __init__(self, network: nn.Module, factor: float) -> None:
+        self.network, self._factor = network, factor
+
+    def scale(self, z: Tensor) -> Tensor:
+        return z * self._factor
+
+
+def with_attribute(make: Callable[[nn.Module], object]) -> nn.Module:
+    network = Scaled()
+    network.__dict__["_private"] = make(network)
+    return network
+
+
+def with_hook(kind: str, add: float) -> nn.Module:
+    network = Scaled()
+    getattr(network.layer, f"register_{kind}_hook")(lambda *args: args[-1] + add)
+    return network
+
+
+def with_buffer(number: float) -> nn.Module:
+    network = Scaled()
+    network.register_buffer("hidden", torch.full((2,), number), persistent=False)
+    return network
+
+
+def hidden_module(bias: float) -> list[nn.Module]:
+    layer = nn.Linear(2, 2)
+    for parameter in layer.parameters():
+        nn.init.constant_(parameter, bias)
+    return [layer]
+
+
+def empty_cell(number: int) -> Callable[[], object]:
+    def function(default: int = number) -> object:
+        return later, default
+
+    if number < 0:
+        later = 1
+    return function
+
+
+DIFFERENT: dict[str, Callable[[float], nn.Module]] = {
+    "number": lambda n: with_attribute(lambda _: n),
+    "object": lambda n: with_attribute(lambda net: Helper(net, n)),
+    "bound method": lambda n: with_attribute(lambda net: Helper(net, n).scale),
+    "partial": lambda n: with_attribute(lambda _: functools.partial(torch.add, alpha=n)),
+    "default": lambda n: with_attribute(lambda _: empty_cell(int(n))),
+    "built-in": lambda n: with_attribute(lambda _: torch.abs if n == 1 else torch.neg),
+    "built-in method": lambda n: with_attribute(lambda _: torch.tensor(n).mul),
+    "class": lambda n: with_attribute(lambda _: Helper if n == 1 else Scaled),
+    "array": lambda n: with_attribute(lambda _: np.array([1.0, n])),
+    "generator": lambda n: with_attribute(lambda _: torch.Generator().manual_seed(int(n))),
+    "hidden module": lambda n: with_attribute(lambda _: hidden_module(n)),
+    "nesting": lambda n: with_attribute(lambda _: [[1, 2], 3] if n == 1 else [[1], 2, 3]),
+    "buffer": with_buffer,
+    "forward hook": lambda n: with_hook("forward", n),
+    "forward pre-hook": lambda n: with_hook("forward_pre", n),
+    "backward hook": lambda n: with_hook("full_backward", n),
+    "backward pre-hook": lambda n: with_hook("full_backward_pre", n),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_every_attribute_and_hook_belongs_to_the_network(name: str) -> None:
+    build = DIFFERENT[name]
+    assert network_fingerprint(build(1.0)) == network_fingerprint(build(1.0))
+    assert network_fingerprint(build(1.0)) != network_fingerprint(build(2.0))
+
+
+def test_cycles_end_and_shared_modules_are_told_apart() -> None:
+    def build(chosen: str) -> nn.Module:
+        network = with_attribute(lambda net: [net, Helper(net, 1.0)])
+        network.a, network.b = nn.ReLU(), nn.ReLU()
+        network.chosen = getattr(network, chosen)
+        return network
+
+    assert network_fingerprint(build("a")) == network_fingerprint(build("a"))
+    assert network_fingerprint(build("a")) != network_fingerprint(build("b"))
+
+
+def test_compiling_a_network_again_does_not_change_its_fingerprint() -> None:
+    network = Scaled()
+    plain, compiled = network_fingerprint(network), network_fingerprint(torch.compile(network))
+    assert network_fingerprint(torch.compile(network)) == compiled
+    assert network_fingerprint(network) == plain
+
+
+def test_a_network_that_cannot_be_hashed_is_never_mistaken_for_another() -> None:
+    network = with_attribute(lambda _: object())
+    assert network_fingerprint(network) != network_fingerprint(network)
+
+
+def test_attributes_of_torchs_own_modules_count_if_they_are_plain() -> None:
+    networks = [nn.Linear(2, 2), nn.Linear(2, 2)]
+    for network in networks:
+        network._private = object()
+    assert network_fingerprint(networks[0]) == network_fingerprint(networks[1])
+    networks[1]._option = 2
+    assert network_fingerprint(networks[0]) != network_fingerprint(networks[1])
 
 
 def test_the_source_of_a_users_function_belongs_to_it(

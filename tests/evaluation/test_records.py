@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from sora.attacks import Attack, create, create_all
 from sora.errors import RunError
@@ -59,11 +63,22 @@ def recorded(names: str) -> tuple[list[Attack], list[str]]:
     return [Recorded(attack.name, attack, calls) for attack in create_all(names)], calls
 
 
-def count_passes(model: nn.Module) -> list[int]:
+@contextmanager
+def on_every_pass(model: nn.Module, do: Callable[[], None]) -> Iterator[None]:
+    """Call a function after every forward pass, without a hook of the model, which would be part of it."""
+    handle = register_module_forward_hook(lambda module, *_: do() if module is model else None)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def count_passes(model: nn.Module) -> Iterator[list[int]]:
     """A list that grows with every forward pass."""
     passes: list[int] = []
-    model.register_forward_hook(lambda *_: passes.append(1))
-    return passes
+    with on_every_pass(model, lambda: passes.append(1)):
+        yield passes
 
 
 def test_only_the_missing_attacks_are_run(
@@ -105,8 +120,8 @@ def test_a_complete_record_is_not_measured_again(
     threats = [Linf(0.05), L2(0.2), Linf(0)]
     first = evaluate_into(RunFolder(tmp_path), model, pair, threats, create_all("clean,fgsm"))
     text = (tmp_path / "evaluation.json").read_bytes()
-    passes = count_passes(model)
-    again = evaluate_into(RunFolder(tmp_path), model, pair, threats, create_all("fgsm,clean"))
+    with count_passes(model) as passes:
+        again = evaluate_into(RunFolder(tmp_path), model, pair, threats, create_all("fgsm,clean"))
     assert passes == []
     assert (tmp_path / "evaluation.json").read_bytes() == text
     assert [one.record() for one in first] == [other.record() for other in again]
@@ -132,8 +147,8 @@ def test_the_reduced_autoattack_is_not_run_again(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(75, 2))
     pair = torch.rand(4, 3, 5, 5), torch.tensor([0, 1, 0, 1])
     evaluate_into(RunFolder(tmp_path), model, pair, [Linf(1.0)], create_all("aa"))
-    passes = count_passes(model)
-    (evaluation,) = evaluate_into(RunFolder(tmp_path), model, pair, [Linf(1.0)], create_all("aa"))
+    with count_passes(model) as passes:
+        (evaluation,) = evaluate_into(RunFolder(tmp_path), model, pair, [Linf(1.0)], create_all("aa"))
     assert (passes, list(evaluation.accuracy)) == ([], ["aa-reduced"])
 
 
@@ -168,15 +183,13 @@ def killed_evaluation(path: Path, model: nn.Module, pair: tuple[Tensor, Tensor])
     """A folder with some finished units of `clean,pgd2,pgd3`."""
     folder, passes = RunFolder(path), [0]
 
-    def kill(*_: object) -> None:
+    def kill() -> None:
         passes[0] += 1
         if passes[0] == 25:
             raise Killed
 
-    handle = model.register_forward_hook(kill)
-    with pytest.raises(Killed):
+    with pytest.raises(Killed), on_every_pass(model, kill):
         evaluate_into(folder, model, pair, [Linf(0.05)], create_all("clean,pgd2,pgd3"), batch_size=10)
-    handle.remove()
     return folder
 
 
@@ -189,10 +202,10 @@ def test_a_short_evaluation_leaves_the_units_of_a_longer_one(
     assert len(units) > 3
     evaluate_into(folder, model, pair, [Linf(0.05)], create_all("clean,fgsm"), batch_size=10)
     assert {path: path.read_bytes() for path in units} == units
-    counted = count_passes(model)
-    (resumed,) = evaluate_into(
-        folder, model, pair, [Linf(0.05)], create_all("clean,pgd2,pgd3"), batch_size=10
-    )
+    with count_passes(model) as counted:
+        (resumed,) = evaluate_into(
+            folder, model, pair, [Linf(0.05)], create_all("clean,pgd2,pgd3"), batch_size=10
+        )
     assert len(counted) < 25
     assert list(resumed.accuracy) == ["clean", "fgsm", "pgd2", "pgd3"]
     assert not folder.evaluation_state.exists()
@@ -244,12 +257,12 @@ def test_damaged_units_are_computed_again(
 def test_results_that_another_process_added_meanwhile_are_kept(
     tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]
 ) -> None:
-    folder = RunFolder(tmp_path)
+    folder, same = RunFolder(tmp_path), copy.deepcopy(model)
 
     @dataclass(frozen=True)
     class Meanwhile(Attack):
         def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
-            evaluate_into(folder, model, pair, [Linf(0.05)], create_all("clean,fgsm"))
+            evaluate_into(folder, same, pair, [Linf(0.05)], create_all("clean,fgsm"))
             return x
 
     (result,) = evaluate_into(folder, model, pair, [Linf(0.05)], [Meanwhile("meanwhile")])

@@ -87,16 +87,16 @@ def evaluate(
     chosen, given, model = create_all(attacks), as_examples(data), bare(model)
     target = device_of(model) if device is None else pick_device(device)
     model.to(target)
+    folder, of = None, dict[str, Any]()
+    if state is not None:  # before the first pass, which may change attributes of the model
+        of = fingerprint_of(model, given, threat, seed=seed, batch_size=batch_size, network=network)
+        folder = Path(state) / state_name(of, threat)
     with frozen(model), Meter(model, progress) as meter:
         examples = in_precision_of(model, given)
         x, y = examples.take(torch.arange(min(batch_size, len(examples.labels))), target)
         with seeded(seed):
             inspection = inspect_model(model, x, y, examples.labels, threat, num_classes)
         chosen = [attack.for_classes(inspection.num_classes) for attack in chosen]
-        folder, of = None, dict[str, Any]()
-        if state is not None:
-            of = fingerprint_of(model, given, threat, seed=seed, batch_size=batch_size, network=network)
-            folder = Path(state) / state_name(of, threat)
         runner = AttackRunner(
             model,
             examples,

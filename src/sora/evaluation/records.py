@@ -129,7 +129,7 @@ def evaluate_into(
         assert evaluation is not None
         if not shard or distributed.get_rank() == 0:  # also what a kill right after `save` left
             recorded = [*evaluation.predictions, *evaluation.void]
-            remove_units(folder.evaluation_state / state_name(fingerprint, threat), recorded)
+            remove_units(folder.evaluation_state / state_name(evaluation.fingerprint, threat), recorded)
         evaluations.append(evaluation)
     if failed:
         raise AttackFailed(failed, evaluations)
