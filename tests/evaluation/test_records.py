@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from sora.errors import RunError
 from sora.evaluation import evaluate
 from sora.evaluation.accuracy import code_versions
 from sora.evaluation.records import evaluate_into
+from sora.evaluation.units import Attacked, AttackRunner
 from sora.runs import RunFolder
 from sora.threat import L2, Linf, Threat
 
@@ -36,31 +39,6 @@ def model() -> nn.Module:
 def pair(model: nn.Module) -> tuple[Tensor, Tensor]:
     x = torch.rand(30, 3, 5, 5, generator=torch.Generator().manual_seed(0))
     return x, model(x).argmax(1)
-
-
-@dataclass(frozen=True)
-class Recorded(Attack):
-    """An attack that notes the batches it is called for."""
-
-    attack: Attack
-    calls: list[str]
-
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
-        self.calls.append(self.name)
-        return self.attack(model, x, y, threat, seed)
-
-    def settings(self, threat: Threat) -> dict[str, Any]:
-        return self.attack.settings(threat)
-
-    @property
-    def stream(self) -> int:
-        return self.attack.stream
-
-
-def recorded(names: str) -> tuple[list[Attack], list[str]]:
-    """Attacks, and the list of calls they will make."""
-    calls: list[str] = []
-    return [Recorded(attack.name, attack, calls) for attack in create_all(names)], calls
 
 
 @contextmanager
@@ -82,16 +60,23 @@ def count_passes(model: nn.Module) -> Iterator[list[int]]:
 
 
 def test_only_the_missing_attacks_are_run(
-    tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor]
+    tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = RunFolder(tmp_path)
     three = "clean,fgsm,pgd2"
     evaluate_into(folder, model, pair, [Linf(0.05)], create_all(three), about={"dataset": "toy"})
     seven = f"{three},pgd3,pgd4,pgd5,pgd6"
-    attacks, calls = recorded(seven)
     eight = f"{seven},apgd-ce"
-    (evaluation,) = evaluate_into(folder, model, pair, [Linf(0.05)], [*attacks, *create_all("apgd-ce")])
-    assert calls == ["pgd3", "pgd4", "pgd5", "pgd6"]
+    calls, stage = list[str](), AttackRunner._stage
+
+    def noted(self: AttackRunner, chain: tuple[Attack, ...], positions: Tensor) -> Attacked:
+        calls.append("+".join(attack.name for attack in chain))
+        return stage(self, chain, positions)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AttackRunner, "_stage", noted)
+        (evaluation,) = evaluate_into(folder, model, pair, [Linf(0.05)], create_all(eight))
+    assert calls == ["pgd3", "pgd4", "pgd5", "pgd6", "clean", "clean+apgd-ce"]
     (record,) = folder.read_evaluations()
     assert list(record["accuracy"]) == list(record["attacks"]) == eight.split(",")
     assert record["attacks"]["pgd5"] | {"low": 0, "high": 0} == {
@@ -102,7 +87,7 @@ def test_only_the_missing_attacks_are_run(
         "restarts": 1,
         "seed": 0,
         "batch_size": 250,
-        "versions": code_versions(create("pgd5")),
+        "versions": code_versions(create("pgd5"), Linf(0.05)),
         "n": 30,
         "low": 0,
         "high": 0,
@@ -275,11 +260,11 @@ def test_adding_an_attack_does_not_rewrite_the_versions_of_others(
 ) -> None:
     folder = RunFolder(tmp_path)
     evaluate_into(folder, model, pair, [Linf(0.05)], create_all("clean"))
-    monkeypatch.setattr("sora.evaluation.accuracy.code_versions", lambda attack: {"torch": "99"})
+    monkeypatch.setattr("sora.evaluation.accuracy.code_versions", lambda *_: {"torch": "99"})
     evaluate_into(folder, model, pair, [Linf(0.05)], create_all("clean,fgsm"))
     (record,) = folder.read_evaluations()
     assert record["attacks"]["fgsm"]["versions"] == {"torch": "99"}
-    assert record["attacks"]["clean"]["versions"] == code_versions(create("clean"))
+    assert record["attacks"]["clean"]["versions"] == code_versions(create("clean"), Linf(0.05))
     assert (record["attacks"]["fgsm"]["seed"], record["attacks"]["fgsm"]["batch_size"]) == (0, 250)
 
 
@@ -293,3 +278,59 @@ def test_predictions_of_many_classes_are_stored_whole(tmp_path: Path) -> None:
     for _ in range(2):  # the second time from the record
         (evaluation,) = evaluate_into(folder, model, pair, [Linf(0.1)], create_all("clean"))
         assert evaluation.predictions["clean"].tolist() == [many - 1] * 2
+
+
+def own_attack(folder: Path, text: str) -> Attack:
+    """The attack of a user's file; the file is written, then imported."""
+    path = folder / "own_attack.py"
+    path.write_text(f"""from dataclasses import dataclass
+from sora.attacks import Attack
+@dataclass(frozen=True)
+class Own(Attack):
+    by: float = 0.0
+    def __call__(self, model, x, y, threat, seed=0):
+        return {text}
+""")
+    spec = importlib.util.spec_from_file_location("own_attack", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["own_attack"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    attack: Attack = module.Own("own")
+    return attack
+
+
+def test_an_edited_attack_is_run_again(
+    tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setitem(sys.modules, "own_attack", sys)
+    folder, threats = RunFolder(tmp_path / "run"), [Linf(0.2)]
+    weak = own_attack(tmp_path, "x")
+    (first,) = evaluate_into(folder, model, pair, threats, [weak])
+    assert first.accuracy["own"] == 1.0
+    with count_passes(model) as passes:
+        evaluate_into(folder, model, pair, threats, [weak])
+    assert passes == []
+    strong = own_attack(tmp_path, "__import__('sora').attacks.fgsm(model, x, y, threat)")
+    (second,) = evaluate_into(folder, model, pair, threats, [strong])
+    assert second.accuracy["own"] < 1.0
+    with count_passes(model) as passes:  # another value of a field
+        evaluate_into(folder, model, pair, threats, [replace(strong, by=1.0)])
+    assert passes
+    (record,) = folder.read_evaluations()
+    del record["attacks"]["own"]["versions"]["attack"]  # as an older version wrote it
+    folder.write_evaluations([record])
+    with count_passes(model) as passes:
+        evaluate_into(folder, model, pair, threats, [strong])
+    assert passes == []
+
+
+def test_units_of_an_edited_attack_are_not_used(
+    tmp_path: Path, model: nn.Module, pair: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setitem(sys.modules, "own_attack", sys)
+    evaluate(model, pair, Linf(0.2), [own_attack(tmp_path, "x")], state=tmp_path / "units")
+    strong = own_attack(tmp_path, "__import__('sora').attacks.fgsm(model, x, y, threat)")
+    assert evaluate(model, pair, Linf(0.2), [strong], state=tmp_path / "units").accuracy["own"] < 1.0

@@ -28,18 +28,13 @@ def add_tensor(digest: hashlib.blake2b, name: str, tensor: Tensor) -> None:
     digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
 
 
-def source_of(kind: type, method: str) -> str:
-    """The text of the file that defines a class: helpers beside the class decide its results as well.
-
-    Args:
-        kind: The class.
-        method: Whose code is returned for a class without a file.
-    """
+def source_of(kind: type) -> str:
+    """The text of the file that defines a class: helpers beside the class decide its results as well."""
     try:
         return inspect.getsource(sys.modules[kind.__module__])
     except (KeyError, OSError, TypeError):  # defined in a notebook or at a prompt
-        code = getattr(getattr(kind, method), "__code__", None)
-        return "" if code is None else _code(code)
+        functions = {name: getattr(each, "__code__", None) for name, each in vars(kind).items()}
+        return "\n".join(f"{name} {_code(code)}" for name, code in functions.items() if code is not None)
 
 
 class NetworkDigest:
@@ -64,7 +59,7 @@ class NetworkDigest:
             self._text(f"\n{name} {self._seen[id(module)]} {_name(kind)}")
             for base in kind.__mro__:
                 if issubclass(base, nn.Module) and not _from_torch(base):
-                    self._sources[base.__module__] = source_of(base, "forward")
+                    self._sources[base.__module__] = source_of(base)
             # Wrappers such as DDP refer to process groups and the like, which change no result.
             deep = not _from_torch(kind)
             for key in sorted(vars(module).keys() - _IGNORED):

@@ -19,7 +19,7 @@ from sora.evaluation._checks import inspect_model
 from sora.evaluation.adversaries import AllVoid, AttackFailed
 from sora.evaluation.examples import Data, as_examples, in_precision_of
 from sora.evaluation.finding import Finding
-from sora.evaluation.fingerprints import fingerprint_of, state_name
+from sora.evaluation.fingerprints import fingerprint_of, identity_of, state_name
 from sora.evaluation.progress import Meter
 from sora.evaluation.result import Evaluation
 from sora.evaluation.trust import masking_tests
@@ -97,6 +97,7 @@ def evaluate(
         with seeded(seed):
             inspection = inspect_model(model, x, y, examples.labels, threat, num_classes)
         chosen = [attack.for_classes(inspection.num_classes) for attack in chosen]
+        code = {attack.name: code_versions(attack, threat) for attack in chosen}
         runner = AttackRunner(
             model,
             examples,
@@ -133,7 +134,7 @@ def evaluate(
         randomised=inspection.randomised,
         dynamic=inspection.dynamic,
         void=runner.void,
-        versions={a.name: code_versions(a) for a in chosen if a.name in outcomes},
+        versions={name: code[name] for name in outcomes},
         inputs={name: each.inputs for name, each in outcomes.items() if each.inputs is not None},
         fingerprint=of,
         trust=findings,
@@ -148,9 +149,10 @@ def _broken(runner: AttackRunner, attack: Attack) -> dict[str, Any]:
     return {"broken": runner.broken[attack.name]} if len(attack.parts) > 1 else {}
 
 
-def code_versions(attack: Attack) -> dict[str, str | None]:
-    """The versions of the code that runs an attack."""
-    return {**versions(), **{package: metadata.version(package) for package in attack.packages}}
+def code_versions(attack: Attack, threat: Threat) -> dict[str, str | None]:
+    """The versions of the code that runs an attack, and the attack's own (`identity_of`)."""
+    packages = {package: metadata.version(package) for package in attack.packages}
+    return {**versions(), **packages, "attack": identity_of(attack, threat)}
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -17,7 +17,7 @@ PROTOCOL = (
     " prediction, in the worst case if no attack does."
 )
 
-_MINOR = ("commit", "numpy", "safetensors", "python")  # versions that the card leaves to evaluation.json
+_MINOR = ("commit", "numpy", "safetensors", "python", "attack")  # left to evaluation.json
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Fingerprints of networks, weights, examples and evaluations: equal fingerprints mean equal results."""
+"""Fingerprints of networks, weights, examples, attacks and evaluations: equal ones mean equal results."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import hashlib
 import json
 import uuid
 from collections.abc import Mapping
+from dataclasses import fields
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from torch import Tensor, nn
 
 import sora
 from sora._passes import bare
-from sora.evaluation._values import NetworkDigest, add_tensor
+from sora.attacks import Attack
+from sora.evaluation._values import NetworkDigest, add_tensor, source_of
 from sora.evaluation.examples import Examples
 from sora.runs import plain_state
 from sora.threat import Threat
@@ -83,6 +86,30 @@ def fingerprint_of(
         "seed": seed,
         "batch_size": batch_size,
     }
+
+
+def identity_of(attack: Attack, threat: Threat) -> str:
+    """A hash of what an attack does, since an attack of the same name may have been edited.
+
+    Covers its settings, fields and parts, the versions of the packages it runs, and for a class defined
+    outside this package the source text of its module.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    kinds = [kind for kind in type(attack).__mro__ if issubclass(kind, Attack)]
+    own = [kind for kind in kinds if kind.__module__.partition(".")[0] != "sora"]
+    versions = [metadata.version(package) for package in attack.packages]
+    values = [getattr(attack, field.name) for field in fields(attack)]
+    inside = [each for each in (*values, *attack.parts) if isinstance(each, Attack) and each is not attack]
+    for value in (
+        [(kind.__module__, kind.__qualname__) for kind in kinds],
+        [source_of(kind) for kind in own],
+        versions,
+        attack.settings(threat),
+        [value for value in values if not isinstance(value, Attack)],
+        [identity_of(each, threat) for each in inside],
+    ):
+        NetworkDigest(digest).add(value)
+    return digest.hexdigest()
 
 
 def state_name(fingerprint: Fingerprint, threat: Threat) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 from sora.attacks import Attack
 from sora.errors import UserError
 from sora.evaluation.finding import Finding
+from sora.evaluation.fingerprints import identity_of
 from sora.evaluation.interval import wilson
 from sora.threat import Threat
 
@@ -168,9 +169,11 @@ class Evaluation:
         return pairs.bincount(minlength=self.num_classes**2).view(self.num_classes, self.num_classes)
 
     def has(self, attack: Attack) -> bool:
-        """Whether this attack was run, with a valid result or without one."""
-        name = attack.for_classes(self.num_classes).name
-        return name in self.predictions or name in self.void
+        """Whether this attack was run, with a valid result or without one, and not edited since."""
+        attack = attack.for_classes(self.num_classes)
+        identity = self.versions.get(attack.name, {}).get("attack")  # None in what an older version measured
+        edited = identity is not None and identity != identity_of(attack, self.threat)
+        return not edited and (attack.name in self.predictions or attack.name in self.void)
 
     def merged(self, other: Evaluation) -> Evaluation:
         """Both evaluations as one; they must have the same model, examples and threat."""

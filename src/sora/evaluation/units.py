@@ -21,6 +21,7 @@ from sora.errors import RunError
 from sora.evaluation._checks import predicted_classes
 from sora.evaluation.adversaries import GradientCheck, Invalid, Void, check_attacked, check_unchanged
 from sora.evaluation.examples import Examples
+from sora.evaluation.fingerprints import identity_of
 from sora.evaluation.progress import Meter
 from sora.runs.tensors import read_verified, write_verified
 from sora.threat import Threat
@@ -56,7 +57,7 @@ class UnitStore:
     def __init__(self, folder: Path | None, attacks: Sequence[str] = ()) -> None:
         self._folder = folder
         self._attacks = "\n".join(sorted(attacks))
-        self._own = None if folder is None else folder / _folder_name(self._attacks.encode())
+        self._own = None if folder is None else folder / _hash(self._attacks.encode())
 
     def load(self, key: str, count: int, with_inputs: bool) -> Attacked | None:
         """A unit's outcome; None if it is not done or its file is damaged."""
@@ -89,8 +90,8 @@ class UnitStore:
             write_verified(self._own / f"{key}.safetensors", tensors, key)
 
 
-def _folder_name(attacks: bytes) -> str:
-    return hashlib.blake2b(attacks, digest_size=8).hexdigest()
+def _hash(text: bytes) -> str:
+    return hashlib.blake2b(text, digest_size=8).hexdigest()
 
 
 def remove_units(folder: Path, recorded: Sequence[str]) -> None:
@@ -102,7 +103,7 @@ def remove_units(folder: Path, recorded: Sequence[str]) -> None:
     remove_leftovers(folder)
     for path in folder.glob(f"*/{NAMES}"):
         names = read_bytes(path)
-        damaged = _folder_name(names) != path.parent.name
+        damaged = _hash(names) != path.parent.name
         if damaged or set(names.decode().split("\n")) <= set(recorded):
             delete_folder(path.parent)
     for parent in (folder, folder.parent):
@@ -151,7 +152,7 @@ class AttackRunner:
         for attack in attacks:
             for chain in chains(attack):
                 passes = chain[-1].passes * len(self._examples.labels) // self._world
-                self._meter.plan(key_of(chain), passes)
+                self._meter.plan(key_of(chain, self._threat), passes)
         outcomes = {}
         for attack in attacks:
             try:
@@ -179,7 +180,7 @@ class AttackRunner:
 
     def _stage(self, chain: tuple[Attack, ...], positions: Tensor) -> Attacked:
         """The outcome of the last attack of a chain, for the examples that the chain left."""
-        key, attack = key_of(chain), chain[-1]
+        key, attack = key_of(chain, self._threat), chain[-1]
         if key in self._finished:
             return self._finished[key]
         batches = torch.split(positions, self._batch_size) if len(positions) else ()
@@ -242,11 +243,18 @@ class AttackRunner:
 
 
 def chains(attack: Attack) -> list[tuple[Attack, ...]]:
-    """The stages of an attack, each with the parts that came before it."""
-    members = attack.parts or (attack,)
-    return [members[: count + 1] for count in range(len(members))]
+    """The stages of an attack, each with all that came before it.
+
+    Parts start from the examples that are correctly classified without an attack; an attack without parts
+    starts from all of them.
+    """
+    if not attack.parts:
+        return [(attack,)]
+    members = (create("clean"), *attack.parts)
+    return [members[:count] for count in range(2, len(members) + 1)]
 
 
-def key_of(chain: tuple[Attack, ...]) -> str:
+def key_of(chain: tuple[Attack, ...], threat: Threat) -> str:
     """The name of a stage: the same attack after the same others is the same work."""
-    return "+".join(attack.name for attack in chain)
+    identities = "".join(identity_of(attack, threat) for attack in chain)
+    return f"{'+'.join(attack.name for attack in chain)}-{_hash(identities.encode())}"
