@@ -126,3 +126,22 @@ def test_the_targeted_part_alone_needs_four_classes() -> None:
 def test_data_it_cannot_attack_gets_a_clear_message(shape: tuple[int, ...], threat: Threat) -> None:
     with pytest.raises(UserError, match=r"square (works on|needs) images"):
         create("square")(nn.Flatten(), torch.rand(shape), torch.zeros(2, dtype=torch.long), threat)
+
+
+SIZES = [(side, side) for side in range(5, 41)] + [(28, 30), (30, 28), (32, 48), (48, 32), (5, 9), (64, 32)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_square_in_l2_refuses_exactly_the_sizes_that_the_package_cannot_divide(size: tuple[int, int]) -> None:
+    model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1, 2))
+    x = torch.rand(2, 1, *size)
+    y, part = model(x).argmax(1), create("square1")
+    package = build(part.for_classes(2), model, x.device, L2(0.1), 0)
+    try:
+        package.perturb(x, y)
+    except RuntimeError:
+        with pytest.raises(UserError, match=f"square.* images of {size[0]}x{size[1]} pixels in l2"):
+            part(model, x, y, L2(0.1))
+    else:
+        part(model, x, y, L2(0.1))
+    part(model, x, y, Linf(0.1))

@@ -252,6 +252,36 @@ def test_other_mistakes_have_clear_messages() -> None:
         evaluate(model, (x, y), Linf(0.1), batch_size=0)
 
 
+@pytest.mark.parametrize(
+    ("shape", "threat", "attack"),
+    [
+        ((4, 3, 12, 12), L2(0.5), "aa"),
+        ((4, 3, 12, 12), L2(0.5), "square"),
+        ((4, 3, 4, 4), Linf(0.1), "aa-plus"),
+        ((4, 9), Linf(0.1), "apgd-ce"),
+        ((4, 3, 6, 6), Linf(0.1, box=None), "aa"),
+    ],
+)
+def test_data_that_an_attack_cannot_attack_is_noticed_before_any_attack_runs(
+    shape: tuple[int, ...], threat: Threat, attack: str, tmp_path: Path
+) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.LazyLinear(5))
+    pair = torch.rand(shape), torch.tensor([0, 1, 2, 3])
+    model(pair[0])
+    with pytest.raises(UserError, match="images"):
+        evaluate(model, pair, threat, f"clean,{attack}", state=tmp_path)
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_the_square_test_is_not_applicable_where_square_is_not() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(432, 5))
+    x = torch.rand(8, 3, 12, 12)
+    evaluation = evaluate(model, (x, model(x).argmax(1)), L2(0.01), "clean", trust=True)
+    (finding,) = [each for each in evaluation.trust if each.test == "square"]
+    assert (finding.outcome, "12x12" in finding.text) == ("not applicable", True)
+
+
 def test_a_progress_bar_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     model = net(0)
     shown = evaluate(model, data(model), Linf(0.05), "clean,pgd3,apgd-ce", batch_size=32, progress=True)

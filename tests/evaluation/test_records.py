@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from sora.attacks import Attack, create, create_all
-from sora.errors import RunError
+from sora.errors import RunError, UserError
 from sora.evaluation import evaluate
 from sora.evaluation.accuracy import code_versions
 from sora.evaluation.records import evaluate_into
@@ -334,3 +334,11 @@ def test_units_of_an_edited_attack_are_not_used(
     evaluate(model, pair, Linf(0.2), [own_attack(tmp_path, "x")], state=tmp_path / "units")
     strong = own_attack(tmp_path, "__import__('sora').attacks.fgsm(model, x, y, threat)")
     assert evaluate(model, pair, Linf(0.2), [strong], state=tmp_path / "units").accuracy["own"] < 1.0
+
+
+def test_all_threats_are_checked_before_the_first_is_run(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(144, 4))
+    pair = torch.rand(4, 1, 12, 12), torch.tensor([0, 1, 2, 3])
+    with count_passes(model) as passes, pytest.raises(UserError, match="12x12 pixels in l2"):
+        evaluate_into(RunFolder(tmp_path), model, pair, [Linf(0.1), L2(0.5)], create_all("clean,aa"))
+    assert passes == []

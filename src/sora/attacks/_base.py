@@ -55,6 +55,12 @@ class Attack(ABC):
         """Whether it takes too long to be repeated while a model trains."""
         return False
 
+    def check(self, x: Tensor, y: Tensor, threat: Threat) -> None:
+        """Raise if it cannot attack such inputs: called with the first batch, before any attack is run."""
+        for part in self.parts:
+            if part is not self:
+                part.check(x, y, threat)
+
     def for_classes(self, num_classes: int) -> Attack:
         """The same attack adapted to a number of classes."""
         return self

@@ -129,9 +129,20 @@ class AutoPart(_FromPackage):
         own |= {"eot": self.eot} if self.eot > 1 else {}
         return super().settings(threat) | own
 
+    def check(self, x: Tensor, y: Tensor, threat: Threat) -> None:
+        """Raise unless these are images in [0, 1], for Square of a size that the package can divide."""
+        if threat.box != (0.0, 1.0) or x.dim() != 4:
+            raise UserError(
+                f"{self.name} works on images (batch, channels, height, width) in [0, 1]; got shape"
+                f" {tuple(x.shape)} and box {threat.box}: use pgd50x10 for other data"
+            )
+        if self.kind == "square":
+            _check_size(*x.shape[2:], threat.norm)
+
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
         """Adversarial examples where the attack succeeds, `x` elsewhere."""
-        _check(x, y, threat, self.name)
+        check_inputs(x, y, threat)
+        self.check(x, y, threat)
         if threat.eps == 0:
             return x
         model = bare(model)
@@ -186,7 +197,8 @@ class AutoAttack(_FromPackage):
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
         """Adversarial examples where any part succeeds, `x` elsewhere."""
-        _check(x, y, threat, self.name)
+        check_inputs(x, y, threat)
+        self.check(x, y, threat)
         model, x_adv = bare(model), x.clone()
         with checking(model, x, y, threat), frozen(model), seeded(seed), torch.no_grad():
             for part in self.for_classes(_classes(model, x)).members:
@@ -274,12 +286,15 @@ def _classes(model: nn.Module, x: Tensor) -> int:
         return int(model(x[:1]).shape[1])
 
 
-def _check(x: Tensor, y: Tensor, threat: Threat, name: str) -> None:
-    check_inputs(x, y, threat)
-    if threat.box != (0.0, 1.0) or x.dim() != 4:
+def _check_size(height: int, width: int, norm: str) -> None:
+    if min(height, width) < 5:
+        raise UserError(f"square needs images of at least 5x5 pixels; these are {height}x{width}")
+    # The package's l2 start puts tiles of this side next to each other, from this margin on; outside the
+    # image it ignores tiles of one pixel, and fails on larger ones.
+    side = height // 5
+    margin = (height - 5 * side) // 2
+    if norm == "l2" and side > 1 and any(margin + size // side * side > size for size in (height, width)):
         raise UserError(
-            f"{name} works on images (batch, channels, height, width) in [0, 1]; got shape {tuple(x.shape)}"
-            f" and box {threat.box}: use pgd50x10 for other data"
+            f"square, which is part of aa and aa-plus, cannot attack images of {height}x{width} pixels in l2:"
+            " the package's tiles do not fit into them; use apgd-ce,apgd-t,fab-t, or aa-rand"
         )
-    if name.startswith("square") and min(x.shape[2:]) < 5:
-        raise UserError(f"square needs images of at least 5x5 pixels; these are {x.shape[2]}x{x.shape[3]}")

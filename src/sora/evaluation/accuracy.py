@@ -97,6 +97,8 @@ def evaluate(
         with seeded(seed):
             inspection = inspect_model(model, x, y, examples.labels, threat, num_classes)
         chosen = [attack.for_classes(inspection.num_classes) for attack in chosen]
+        for attack in chosen:
+            attack.check(x, y, threat)
         code = {attack.name: code_versions(attack, threat) for attack in chosen}
         runner = AttackRunner(
             model,

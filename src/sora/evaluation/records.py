@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -83,6 +84,9 @@ def evaluate_into(
     """
     examples = as_examples(data)
     evaluations, failed = list[Evaluation](), list[str]()
+    first = examples.take(torch.arange(1), torch.device("cpu"))
+    for threat, attack in itertools.product(threats, attacks):  # before hours are spent on the others
+        attack.check(*first, threat)
     for threat in threats:
         fingerprint = fingerprint_of(
             model, examples, threat, seed=seed, batch_size=batch_size, network=network
