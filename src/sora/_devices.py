@@ -32,6 +32,11 @@ def pick_device(name: str | torch.device) -> torch.device:
     return device
 
 
+def device_for_float64(device: torch.device) -> torch.device:
+    """The device itself, or the CPU in place of MPS, which has no float64."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
 def set_threads(count: int) -> None:
     """Use this many CPU threads; 0 keeps torch's own choice."""
     check_count("--threads", count, 0)

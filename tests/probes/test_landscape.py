@@ -9,6 +9,7 @@ from torch import nn
 from sora.probes._plane import plane
 from sora.threat import L2, Linf, Threat
 
+from ..no_float64 import without_float64
 from .toys import THREAT, Bumpy, images, measure, smooth
 
 
@@ -42,3 +43,11 @@ def test_bump_is_zero_where_the_loss_only_rises_and_positive_behind_a_hill() -> 
     x = torch.full((3, 1, 4, 4), 0.5)
     data = (x, torch.ones(3, dtype=torch.long))
     assert measure("landscape", Bumpy(), data, Linf(0.18), points=3)["bump"] > 1
+
+
+def test_coordinates_are_found_on_a_device_without_float64() -> None:
+    x, y = images(1)
+    around = plane(smooth(), x, y, THREAT, seed=0)
+    point = around.at(torch.tensor(0.5), torch.tensor(-0.25))
+    there = around._replace(**{name: without_float64(getattr(around, name)) for name in ("x", "u", "v")})
+    assert there.coordinates(without_float64(point)) == around.coordinates(point)

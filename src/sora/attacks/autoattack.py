@@ -137,7 +137,7 @@ class AutoPart(_FromPackage):
                 f" {tuple(x.shape)} and box {threat.box}: use pgd50x10 for other data"
             )
         if self.kind == "square":
-            _check_size(*x.shape[2:], threat.norm)
+            _check_size(x.shape[2], x.shape[3], threat.norm)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
         """Adversarial examples where the attack succeeds, `x` elsewhere."""

@@ -74,8 +74,8 @@ def inspect_model(
 
 def relative_difference(first: Tensor, second: Tensor) -> Tensor:
     """The distance between two outputs for each example, relative to their length, shape (B,)."""
-    # As AutoAttack's check has it: both rows are brought to length one.
-    return flat_norm(unit(first.double()) - unit(second.double())).flatten()
+    # As AutoAttack's check has it: both rows are brought to length one. On the CPU, since MPS has no float64.
+    return flat_norm(unit(first.cpu().double()) - unit(second.cpu().double())).flatten()
 
 
 class _DynamicCheck:

@@ -33,9 +33,10 @@ class Plane(NamedTuple):
 
     def coordinates(self, point: Tensor) -> tuple[float, float, float]:
         """The (a, b) nearest to a point, for a plane of one image, and the share that is off the plane."""
-        # In double precision: the solver's last bits depend on the memory alignment of its operands.
-        basis = torch.stack((self.u.flatten(), self.v.flatten()), 1).double()
-        delta = (point - self.x).flatten().double()
+        # In double precision: the solver's last bits depend on the memory alignment of its operands. On the
+        # CPU, since MPS has no float64.
+        basis = torch.stack((self.u.flatten(), self.v.flatten()), 1).cpu().double()
+        delta = (point - self.x).flatten().cpu().double()
         solution = torch.linalg.lstsq(basis, delta[:, None]).solution
         off = (delta - (basis @ solution)[:, 0]).norm() / delta.norm().clamp(min=1e-12)
         a, b = solution[:, 0].tolist()

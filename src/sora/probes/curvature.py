@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sora import metrics
+from sora._devices import device_for_float64
 from sora._passes import frozen
 from sora.errors import UserError
 from sora.evaluation.progress import progress_bar
@@ -52,10 +53,15 @@ class Curvature(Probe[ProbedModel]):
             raise UserError("eps is 0; the curvature probe measures steps and needs an eps above 0")
         x, y = subject.all_images()
         values = metrics.measure(subject.model, x, y, threat, METRICS, subject.seed)
-        precise = copy.deepcopy(subject.network).double()  # takes differences of nearly equal gradients
+        device = device_for_float64(subject.device)  # for differences of nearly equal gradients
+        precise, x, y = (
+            copy.deepcopy(subject.network).to(device).double(),
+            x.to(device).double(),
+            y.to(device),
+        )
         lemma = []
         with frozen(precise), progress_bar("curvature", HALVINGS + 2, subject.progress) as advance:
-            local = theory.second_order(precise, x.double(), y, threat, subject.seed)
+            local = theory.second_order(precise, x, y, threat, subject.seed)
             lengths, curve = theory.loss_curve(local)
             peak = theory.check_peak(local, lengths, curve)
             advance()
