@@ -176,6 +176,20 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
         ("--eps=-0.1", "negative"),
         ("--eps l3:0.1", "unknown norm 'l3'"),
         ("--norms linf,l1", "unknown norm 'l1'"),
+        ("--norms linf,l2", "--norms l2 requires --eps, e.g. --eps l2:0.5"),
+        ("--model vit-small", "this run's network is preactresnet18, not 'vit-small'"),
+        *[
+            (f"--adversarial x.npz {flag}", f"cannot be combined with {flag.split()[0]}")
+            for flag in (
+                "--attacks aa",
+                "--limit 5",
+                "--limit 5 --first",
+                "--seed 1",
+                "--eps 0.1",
+                "--norms l2",
+                "--out y",
+            )
+        ],
         ("--attacks clean,pdg10", "did you mean 'pgd10'"),
         ("--attcks clean", "did you mean '--attacks'"),
         ("--limit 1000000", "1000000 were requested"),

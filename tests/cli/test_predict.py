@@ -133,3 +133,13 @@ def test_a_network_for_images_that_are_not_square_takes_them_as_they_are(sora, t
     done = sora("predict", run, tmp_path / "square.png", "--threads", "1")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "square.png: 8x8 pixels; the network was trained on 12x8: resize it" in done.err
+
+
+def test_damaged_weights_are_not_used(sora, run, tmp_path) -> None:
+    paths, _ = files(tmp_path, 1)
+    content = bytearray((run / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (run / "model.safetensors").write_bytes(content)
+    done = sora("predict", run, *paths)
+    assert (done.code, done.out) == (1, "")
+    assert "model.safetensors is damaged or was replaced" in done.err

@@ -10,8 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from sora import probes
+from sora import data, probes
 from sora.cli import main
+from sora.data.splits import choose
 from sora.settings import Request
 from sora.training import train
 
@@ -196,13 +197,29 @@ def test_a_progress_bar_only_on_a_terminal(
     assert "100 %" in printed
 
 
-@pytest.mark.parametrize("flag", ["--at", "--limit", "--eps"])
+@pytest.mark.parametrize("flag", ["--at", "--limit", "--eps", "--seed", "--model", "--data-dir"])
 def test_options_of_models_are_refused_for_a_probe_of_logs(
     flag: str, runs: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["probe", "traces", str(runs[0]), flag, "1"]) == 2
     message = f"traces reads the logs of a run; {flag} applies only to eps-curve, landscape, boundary,"
     assert message in capsys.readouterr().err
+
+
+def test_more_images_than_there_are_is_one_line(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", "fallen", str(runs[0]), "--limit", "5000", "--device", "cpu"]) == 2
+    assert "test set has 360 images, 5000 were requested" in capsys.readouterr().err
+
+
+def test_images_are_named_by_their_position_in_the_test_set(runs: list[Path]) -> None:
+    test = data.load("digits").test
+    chosen = choose(test.labels, 50).tolist()
+    options = probes.SubjectOptions(images=50, device="cpu")
+    (result,) = probes.probe_runs("boundary", runs[:1], options).results.values()
+    assert result["images"]
+    assert {image["image"] for image in result["images"]} <= set(chosen)
+    for image in result["images"]:
+        assert image["label"] == int(test.labels[image["image"]])
 
 
 def test_the_help_describes_every_probe(capsys: pytest.CaptureFixture[str]) -> None:

@@ -161,9 +161,9 @@ def _check(flags: Flags) -> None:
         raise UserError("--trust-source requires --trust")
     if flags.additional_data and not flags.card:
         raise UserError("--additional-data requires --card")
-    others = ("trust", "card", "save_adversarial", "per_class", "confusion")
-    for other in others if flags.adversarial else ():
-        if getattr(flags, other):
+    others = ("trust", "card", "save_adversarial", "per_class", "confusion", "attacks", "limit", "first")
+    for other in (*others, "seed", "eps", "norms", "out") if flags.adversarial else ():
+        if getattr(flags, other) != getattr(Flags, other):  # the default
             flag = f"--{other.replace('_', '-')}"
             raise UserError(f"--adversarial checks the images of a file and cannot be combined with {flag}")
 

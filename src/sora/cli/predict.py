@@ -53,6 +53,7 @@ def run(argv: list[str]) -> int:
             "--attack clean changes no image; choose an attack such as pgd10 (`sora list attacks`)"
         )
     settings, description = folder.read_settings(), folder.read_model()
+    folder.check_weights(description)
     attack = attack.for_classes(description["num_classes"])
     model = load_network(description, folder.weights, flags.model, str(pick_device(flags.device)))
     ball = threat(settings.norm, flags.eps or settings.eps)

@@ -47,9 +47,7 @@ class _Pair:
             raise UserError(f"{len(inputs)} inputs come with {len(labels)} labels; expected one label each")
         whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
         self._inputs = inputs
-        self.labels = (
-            labels.cpu().long() if whole else labels.cpu()
-        )  # others are refused later
+        self.labels = labels.cpu().long() if whole else labels.cpu()  # others are refused later
 
     def take(self, positions: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         x = self._inputs[positions.to(self._inputs.device)].to(device)

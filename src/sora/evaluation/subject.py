@@ -20,6 +20,7 @@ from sora.settings import Request, Settings, is_custom
 from sora.threat import Threat, threat
 
 ABOUT = ("method", "model", "seed", "weights")
+_EXAMPLES = {"linf": "8/255", "l2": "0.5"}
 NETWORK = ("name", "num_classes", "in_channels", "image_size", "width", "mean", "std", "options")
 _TRAINING = (
     "method",
@@ -56,6 +57,12 @@ class Subject:
     def threats(self, eps: str | None = None, norms: str | None = None) -> list[Threat]:
         """Each radius in each norm, both lists as text with commas; a radius may name its own (`l2:0.5`)."""
         names = [name.strip() for name in (self.settings.norm if norms is None else norms).split(",")]
+        for name in names if eps is None else ():
+            if name != self.settings.norm and name in _EXAMPLES:
+                raise UserError(
+                    f"--norms {name} requires --eps, e.g. --eps {name}:{_EXAMPLES[name]}: the default radius"
+                    f" {self.settings.eps} is one in {self.settings.norm}"
+                )
         threats = []
         for radius in (text.strip() for text in (self.settings.eps if eps is None else eps).split(",")):
             own, colon, size = radius.partition(":")

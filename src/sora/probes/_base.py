@@ -59,6 +59,7 @@ class ProbedModel:
         seed: Seed of random directions and starts; torch's own random state is not used.
         progress: Show a progress bar on a terminal.
         classes: The names of the classes for figures; none: their numbers.
+        positions: Where each image is in the set it was chosen from; none: as in `data`.
     """
 
     model: nn.Module
@@ -67,6 +68,7 @@ class ProbedModel:
     seed: int = 0
     progress: bool = False
     classes: Sequence[str] = ()
+    positions: Sequence[int] | None = None
 
     @property
     def network(self) -> nn.Module:
@@ -81,6 +83,10 @@ class ProbedModel:
     def examples(self) -> Examples:
         """The images, to be taken by position."""
         return as_examples(self.data)
+
+    def position(self, number: int) -> int:
+        """Where an image of `data` is in the set it was chosen from."""
+        return number if self.positions is None else self.positions[number]
 
     def all_images(self) -> tuple[Tensor, Tensor]:
         """All images and labels, on the model's device."""

@@ -80,7 +80,8 @@ def _measure_logs(probe: Probe[Any], run: RunFolder) -> Result:
 
 def _refuse_options_of_models(name: str, options: SubjectOptions) -> None:
     """Raise for options that a probe of logs would ignore."""
-    flags = {"--at": options.step, "--limit": options.images, "--eps": options.eps}
+    flags: dict[str, object] = {"--at": options.step, "--limit": options.images, "--eps": options.eps}
+    flags |= {"--seed": options.seed or None, "--model": options.model, "--data-dir": options.data_dir}
     given = [flag for flag, value in flags.items() if value is not None]
     if given:
         measuring = [other for other in names() if info(other).needs_model]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sora import data
 from sora._devices import pick_device
 from sora.errors import UserError
+from sora.evaluation.subject import select_test_images
 from sora.probes._base import ProbedModel
 from sora.runs import RunFolder, describe_network, load_data, load_network
 from sora.threat import threat
@@ -56,12 +56,14 @@ def load_subject(run: RunFolder, default_images: int, options: SubjectOptions) -
     else:
         steps = ", ".join(map(str, run.snapshots.files())) or "none"
         raise UserError(f"{run.path} is not finished; --at STEP takes a snapshot, it has: {steps}")
-    images = min(options.images or default_images, len(dataset.test))
+    count = options.images or min(default_images, len(dataset.test))
+    images, which = select_test_images(dataset, count)
     return ProbedModel(
         model.to(pick_device(options.device)),
-        data.split(dataset, holdout=0, limit_test=images).test,
+        images,
         threat(settings.norm, options.eps) if options.eps is not None else settings.threat(),
         options.seed,
         options.progress,
         dataset.classes,
+        which["positions"],
     )

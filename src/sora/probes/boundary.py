@@ -85,7 +85,8 @@ class Boundary(Probe[ProbedModel]):
                 for k in shown:
                     points = {name: batch[k : k + 1] for name, batch in reached.items()}
                     around = plane(model, x[k : k + 1], y[k : k + 1], threat, seed)
-                    images.append({"image": k, "label": int(y[k]), **_image(model, around, points, values)})
+                    about = {"image": subject.position(k), "label": int(y[k])}
+                    images.append(about | _image(model, around, points, values))
                     advance()
         return {
             "threat": {"norm": threat.norm, "eps": threat.eps},

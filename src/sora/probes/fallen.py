@@ -47,7 +47,7 @@ class Fallen(Probe[ProbedModel]):
                 correct += int(right.sum())
                 for k in (right & (taken != y)).nonzero()[:, 0].tolist():
                     entry: Result = {
-                        "image": int(positions[k]),
+                        "image": subject.position(int(positions[k])),
                         "label": int(y[k]),
                         "taken_for": int(taken[k]),
                     }

@@ -114,6 +114,11 @@ def load_network(
 
 
 def check_repeated(name: str, repeated: str | None, how: str = "") -> None:
-    """Raise unless the user specifies the custom network again: no code runs because a file names it."""
+    """Raise unless the user specifies the custom network again: no code runs because a file names it.
+
+    Another network than the run's is refused too.
+    """
     if is_custom(name) and not is_given(name) and repeated != name:
         raise UserError(f"this run's network is custom code; specify it again: {how or f'--model {name}'}")
+    if repeated is not None and not is_given(name) and repeated.strip().lower() != name.lower():
+        raise UserError(f"this run's network is {name}, not {short(repeated)}; its weights fit no other")
