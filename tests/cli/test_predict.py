@@ -9,6 +9,7 @@ from PIL import Image
 
 import sora as package
 from sora import data
+from sora.data._pictures import decode
 from sora.threat import threat
 
 
@@ -143,3 +144,23 @@ def test_damaged_weights_are_not_used(sora, run, tmp_path) -> None:
     done = sora("predict", run, *paths)
     assert (done.code, done.out) == (1, "")
     assert "model.safetensors is damaged or was replaced" in done.err
+
+
+@pytest.mark.parametrize("stored", [20, None])
+def test_an_image_is_cut_as_those_of_a_data_set_that_is_stored_larger(stored, sora, run, tmp_path) -> None:
+    """As imagenet100, which is stored at 256 pixels and tested on the central 224."""
+    summary = json.loads((run / "summary.json").read_text())
+    height, width = summary["data"]["image_size"]
+    assert summary["data"].pop("stored_size") == [height, width]
+    if stored:
+        summary["data"]["stored_size"] = [stored, stored]
+    (run / "summary.json").write_text(json.dumps(summary))
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50), dtype=np.uint8)).save(
+        tmp_path / "x.png"
+    )
+    (answer,) = json.loads(sora("predict", run, tmp_path / "x.png", "--json", "--threads", "1").out)
+    pixels = decode(tmp_path / "x.png", size=stored or height, mode="grey")
+    margin = (len(pixels) - height) // 2
+    pixels = pixels[margin : margin + height, margin : margin + width]
+    x = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None] / 255
+    assert answer["probability"] == pytest.approx(package.load(run)(x).softmax(1).max().item(), abs=1e-5)

@@ -4,7 +4,8 @@ import dataclasses
 
 import torch
 
-from sora.runs.provenance import machine, machine_line, settings_hash, versions
+from sora.data import Dataset, ImageSet
+from sora.runs.provenance import describe_data, machine, machine_line, settings_hash, versions
 from sora.settings import Settings
 
 
@@ -34,3 +35,9 @@ def test_the_machine_in_one_line() -> None:
     assert facts["gpu"] is None
     assert machine_line(facts) == f"{facts['cpu']}, 1 thread"
     assert machine_line(facts | {"gpu": "a GPU", "threads": 4}) == "a GPU, 4 threads"
+
+
+def test_a_data_set_that_is_stored_larger_than_it_is_tested_says_so() -> None:
+    images = ImageSet(torch.zeros(4, 12, 12, 3, dtype=torch.uint8), torch.tensor([0, 1, 0, 1]))
+    facts = describe_data(Dataset("large", images, images.center(8, 8), None, ("a", "b")))
+    assert (facts["image_size"], facts["stored_size"]) == ([8, 8], [12, 12])

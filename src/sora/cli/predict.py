@@ -57,8 +57,8 @@ def run(argv: list[str]) -> int:
     attack = attack.for_classes(description["num_classes"])
     model = load_network(description, folder.weights, flags.model, str(pick_device(flags.device)))
     ball = threat(settings.norm, flags.eps or settings.eps)
-    size = _size(folder, description)
-    answers, problems = predict(model, description, flags.images, ball, attack, size=size)
+    size, stored = _sizes(folder, description)
+    answers, problems = predict(model, description, flags.images, ball, attack, size=size, stored=stored)
     if flags.json:
         about = {"attack": attack.name, "norm": ball.norm, "eps": ball.eps}
         print(json.dumps([answer.record() | about for answer in answers], indent=2))
@@ -69,11 +69,11 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def _size(folder: RunFolder, description: Mapping[str, Any]) -> tuple[int, int]:
-    """Height and width of the images of a run; model.json has the height alone."""
+def _sizes(folder: RunFolder, description: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Height and width of a run's images, as tested and as stored; model.json has the height alone."""
     data = folder.read_summary().get("data") or {}
-    height, width = data.get("image_size") or 2 * [description["image_size"]]
-    return height, width
+    tested = data.get("image_size") or 2 * [description["image_size"]]
+    return [(height, width) for height, width in (tested, data.get("stored_size") or tested)]
 
 
 def _print(answers: Sequence[Prediction], under: str) -> None:

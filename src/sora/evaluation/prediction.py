@@ -52,6 +52,7 @@ def predict(
     attack: Attack,
     *,
     size: tuple[int, int],
+    stored: tuple[int, int] | None = None,
     batch_size: int = 250,
     seed: int = 0,
 ) -> tuple[list[Prediction], list[str]]:
@@ -63,7 +64,9 @@ def predict(
         files: Image files, brought to the network's number of channels and, if it is square, its size.
         threat: What the attack may do.
         attack: The attack.
-        size: Height and width of the images that the network was trained on.
+        size: Height and width of the images that the network was tested on.
+        stored: Height and width of the images that the data set stores, whose centre the test took; as `size`
+            if not given.
         batch_size: Images attacked together.
         seed: Seed of the attack.
 
@@ -76,7 +79,7 @@ def predict(
         names, images = list[str](), list[Tensor]()
         for name in files[start : start + batch_size]:
             try:
-                images.append(_read(name, description, size))
+                images.append(_read(name, description, size, stored or size))
                 names.append(name)
             except UserError as error:
                 problems.append(str(error))
@@ -96,7 +99,9 @@ def predict(
     return results, problems
 
 
-def _read(file: str, description: Mapping[str, Any], size: tuple[int, int]) -> Tensor:
+def _read(
+    file: str, description: Mapping[str, Any], size: tuple[int, int], stored: tuple[int, int]
+) -> Tensor:
     """An image file as the network takes it: float (C, H, W) in [0, 1]."""
     if Path(file).is_dir():
         raise UserError(f"{file!r} is a folder; name its image files, e.g. {file.rstrip('/')}/*.png")
@@ -104,10 +109,14 @@ def _read(file: str, description: Mapping[str, Any], size: tuple[int, int]) -> T
         raise UserError(f"image {file!r} does not exist")
     mode = "grey" if description["in_channels"] == 1 else "rgb"
     height, width = size
+    side = next((a for a, b in (stored, size) if a == b and a >= max(size)), None)
     try:
-        pixels = decode(Path(file), size=height if height == width else None, mode=mode)
+        pixels = decode(Path(file), size=side, mode=mode)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
+    if side is not None:  # the centre, as for the images of the test set
+        top, left = (side - height) // 2, (side - width) // 2
+        pixels = pixels[top : top + height, left : left + width]
     if pixels.shape[:2] != size:  # there is no one way to bring it to a size that is not square
         found = f"{pixels.shape[1]}x{pixels.shape[0]}"
         raise UserError(f"{file}: {found} pixels; the network was trained on {width}x{height}: resize it")

@@ -81,6 +81,7 @@ def describe_data(dataset: Dataset) -> dict[str, Any]:
         "fingerprint": dataset.fingerprint,
         "classes": list(dataset.classes),
         "image_size": list(dataset.image_size),
+        "stored_size": list(dataset.train.images.shape[1:3]),
         "channels": dataset.in_channels,
     }
 
