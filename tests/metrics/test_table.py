@@ -119,3 +119,25 @@ def test_a_linear_model_has_no_curvature() -> None:
 def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(UserError, match="unknown metric 'gradalig'; did you mean 'gradalign'"):
         metrics.check_metrics(("kl", "gradalig"))
+
+
+def test_bad_inputs_are_refused() -> None:
+    x, y = batch()
+    for wrong, message in (
+        ((2 * x - 1, y), "outside the box"),
+        (((x * 255).to(torch.uint8), y), "expected floats"),
+        ((x, y + 1), "the model has 10 classes"),
+        ((x, y.float()), "whole numbers"),
+        ((x.flatten(1), y), "does not accept inputs"),
+    ):
+        with pytest.raises(UserError, match=message):
+            metrics.measure(small(), *wrong, THREAT)
+
+
+def test_only_the_first_batch_of_a_shape_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check waits for the device, and monitors measure every few steps."""
+    model, (x, y), checked = small(), batch(), []
+    monkeypatch.setattr("sora._checks.check_inputs", lambda x, *_: checked.append(tuple(x.shape)))
+    for count in (12, 12, 7, 12):
+        metrics.measure(model, x[:count], y[:count], THREAT, ["pertalign"])
+    assert checked == [(12, 1, 8, 8), (7, 1, 8, 8)]

@@ -105,3 +105,21 @@ def test_matplotlib_is_imported_only_to_draw() -> None:
     code = "import sys; from sora import probes; probes.names(); print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("row", MODEL_PROBES, ids=lambda row: row.name)
+def test_bad_images_and_labels_are_refused(row: Row) -> None:
+    x, y = images()
+    for wrong, message in (
+        ((2 * x - 1, y), "outside the box"),
+        (((x * 255).to(torch.uint8), y), "expected floats"),
+        ((x, y + 1), "the model has 2 classes"),
+    ):
+        with pytest.raises(UserError, match=message):
+            probes.create(row.name, **row.options).measure(ProbedModel(smooth(), wrong, THREAT))
+
+
+@pytest.mark.parametrize("row", MODEL_PROBES, ids=lambda row: row.name)
+def test_a_model_in_double_precision_is_measured(row: Row) -> None:
+    result = probes.create(row.name, **row.options).measure(ProbedModel(smooth().double(), images(), THREAT))
+    assert result["n"] == 12

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from sora._checks import check_model, checking
 from sora._passes import bare, frozen
 from sora._registry import Registry
 from sora.metrics._batch import AttackedBatch
@@ -89,8 +92,25 @@ def measure(
         seed: Seed of the random numbers some of them need; torch's own random state is not used.
     """
     functions = {name: create(name) for name in (names() if metrics is None else metrics)}
+    check_model(model)
     model = bare(model)
-    with frozen(model):
+    with frozen(model), _checking(model, x, y, threat):
         batch = AttackedBatch(model, x, y, threat, seed)
         values = [function(batch).float() for function in functions.values()]
         return dict(zip(functions, torch.stack(values).tolist(), strict=True))
+
+
+_CHECKED: WeakKeyDictionary[nn.Module, set[object]] = WeakKeyDictionary()
+
+
+@contextmanager
+def _checking(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Iterator[None]:
+    """Check a model's first batch of a shape; not later ones, since each check waits for the device."""
+    done = _CHECKED.setdefault(model, set())
+    key = (x.shape, x.dtype, threat) if isinstance(x, Tensor) else None
+    if key in done:
+        yield
+        return
+    with checking(model, x, y, threat):
+        yield
+    done.add(key)

@@ -11,9 +11,10 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from sora._passes import bare
+from sora._checks import check_inputs, check_labels, checking
+from sora._passes import bare, frozen
 from sora.evaluation.accuracy import device_of
-from sora.evaluation.examples import Data, Examples, as_examples
+from sora.evaluation.examples import Data, Examples, as_examples, in_precision_of
 from sora.figures import Figure
 from sora.threat import Threat
 
@@ -81,8 +82,17 @@ class ProbedModel:
         return device_of(self.network)
 
     def examples(self) -> Examples:
-        """The images, to be taken by position."""
-        return as_examples(self.data)
+        """The images, to be taken by position; in the model's precision, and checked as they are taken."""
+        model = self.network
+        examples = _Checked(in_precision_of(model, as_examples(self.data)), self.threat)
+        first = examples.take(torch.arange(1), self.device)
+
+        def check(logits: Tensor, _: Tensor) -> None:
+            check_labels(logits, examples.labels)
+
+        with frozen(model), torch.no_grad(), checking(model, *first, self.threat, check):
+            model(first[0])
+        return examples
 
     def position(self, number: int) -> int:
         """Where an image of `data` is in the set it was chosen from."""
@@ -92,3 +102,15 @@ class ProbedModel:
         """All images and labels, on the model's device."""
         examples = self.examples()
         return examples.take(torch.arange(len(examples.labels)), self.device)
+
+
+class _Checked:
+    """Examples that are refused outside the box: a probe of normalised images would be silently wrong."""
+
+    def __init__(self, examples: Examples, threat: Threat) -> None:
+        self._examples, self._threat, self.labels = examples, threat, examples.labels
+
+    def take(self, positions: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        x, y = self._examples.take(positions, device)
+        check_inputs(x, y, self._threat)
+        return x, y
