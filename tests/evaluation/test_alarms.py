@@ -122,6 +122,8 @@ def test_square_below_the_gradient_attacks_is_named_beyond_noise() -> None:
     assert any("Square" in text for text in warnings_about(evaluation_of(5)))
     assert not any("Square" in text for text in warnings_about(evaluation_of(1)))
     assert not warnings_about(evaluation_of(0))
+    assert not any("Square" in text for text in warnings_about(evaluation_of(1, n=20)))
+    assert any("Square" in text for text in warnings_about(evaluation_of(2, n=20)))
 
 
 def test_square_on_its_own_is_compared_with_gradient_attacks_image_by_image() -> None:

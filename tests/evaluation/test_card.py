@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from sora import evaluate
 from sora.attacks import create
 from sora.evaluation import Evaluation
-from sora.evaluation.card import ModelFacts, write_card
+from sora.evaluation.card import ModelFacts, markdown, write_card
 from sora.runs import RunFolder
 from sora.threat import Linf
 
@@ -29,6 +30,25 @@ def evaluation(**wrong: int) -> Evaluation:
     threat = Linf("8/255")
     settings = {name: create(name).for_classes(10).settings(threat) for name in wrong}
     return Evaluation(threat, labels, 10, predictions, settings)
+
+
+def notes(*evaluations: Evaluation) -> list[str]:
+    text = markdown(ModelFacts("mine", "own:net", "digits", "..."), evaluations)
+    return [line for line in text.splitlines() if line.startswith("- ") and "AutoAttack" in line]
+
+
+def test_notes_about_autoattack_know_every_version_and_belong_to_a_radius() -> None:
+    for name in ("aa", "aa-plus", "aa-rand"):
+        assert notes(evaluation(clean=1, **{name: 100})) == []
+    (note,) = notes(evaluation(clean=1, **{"aa-reduced": 100}))
+    assert "`aa-reduced` is AutoAttack without apgd-t, which is undefined for few classes" in note
+    (note,) = notes(evaluation(clean=1, **{"aa-rand-reduced": 100}))
+    assert "without apgd-dlr@eot20, which is" in note
+    other = replace(evaluation(clean=1), threat=Linf("4/255"))
+    assert notes(evaluation(clean=1, aa=100), other) == [
+        "- linf 4/255: AutoAttack was not run: robust accuracy is an upper bound."
+    ]
+    assert len(notes(evaluation(clean=1), other)) == 1
 
 
 def test_card_has_numbers_training_and_loading(tmp_path: Path) -> None:

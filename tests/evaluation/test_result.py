@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sora.attacks import create
 from sora.errors import UserError
 from sora.evaluation import Evaluation, verdict, warnings_about, wilson
+from sora.evaluation.interval import at_least
 from sora.evaluation.result import VERDICTS
 from sora.threat import Linf
 
@@ -123,6 +124,10 @@ def test_worst_case_is_over_attacks_example_by_example() -> None:
         ({"clean": 1, "fgsm": 3, "pgd10": 4, "aa": 4, "repeat": 100}, None),
         ({"clean": 3, "fgsm": 1}, "exceeds clean accuracy"),
         ({"clean": 1, "pgd10": 3, "aa": 8, "repeat": 10}, "far above AutoAttack"),
+        *[
+            ({"clean": 1, "pgd10": 3, name: 8, "repeat": 10}, "far above AutoAttack")
+            for name in ("aa-plus", "aa-rand", "aa-reduced", "aa-plus-reduced", "aa-rand-reduced")
+        ],
         ({"clean": 1, "pgd10": 3, "aa": 8}, None),  # too few examples to be significant
         ({"clean": 1, "zero_gradients": 0.6}, "60% of the examples inspected is exactly zero"),
     ],
@@ -136,3 +141,27 @@ def test_warnings(given: dict[str, Any], message: str | None) -> None:
 def test_a_collapsed_model_is_named() -> None:
     collapsed = Evaluation(Linf(0.1), LABELS, 3, {"clean": torch.full_like(LABELS, 2)}, {})
     assert "predicts class 2 for everything" in warnings_about(collapsed)[0]
+
+
+def test_what_an_attack_makes_of_all_images_is_not_a_collapse() -> None:
+    pushed = Evaluation(Linf(0.1), LABELS, 3, {"pgd10": torch.full_like(LABELS, 2)}, {})
+    assert pushed.constant_class is None
+    assert warnings_about(pushed) == []
+
+
+@pytest.mark.parametrize("wrong", [0, 40])
+def test_images_of_one_class_have_no_verdict(wrong: int) -> None:
+    labels = torch.full((100,), 2)
+    predicted = labels.clone()
+    predicted[:wrong] = 0
+    evaluation = Evaluation(Linf(0.1), labels, 3, {"clean": labels, "fgsm": labels, "pgd10": predicted}, {})
+    assert evaluation.verdict is None
+    (warning,) = warnings_about(evaluation)
+    assert warning.startswith("all images are of one class: there is no verdict")
+
+
+@pytest.mark.parametrize(("k", "n", "share"), [(0, 7, 0.1), (1, 7, 0.1), (3, 40, 0.02), (7, 7, 0.5)])
+def test_the_chance_of_at_least_so_many(k: int, n: int, share: float) -> None:
+    exact = sum(math.comb(n, i) * share**i * (1 - share) ** (n - i) for i in range(k, n + 1))
+    assert at_least(k, n, share) == pytest.approx(exact)
+    assert 0 <= at_least(50_000, 50_000, 0.002) < 1e-6

@@ -21,6 +21,7 @@ from sora._passes import bare, frozen, seeded
 from sora._seeds import mix
 from sora.attacks._base import Attack
 from sora.attacks._registry import register
+from sora.attacks._square_size import check_size
 from sora.errors import UserError
 from sora.threat import Threat
 
@@ -137,7 +138,7 @@ class AutoPart(_FromPackage):
                 f" {tuple(x.shape)} and box {threat.box}: use pgd50x10 for other data"
             )
         if self.kind == "square":
-            _check_size(x.shape[2], x.shape[3], threat.norm)
+            check_size(x.shape[2], x.shape[3], threat.norm)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
         """Adversarial examples where the attack succeeds, `x` elsewhere."""
@@ -222,6 +223,11 @@ def autoattack(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int
     return AutoAttack("aa")(model, x, y, threat, seed)
 
 
+def is_autoattack(name: str) -> bool:
+    """Whether an attack of this name is a version of AutoAttack, complete or reduced."""
+    return name.removesuffix(REDUCED) in VERSIONS
+
+
 def build(part: AutoPart, model: nn.Module, device: torch.device, threat: Threat, seed: int) -> Any:
     """The package's own attack object with the parameters of the standard version."""
     from pyautoattack import AutoAttack as Standard  # slow to import, and not needed otherwise
@@ -284,17 +290,3 @@ for _name, _summary in PARTS.items():
 def _classes(model: nn.Module, x: Tensor) -> int:
     with torch.no_grad():
         return int(model(x[:1]).shape[1])
-
-
-def _check_size(height: int, width: int, norm: str) -> None:
-    if min(height, width) < 5:
-        raise UserError(f"square needs images of at least 5x5 pixels; these are {height}x{width}")
-    # The package's l2 start puts tiles of this side next to each other, from this margin on; outside the
-    # image it ignores tiles of one pixel, and fails on larger ones.
-    side = height // 5
-    margin = (height - 5 * side) // 2
-    if norm == "l2" and side > 1 and any(margin + size // side * side > size for size in (height, width)):
-        raise UserError(
-            f"square, which is part of aa and aa-plus, cannot attack images of {height}x{width} pixels in l2:"
-            " the package's tiles do not fit into them; use apgd-ce,apgd-t,fab-t, or aa-rand"
-        )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sora.attacks.autoattack import REDUCED, VERSIONS, is_autoattack
 from sora.evaluation.reliability import warnings_about
 from sora.evaluation.result import Evaluation
 from sora.runs import RunFolder
@@ -147,15 +148,24 @@ def _masking_tests(evaluation: Evaluation) -> str:
 
 
 def _autoattack_notes(evaluations: Sequence[Evaluation]) -> list[str]:
-    names = {name for evaluation in evaluations for name in evaluation.accuracy}
-    if "aa" in names:
-        return []
-    if "aa-reduced" in names:
-        return [
-            "- `aa-reduced` is AutoAttack without apgd-t, which is undefined for fewer than 4 classes; it is"
-            " not comparable with the full attack."
-        ]
-    return ["- AutoAttack was not run: robust accuracy is an upper bound."]
+    """What a reader must know about AutoAttack under each threat; once if it is the same under all."""
+    notes = {_threat(evaluation): _autoattack_note(evaluation) for evaluation in evaluations}
+    if len(set(notes.values())) == 1:
+        return [f"- {note}" for note in list(notes.values())[:1] if note]
+    return [f"- {threat}: {note}" for threat, note in notes.items() if note]
+
+
+def _autoattack_note(evaluation: Evaluation) -> str:
+    versions = [name for name in evaluation.accuracy if is_autoattack(name)]
+    if not versions:
+        return "AutoAttack was not run: robust accuracy is an upper bound."
+    if any(name in VERSIONS for name in versions):  # a complete one
+        return ""
+    name = versions[0]
+    present = evaluation.settings[name].get("parts", [])
+    missing = [part for part in VERSIONS[name.removesuffix(REDUCED)] if part not in present]
+    which = f"{' and '.join(missing)}, which {'are' if len(missing) > 1 else 'is'} undefined for few classes"
+    return f"`{name}` is AutoAttack without {which}; it is not comparable with the full attack."
 
 
 def _reproduction(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> list[str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from sora.evaluation.interval import wilson
+from sora.attacks.autoattack import is_autoattack
+from sora.evaluation.interval import at_least
 from sora.evaluation.result import Evaluation
 
 FAR = 0.75  # AutoAttack accuracy below this share of PGD accuracy; usually the gap is a tenth
 MANY_ZERO = 0.1  # share of examples without an input gradient
 SQUARE_GAIN = 0.002  # share of examples that only Square breaks: AutoAttack's own limit
+UNLIKELY = 0.025  # probability below which chance does not explain a number, as in a 95 % interval
 _GRADIENT_ATTACKS = ("fgsm", "pgd", "apgd", "fab")
 
 
@@ -17,6 +19,7 @@ def warnings_about(evaluation: Evaluation) -> list[str]:
     """Reasons to doubt the numbers of an evaluation; empty if there are none."""
     checks = (
         _one_class,
+        _one_label,
         _fgsm_above_clean,
         _pgd_above_autoattack,
         _square_below_gradients,
@@ -39,6 +42,12 @@ def _one_class(evaluation: Evaluation) -> str | None:
     )
 
 
+def _one_label(evaluation: Evaluation) -> str | None:
+    if not evaluation.one_label or not {"fgsm", "pgd10"} <= evaluation.accuracy.keys():
+        return None
+    return "all images are of one class: there is no verdict; evaluate images of several classes"
+
+
 def _fgsm_above_clean(evaluation: Evaluation) -> str | None:
     clean, fgsm = evaluation.accuracy.get("clean"), evaluation.accuracy.get("fgsm")
     if clean is None or fgsm is None or fgsm <= clean:
@@ -51,10 +60,11 @@ def _fgsm_above_clean(evaluation: Evaluation) -> str | None:
 
 def _pgd_above_autoattack(evaluation: Evaluation) -> str | None:
     accuracy, attacks = evaluation.accuracy, evaluation.attacks
-    autoattack = next((name for name in ("aa", "aa-reduced") if name in accuracy), None)
+    versions = [name for name in accuracy if is_autoattack(name)]
     pgd_names = [name for name in accuracy if name.startswith("pgd")]
-    if autoattack is None or not pgd_names:
+    if not versions or not pgd_names:
         return None
+    autoattack = min(versions, key=lambda name: accuracy[name])
     pgd = min(pgd_names, key=lambda name: accuracy[name])
     significant = attacks[autoattack]["high"] < attacks[pgd]["low"]
     if not significant or accuracy[autoattack] >= FAR * accuracy[pgd]:
@@ -73,7 +83,8 @@ def _square_below_gradients(evaluation: Evaluation) -> str | None:
         withstands = torch.stack(gradient).all(0)
         counts.append(int((withstands & ~evaluation.robust["square"]).sum()))
     most = max(counts, default=0)
-    if wilson(most, evaluation.n)[0] <= SQUARE_GAIN:
+    chance = at_least(most, evaluation.n, SQUARE_GAIN)
+    if chance >= UNLIKELY or most <= SQUARE_GAIN * evaluation.n:
         return None
     return (
         f"Square, which uses no gradients, breaks {most} of {evaluation.n} images that the gradient attacks"

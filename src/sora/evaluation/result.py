@@ -115,7 +115,7 @@ class Evaluation:
 
     @property
     def verdict(self) -> str | None:
-        """See `verdict`; None if FGSM or PGD-10 was not run. A failed masking test makes it `suspect`."""
+        """See `verdict`; None without FGSM, PGD-10 or a second class. A failed masking test: `suspect`."""
         by_numbers = self._verdict_of_numbers
         return "suspect" if self.failed_tests and by_numbers != "overfitted" else by_numbers
 
@@ -126,7 +126,7 @@ class Evaluation:
 
     @property
     def _verdict_of_numbers(self) -> str | None:
-        if not {"fgsm", "pgd10"} <= self.accuracy.keys():
+        if self.one_label or not {"fgsm", "pgd10"} <= self.accuracy.keys():
             return None
         if self.constant_class is not None:  # no attack changes its answer, which is not robustness
             return "not robust"
@@ -134,10 +134,15 @@ class Evaluation:
         return verdict(self.accuracy, self.n, chance)
 
     @property
+    def one_label(self) -> bool:
+        """Whether all labels are equal: a model that always gives this answer would be perfect."""
+        return bool((self.labels == self.labels[0]).all())
+
+    @property
     def constant_class(self) -> int | None:
         """The class that the model predicts for everything, if there is one and the labels have several."""
-        predicted = self.predictions.get("clean", next(iter(self.predictions.values())))
-        if bool((predicted != predicted[0]).any()) or bool((self.labels == self.labels[0]).all()):
+        predicted = self.predictions.get("clean")  # an attack can also push all images into one class
+        if predicted is None or self.one_label or bool((predicted != predicted[0]).any()):
             return None
         return int(predicted[0])
 
