@@ -212,6 +212,11 @@ def test_optimal_step_of_a_very_negative_coefficient_is_small_and_positive() -> 
     assert (steps.diff() < 0).all()
 
 
+def test_optimal_step_of_an_undefined_coefficient_is_undefined() -> None:
+    steps = optimal_step(torch.tensor([torch.nan, 0.5, 1.0]), 0.02, 0.0627)
+    assert steps.isnan().tolist() == [True, False, False]
+
+
 def test_optimal_step_with_no_room_is_zero() -> None:
     assert value(optimal_step(torch.tensor(0.5), 0.02, 0.0)) == 0.0
 

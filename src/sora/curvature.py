@@ -106,10 +106,10 @@ def linearity(g: Tensor, g_adv: Tensor, norm: str = "linf", *, ratio_of_sums: bo
 
 
 def optimal_step(v: Tensor, alpha0: float, alpha_max: float) -> Tensor:
-    """`min(alpha_max, alpha0 / (1 - v))` (Algorithm 1), and `alpha_max` where `v >= 1`."""
+    """`min(alpha_max, alpha0 / (1 - v))` (Algorithm 1), `alpha_max` where `v >= 1`, NaN where `v` is NaN."""
     for name, value in (("v", v), ("alpha0", alpha0), ("alpha_max", alpha_max)):
         if not isinstance(value, (int, float, Tensor)) or isinstance(value, bool):
             raise UserError(f"{name} is {type(value).__name__}; expected a number or a tensor")
     gap = 1.0 - torch.as_tensor(v)
-    step = alpha0 / torch.where(gap > 0, gap, 1.0)
-    return torch.where(gap > 0, step, torch.inf).clamp(max=alpha_max)
+    step = alpha0 / torch.where(gap <= 0, 1.0, gap)
+    return torch.where(gap <= 0, torch.inf, step).clamp(max=alpha_max)

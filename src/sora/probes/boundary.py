@@ -22,7 +22,7 @@ from sora.methods import Inputs
 from sora.probes._base import Probe, ProbedModel, Result
 from sora.probes._plane import Plane, axis, plane
 from sora.probes._registry import register
-from sora.threat import Threat
+from sora.threat import L2, Threat
 
 CHUNK = 512  # grid points per forward pass
 # Hollow and of different sizes, so that points at one place can be told apart.
@@ -136,21 +136,23 @@ def _same_images(results: Mapping[str, Result], count: int) -> dict[str, list[Re
 def attack_points(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int) -> dict[str, Tensor]:
     """The examples of FGSM, FGSM-RS, PGD-10 and SORA; SORA's step follows the curvature of this batch."""
     generator = torch.Generator(x.device).manual_seed(mix(seed, 1))
-    noise = threat.random_start(x, generator), torch.rand(x.shape, generator=generator, device=x.device)
-    batch = Inputs(x, y, noise)
+    start = threat.random_start(x, generator)
+    lengths = torch.rand(x.shape, generator=generator, device=x.device, dtype=x.dtype)
+    on_sphere = threat.sphere(x, generator) if isinstance(threat, L2) else start  # as SORA draws it
     sora, rs = (methods.create(name, threat).to(x.device) for name in ("sora", "fgsm-rs"))
-    noisy = x + noise[0]
+    noisy = x + on_sphere
     g, _ = input_gradient(model, noisy, y)
     g_adv, _ = input_gradient(model, threat.step(noisy, g, threat.eps), y)
     hyper: Any = sora.hyper
     c = curvature.linearity(g, g_adv, threat.norm).clamp(-1, 1)
     length = curvature.optimal_step(c, hyper.alpha0, hyper.alpha_max * threat.eps)
-    sora.get_buffer("alpha_star").copy_(length)
+    alpha_star = sora.get_buffer("alpha_star")
+    alpha_star.copy_(torch.where(length.isfinite(), length, alpha_star))  # NaN if no gradient is defined
     return {
         "FGSM": fgsm(model, x, y, threat),
-        "FGSM-RS": rs.craft(model, batch).x_adv,
+        "FGSM-RS": rs.craft(model, Inputs(x, y, (start,))).x_adv,
         "PGD-10": pgd(model, x, y, threat, generator=generator),
-        "SORA": sora.craft(model, batch).x_adv,
+        "SORA": sora.craft(model, Inputs(x, y, (on_sphere, lengths))).x_adv,
     }
 
 
