@@ -21,7 +21,8 @@ from sora.cli import main
 
 torch.set_num_threads(1)
 
-SMALL = ("--dataset", "digits", "--limit", "40", "--quiet", "--device", "cpu")
+DIGITS = ("--dataset", "digits", "--quiet", "--device", "cpu")
+SMALL = (*DIGITS, "--limit", "40")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,9 @@ def evaluate(weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
     def call(*arguments: object, code: int = 0) -> str:
         network = ("--weights", weights, "--model", "preactresnet18", "--width", "4")
-        options = ("--set", "model.stages=2", *SMALL, "--out", tmp_path / "out", *arguments)
+        # A file of attacked images decides which images there are, and nothing is written.
+        chosen = DIGITS if "--adversarial" in arguments else (*SMALL, "--out", tmp_path / "out")
+        options = ("--set", "model.stages=2", *chosen, *arguments)
         assert main(["evaluate", *map(str, (*network, *options))]) == code
         printed = capsys.readouterr()
         return printed.err if code else printed.out
