@@ -66,6 +66,8 @@ def _appended(arguments: list[str], directives: dict[str, str], only_resolve: bo
     trains_grid = verb in ("compare", "reproduce") and not {"--list", "--dry-run"} & set(arguments)
     if trains_grid and not Path(arguments[1]).is_dir():
         return "--dry-run"
+    if "--adversarial" in arguments:  # the file says which images are checked
+        return "--threads 1 --quiet"
     reads_logs = verb == "probe" and arguments[1] in ("traces", "training")
     if reads_logs or (verb == "figure" and not FIGURES[arguments[1]].measures):  # they look at no images
         return "--threads 1"

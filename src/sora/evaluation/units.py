@@ -257,4 +257,4 @@ def chains(attack: Attack) -> list[tuple[Attack, ...]]:
 def key_of(chain: tuple[Attack, ...], threat: Threat) -> str:
     """The name of a stage: the same attack after the same others is the same work."""
     identities = "".join(identity_of(attack, threat) for attack in chain)
-    return f"{'+'.join(attack.name for attack in chain)}-{_hash(identities.encode())}"
+    return f"{'+'.join(attack.name for attack in chain)}.{_hash(identities.encode())}"
