@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import json
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from sora.methods import Method
 from sora.settings import Request, Settings
 from sora.threat import Linf
 from sora.training import Hook, Interrupted, train
-from sora.training.distributed import any_rank, average_buffers, mean_over_ranks, wrap
+from sora.training.distributed import any_rank, average_buffers, mean_over_ranks, process_group, wrap
 from sora.training.sync_bn import CPUSyncBatchNorm, sync_batch_norm
 
 torch.set_num_threads(1)
@@ -67,17 +69,22 @@ def method_of(name: str) -> Method:
     return methods.create(name, Linf("8/255"), **HYPER.get(name, {})).double()
 
 
+def joined(rank: int, port: int) -> AbstractContextManager[None]:
+    """What torchrun and the trainer do to form a group of two."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return process_group(torch.device("cpu"))
+
+
 def rank_main(rank: int, port: int, batchnorm: bool, name: str, folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    model = network(batchnorm)
-    if batchnorm:
-        model = sync_batch_norm(model)
-        assert isinstance(model[1], CPUSyncBatchNorm)
-    share = slice(rank * BATCH // 2, (rank + 1) * BATCH // 2)
-    found = two_steps(wrap(model), model, method_of(name), share)
-    torch.save(found, Path(folder) / f"{rank}.pt")
-    dist.destroy_process_group()
+    with joined(rank, port):
+        model = network(batchnorm)
+        if batchnorm:
+            model = sync_batch_norm(model)
+            assert isinstance(model[1], CPUSyncBatchNorm)
+        share = slice(rank * BATCH // 2, (rank + 1) * BATCH // 2)
+        found = two_steps(wrap(model), model, method_of(name), share)
+        torch.save(found, Path(folder) / f"{rank}.pt")
 
 
 def free_port() -> int:
@@ -114,20 +121,34 @@ def test_two_ranks_give_the_gradients_of_one(
 
 
 def agree_main(rank: int, port: int) -> None:
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    model = nn.BatchNorm1d(1)
-    model.running_mean.fill_(float(rank))
-    average_buffers(model)
-    assert float(model.running_mean) == 0.5
-    found = mean_over_ranks(torch.tensor([float(rank), float("nan") if rank else 3.0]))
-    assert found.tolist() == [0.5, 3.0]
-    assert any_rank(rank == 1, torch.device("cpu"))
-    assert not any_rank(False, torch.device("cpu"))
-    dist.destroy_process_group()
+    with joined(rank, port):
+        model = nn.BatchNorm1d(1)
+        model.running_mean.fill_(float(rank))
+        average_buffers(model)
+        assert float(model.running_mean) == 0.5
+        found = mean_over_ranks(torch.tensor([float(rank), float("nan") if rank else 3.0]))
+        assert found.tolist() == [0.5, 3.0]
+        assert any_rank(rank == 1, torch.device("cpu"))
+        assert not any_rank(False, torch.device("cpu"))
 
 
 def test_ranks_agree_on_averages_and_flags() -> None:
     multiprocessing.spawn(agree_main, (free_port(),), nprocs=2)
+
+
+def leave_main(rank: int, port: int) -> None:
+    with joined(rank, port):
+        cycle: list[Any] = [wrap(network(batchnorm=False))]
+        cycle.append(cycle)
+    del cycle
+    atexit._run_exitfuncs()
+    threads = [Path(f"/proc/self/task/{number}/comm").read_text() for number in os.listdir("/proc/self/task")]
+    assert not [name for name in threads if "gloo" in name], threads
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the threads in /proc")
+def test_no_thread_of_the_group_is_left_when_python_exits() -> None:
+    multiprocessing.spawn(leave_main, (free_port(),), nprocs=2)
 
 
 def test_sync_bn_keeps_names_and_is_batchnorm_in_one_process() -> None:
@@ -159,15 +180,14 @@ def small(out: Path, **changes: Any) -> Settings:
 def stopped_main(rank: int, port: int, folder: str) -> None:
     """Train undisturbed; train, stop in the middle of the second epoch and go on; stop once more."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    train(small(Path(folder) / "undisturbed"), quiet=True)
-    stopped = small(Path(folder) / "stopped")
-    with pytest.raises(Interrupted):
-        train(stopped, hooks=[SignalRank(1, 4)], quiet=True)
-    train(stopped, quiet=True)
-    with pytest.raises(Interrupted):
-        train(small(Path(folder) / "world"), hooks=[SignalRank(1, 4)], quiet=True)
-    dist.destroy_process_group()
+    with joined(rank, port):
+        train(small(Path(folder) / "undisturbed"), quiet=True)
+        stopped = small(Path(folder) / "stopped")
+        with pytest.raises(Interrupted):
+            train(stopped, hooks=[SignalRank(1, 4)], quiet=True)
+        train(stopped, quiet=True)
+        with pytest.raises(Interrupted):
+            train(small(Path(folder) / "world"), hooks=[SignalRank(1, 4)], quiet=True)
 
 
 def test_ranks_stopped_between_epochs_go_on_as_if_undisturbed(tmp_path: Path, capsys: Any) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+# Its functions take the default group as a default argument. If they are first imported when the group exists
+# (by DistributedDataParallel), they keep the group and its threads alive after it is destroyed.
+import torch.distributed.nn
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,6 +35,9 @@ def process_group(device: torch.device) -> Iterator[None]:
     store = distributed.PrefixStore(f"sora-{attempt}", store)  # type: ignore[attr-defined]
     backend = "nccl" if device.type == "cuda" else "gloo"
     distributed.init_process_group(backend, store=store, rank=number, world_size=count)
+    # A group ends with the last object that refers to it. If that is part of a reference cycle, the group's
+    # threads outlive Python itself, and one that still frees a tensor then aborts the process.
+    atexit.register(gc.collect)
     try:
         yield
     finally:
@@ -40,7 +50,12 @@ def wrap(model: nn.Module) -> nn.Module:
     BatchNorm buffers are not broadcast each step; `average_buffers` brings them together when weights are
     evaluated or saved.
     """
-    return model if world() == 1 else DistributedDataParallel(model, broadcast_buffers=False)
+    if world() == 1:
+        return model
+    with warnings.catch_warnings():
+        # Its successor, `forward_sync_buffers`, gives all ranks the buffers of the first at the start.
+        warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+        return DistributedDataParallel(model, broadcast_buffers=False)
 
 
 def average_buffers(model: nn.Module) -> None:
