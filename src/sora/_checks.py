@@ -44,7 +44,7 @@ def check_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
         raise UserError(
             f"inputs have shape {tuple(x.shape)}; expected a batch (B, ...) with at least one value"
         )
-    if y.shape != x.shape[:1] or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+    if y.shape != x.shape[:1] or not has_whole_numbers(y):
         raise UserError(
             f"labels have shape {tuple(y.shape)} and type {y.dtype}; expected {len(x)} whole numbers"
         )
@@ -59,6 +59,11 @@ def check_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
                 f"inputs lie in [{low:.3g}, {high:.3g}], outside the box {threat.box}; pass un-normalised"
                 " images (normalise inside the model), or box=None for data without a pixel range"
             )
+
+
+def has_whole_numbers(tensor: Tensor) -> bool:
+    """Whether a tensor's type is one of whole numbers, as that of labels must be."""
+    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
 
 
 def outside_box(x: Tensor, threat: Threat) -> Tensor:
@@ -131,3 +136,33 @@ def checking(
         raise UserError(f"the model does not accept inputs of shape {tuple(x.shape)}: {reason}") from error
     finally:
         handle.remove()
+
+
+@contextmanager
+def checking_once(
+    done: set[object],
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    threat: Threat,
+    check: Callable[[Tensor, Tensor], None] = check_labels,
+    also: object = None,
+) -> Iterator[None]:
+    """`checking` for the first batch of a shape and type only, because each check waits for the device.
+
+    Args:
+        done: The batches checked so far; this one is added.
+        model: The bare module.
+        x: Inputs.
+        y: Labels.
+        threat: The norm ball and the box.
+        check: Applied to the logits and the labels.
+        also: What makes a batch a new one besides its shape and type.
+    """
+    key = (x.shape, x.dtype, also) if isinstance(x, Tensor) else None
+    if key in done:
+        yield
+        return
+    with checking(model, x, y, threat, check):
+        yield
+    done.add(key)

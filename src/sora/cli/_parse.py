@@ -31,6 +31,12 @@ def parse(spec: type[T], argv: list[str], prog: str, default: T | None = None) -
         return cast(T, tyro.cli(spec, args=argv, **options))
 
 
+def changed(flags: Any, *names: str) -> list[str]:
+    """Which of these flags differ from their defaults, as they are written."""
+    given = [name for name in names if getattr(flags, name) != getattr(type(flags), name)]
+    return [f"--{name.replace('_', '-')}" for name in given]
+
+
 def _flag_names(spec: Any) -> list[str]:
     """The names flags have on the command line, which an annotation may set."""
     names: list[str] = []

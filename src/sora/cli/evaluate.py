@@ -23,7 +23,7 @@ from sora.cli._evaluate_tables import (
     threat_table,
     trust_table,
 )
-from sora.cli._parse import parse, parse_set
+from sora.cli._parse import changed, parse, parse_set
 from sora.cli._tables import VERDICT_STYLE, text_console
 from sora.errors import UserError
 from sora.evaluation import BATCH, Evaluation, warnings_about
@@ -162,10 +162,8 @@ def _check(flags: Flags) -> None:
     if flags.additional_data and not flags.card:
         raise UserError("--additional-data requires --card")
     others = ("trust", "card", "save_adversarial", "per_class", "confusion", "attacks", "limit", "first")
-    for other in (*others, "seed", "eps", "norms", "out") if flags.adversarial else ():
-        if getattr(flags, other) != getattr(Flags, other):  # the default
-            flag = f"--{other.replace('_', '-')}"
-            raise UserError(f"--adversarial checks the images of a file and cannot be combined with {flag}")
+    for flag in changed(flags, *others, "seed", "eps", "norms", "out") if flags.adversarial else ():
+        raise UserError(f"--adversarial checks the images of a file and cannot be combined with {flag}")
 
 
 def _check_confusion(flags: Flags, attacks: Sequence[Attack], num_classes: int) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from sora._devices import set_threads
-from sora.cli._parse import parse
+from sora.cli._parse import changed, parse
 from sora.errors import UserError
 from sora.probes import SubjectOptions
 from sora.report.paper_figures import FIGURES, Request, make
@@ -89,10 +89,9 @@ def _refuse_flags_of_other_figures(flags: Flags) -> None:
     if flags.paper and flags.runs:
         raise UserError("--paper draws the paper's own numbers; name no runs with it")
     measuring = [name for name, entry in FIGURES.items() if entry.measures]
-    for flag in ("limit", "seed", "model", "device"):
-        ignored = flags.name in FIGURES and flags.name not in measuring
-        if ignored and getattr(flags, flag) != getattr(Flags, flag):
-            raise UserError(f"--{flag} applies only to `sora figure` {', '.join(measuring)}")
+    if flags.name in FIGURES and flags.name not in measuring:
+        for flag in changed(flags, "limit", "seed", "model", "device"):
+            raise UserError(f"{flag} applies only to `sora figure` {', '.join(measuring)}")
 
 
 def _steps(text: str) -> list[int]:

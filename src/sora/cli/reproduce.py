@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 
 from sora._files import plain
 from sora.cli._engines import ENGINE_FLAGS, batch_files, check_engine_flags, chosen_engine
-from sora.cli._parse import parse
+from sora.cli._parse import changed, parse
 from sora.cli._tables import WIDE, plain_table
 from sora.errors import RunError, UserError
 
@@ -113,9 +113,8 @@ def _target(flags: Flags) -> Any:
     for name, known in (("dataset", grid.datasets), ("model", grid.models)):
         if getattr(flags, name) and not known:
             raise UserError(f"--{name} cannot be combined with {grid.name}")
-    for name in _WITHOUT_EFFECT.get(grid.kind, ()):
-        if getattr(flags, name) != getattr(Flags, name):
-            raise UserError(f"--{name.replace('_', '-')} has no effect on {grid.name}, which needs no runs")
+    for flag in changed(flags, *_WITHOUT_EFFECT.get(grid.kind, ())):
+        raise UserError(f"{flag} has no effect on {grid.name}, which needs no runs")
     given = {name: getattr(flags, name) for name in _MACHINE_FLAGS}
     return Target(
         grid,

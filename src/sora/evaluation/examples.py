@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from sora._checks import has_whole_numbers
 from sora.data import ImageSet
 from sora.errors import UserError
 
@@ -45,9 +46,8 @@ class _Pair:
             )
         if len(inputs) != len(labels):
             raise UserError(f"{len(inputs)} inputs come with {len(labels)} labels; expected one label each")
-        whole = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
         self._inputs = inputs
-        self.labels = labels.cpu().long() if whole else labels.cpu()  # others are refused later
+        self.labels = labels.cpu().long() if has_whole_numbers(labels) else labels.cpu()  # refused later
 
     def take(self, positions: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         x = self._inputs[positions.to(self._inputs.device)].to(device)

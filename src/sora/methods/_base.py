@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from sora import curvature
-from sora._checks import check_logits, check_model, checking, outside_box
+from sora._checks import check_logits, check_model, checking_once, outside_box
 from sora._passes import Scale, bare, cross_entropy, evaluating, gradient_of, scaled, unscaled
 from sora.methods._records import Crafted, Hyper, Info, Inputs, Learned, StepOutput
 from sora.methods._targets import Smoothing
@@ -58,7 +58,7 @@ class Method(nn.Module, ABC):
         self.hyper = hyper
         self.smoothing = Smoothing()  # the targets of `attack_loss` and `train_loss`
         self.observing = True  # False skips PertAlign and linearity, and their cost
-        self._checked: set[tuple[torch.Size, torch.dtype] | None] = set()
+        self._checked: set[object] = set()
 
     # What a method may override, in the order in which it is used. The two properties may depend on
     # hyper-parameters, so they are not part of `info`.
@@ -181,7 +181,8 @@ class Method(nn.Module, ABC):
             loss_scale: Factor on the loss in both passes, for float16; gradients the method uses itself
                 are divided by it again.
         """
-        with self._checking(model, x, y):
+        check_model(model)
+        with checking_once(self._checked, bare(model), x, y, self.threat, check_logits):
             noise = self.draw(x) if noise is None else (noise,) if isinstance(noise, Tensor) else noise
             batch = Inputs(x, y, noise, index, transform, loss_scale)
             network = bare(model)  # attack gradients are this process' own, not averaged over ranks
@@ -251,18 +252,6 @@ class Method(nn.Module, ABC):
     def attacking(self, model: nn.Module, active: bool = True) -> AbstractContextManager[None]:
         """The mode in which attack passes run, inside the block."""
         return evaluating(model) if active and self.hyper.attack_mode == "eval" else nullcontext()
-
-    @contextmanager
-    def _checking(self, model: nn.Module, x: Tensor, y: Tensor) -> Iterator[None]:
-        """For the first batch of a shape, check inputs now and labels as soon as there are logits."""
-        check_model(model)
-        key = (x.shape, x.dtype) if isinstance(x, Tensor) else None
-        if key in self._checked:
-            yield
-            return
-        with checking(bare(model), x, y, self.threat, check_logits):
-            yield
-        self._checked.add(key)
 
 
 # The default of a class that is not registered.

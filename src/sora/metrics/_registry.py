@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 from weakref import WeakKeyDictionary
@@ -11,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from sora._checks import check_model, checking
+from sora._checks import check_model, checking_once
 from sora._passes import bare, frozen
 from sora._registry import Registry
 from sora.metrics._batch import AttackedBatch
@@ -37,6 +36,7 @@ class Info:
     """Style of its line, as in matplotlib."""
 
 
+_CHECKED: WeakKeyDictionary[nn.Module, set[object]] = WeakKeyDictionary()  # batches, by model
 METRICS: Registry[Info] = Registry("metric", "sora.metrics", order=("alignment",))
 
 
@@ -94,23 +94,8 @@ def measure(
     functions = {name: create(name) for name in (names() if metrics is None else metrics)}
     check_model(model)
     model = bare(model)
-    with frozen(model), _checking(model, x, y, threat):
+    done = _CHECKED.setdefault(model, set())
+    with frozen(model), checking_once(done, model, x, y, threat, also=threat):
         batch = AttackedBatch(model, x, y, threat, seed)
         values = [function(batch).float() for function in functions.values()]
         return dict(zip(functions, torch.stack(values).tolist(), strict=True))
-
-
-_CHECKED: WeakKeyDictionary[nn.Module, set[object]] = WeakKeyDictionary()
-
-
-@contextmanager
-def _checking(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Iterator[None]:
-    """Check a model's first batch of a shape; not later ones, since each check waits for the device."""
-    done = _CHECKED.setdefault(model, set())
-    key = (x.shape, x.dtype, threat) if isinstance(x, Tensor) else None
-    if key in done:
-        yield
-        return
-    with checking(model, x, y, threat):
-        yield
-    done.add(key)

@@ -10,6 +10,7 @@ from sora import probes
 from sora._files import plain
 from sora.errors import UserError
 from sora.probes import Result, SubjectOptions, file_title, load_subject
+from sora.report.reading import is_outdated
 from sora.runs import RunFolder
 
 
@@ -28,7 +29,7 @@ def result_of(
     entry = probes.info(name)
     title = file_title(entry, options) + (f"-{variant}" if variant else "")
     stored = run.read_probe(title)
-    if stored is None or run.probed_other_weights(stored):
+    if stored is None or is_outdated(stored, run.digest_of_weights):
         probe = probes.create(name, **probe_options)
         stored = plain(probe.measure(load_subject(run, entry.images, options)))
         run.write_probe(title, {"probe": name, "run": run.name, "at": options.step, **stored})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +85,10 @@ def _read_run(folder: RunFolder, label: str) -> RunRecord:
     else:
         command = f"sora train --config {run.path}/config.yaml --out {run.path} --resume auto"
         run.missing.append(Missing("The run has not finished.", command))
+    digest_of = cache(folder.digest_of_weights)  # all probes are of the same weights
     for name, what in PROBES.items():
-        result, outdated = run.attempt(f"probes/{name}.json", partial(_probe, folder, name), (None, False))
+        read = partial(_probe, folder, name, digest_of)
+        result, outdated = run.attempt(f"probes/{name}.json", read, (None, False))
         if result is not None and not outdated:
             run.probes[name] = result
         elif folder.has_model():
@@ -95,10 +97,23 @@ def _read_run(folder: RunFolder, label: str) -> RunRecord:
     return run
 
 
-def _probe(folder: RunFolder, name: str) -> tuple[Result | None, bool]:
+def is_outdated(result: Result, digest_of: Callable[[Any], str | None]) -> bool:
+    """Whether the weights have changed since a probe measured them; older versions stored no checksum.
+
+    Args:
+        result: What is stored of the probe.
+        digest_of: From the step of a snapshot, or None, to the checksum of its weights.
+    """
+    digest = result.get("weights_blake2b")
+    return digest is not None and digest != digest_of(result.get("at"))
+
+
+def _probe(
+    folder: RunFolder, name: str, digest_of: Callable[[Any], str | None]
+) -> tuple[Result | None, bool]:
     """What a probe measured, if it did, and whether the weights have changed since."""
     result = folder.read_probe(name)
-    return result, result is not None and folder.probed_other_weights(result)
+    return result, result is not None and is_outdated(result, digest_of)
 
 
 def watched_images(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -257,7 +257,9 @@ class RunFolder:
         """Keep what a probe measured, with a checksum of the weights; `name` tells probes and steps apart."""
         make_folder(self.probes)
         path = self.probes / f"{name}.json"
-        write_json(path, {"format": FORMAT, "weights_blake2b": self._probed_weights(result), **result})
+        write_json(
+            path, {"format": FORMAT, "weights_blake2b": self.digest_of_weights(result.get("at")), **result}
+        )
         return path
 
     def read_probe(self, name: str) -> dict[str, Any] | None:
@@ -265,14 +267,8 @@ class RunFolder:
         path = self.probes / f"{name}.json"
         return dict(self._read_json(path)) if path.exists() else None
 
-    def probed_other_weights(self, result: Mapping[str, Any]) -> bool:
-        """Whether the weights have changed since a probe measured them; older versions stored no checksum."""
-        digest = result.get("weights_blake2b")
-        return digest is not None and digest != self._probed_weights(result)
-
-    def _probed_weights(self, result: Mapping[str, Any]) -> str | None:
-        """The checksum of the weights that a probe measured: those of a snapshot, else the final ones."""
-        step = result.get("at")
+    def digest_of_weights(self, step: Any = None) -> str | None:
+        """The checksum of the weights that a probe measures: those of a snapshot, else the final ones."""
         path = self.snapshots.files().get(step) if isinstance(step, int) else self.weights
         return digest_file(path) if path is not None and path.exists() else None
 

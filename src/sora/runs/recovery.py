@@ -6,8 +6,7 @@ is refused; it is never started anew over its existing files.
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +81,7 @@ def _is_of_shorter_run(header: dict[str, Any], settings: Settings) -> bool:
     epochs = header.get("settings", {}).get("epochs")
     if not isinstance(epochs, int) or not 0 < epochs < settings.epochs or obstacle_to_extension(settings):
         return False
-    shorter = dataclasses.replace(settings, epochs=epochs)
+    shorter = replace(settings, epochs=epochs)
     return bool(header.get("fingerprint") == settings_hash(shorter))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,10 +65,16 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
+@functools.lru_cache(maxsize=128)
+def _load(text: str) -> Any:
+    """Kept, because parsing takes 10 ms and a table or page of many runs reads each file several times."""
+    return yaml.load(text, _Loader)  # a subclass of the safe loader
+
+
 def parse_yaml(text: str) -> Any:
     """The value of a YAML text; a ValueError of one short line if there is a mistake in it."""
     try:
-        return yaml.load(text, _Loader)  # a subclass of the safe loader
+        return copy.deepcopy(_load(text))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter for dates and huge numbers
