@@ -14,23 +14,33 @@ from sora.training.meter import Meter, process_peak_mb
 CPU = torch.device("cpu")
 
 
-def test_pauses_do_not_count() -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which passes only when a test changes it."""
+    now = [50.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    return now
+
+
+def test_pauses_do_not_count(clock: list[float]) -> None:
     meter = Meter(CPU)
     meter.start()
+    clock[0] += 2
     with meter.paused():
-        before = meter.seconds
-        time.sleep(0.2)
-        assert meter.seconds == before
+        clock[0] += 5
+        assert meter.seconds == 2
+    clock[0] += 1
     meter.stop()
-    assert meter.seconds < 0.2 + before
-    assert meter.seconds > 0
+    clock[0] += 5
+    assert meter.seconds == 3
 
 
-def test_a_resumed_run_adds_to_what_it_had() -> None:
+def test_a_resumed_run_adds_to_what_it_had(clock: list[float]) -> None:
     meter = Meter(CPU, seconds=100.0, peak_mb=7.0)
     meter.start()
+    clock[0] += 2
     meter.stop()
-    assert 100 < meter.seconds < 101
+    assert meter.seconds == 102
     assert meter.peak_mb >= 7.0
 
 
