@@ -6,7 +6,7 @@ BIN := .venv/bin
 
 setup: .venv/ready
 
-# constraints.txt pins what we test with; without it `torch` would pull gigabytes of CUDA.
+# constraints.txt pins the versions that the tests ran with; an unpinned `torch` may install gigabytes of CUDA.
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip

@@ -22,7 +22,7 @@ VERBS = {
     "train": "train one robust model",
     "compare": "train several methods on the same data and seeds, or read finished runs; one table",
     "reproduce": "compute a table of the paper and print it beside the paper's numbers",
-    "demo": "train FGSM, which collapses, beside SORA, which does not; about two minutes",
+    "demo": "train FGSM, which collapses, beside SORA, which does not; about a minute",
     "evaluate": "accuracy of a trained model under attacks",
     "predict": "the class of single images, and whether an attack changes it",
     "probe": "look inside trained models: eps curves, landscapes, boundaries, traces, curvature",

@@ -23,7 +23,7 @@ ENGINE_FLAGS: dict[str, tuple[Any, Any, str]] = {
     "cpus_per_run": (int, 1, "with ray or slurm: CPU cores per run"),
     "gpus_per_run": (float, 0.0, "with ray or slurm: GPUs per run"),
     "send_back": (bool, False, "with ray: the machines share no folder; results are sent back"),
-    "slurm": (str, "", "with slurm: options of sbatch, e.g. partition=gpu,time=60"),
+    "slurm": (str, "", "with slurm: parameters of submitit's Slurm executor, e.g. partition=gpu,time=60"),
 }
 
 

@@ -28,12 +28,14 @@ VERDICTS = ("overfitted", "suspect", "not robust", "robust")
 def verdict(accuracy: Mapping[str, float], n: int, chance: float = 0.0) -> str:
     """What the accuracies say about a model, where chance and the number of images leave no doubt.
 
-    - `not robust`: no better than chance without an attack or under PGD-10, as after ordinary training.
+    A model that is no better than chance without an attack is `not robust`. Otherwise, the first that applies:
+
     - `overfitted`: it keeps at least half of its clean accuracy under FGSM, and under PGD-10 less than a
       quarter of what it keeps under FGSM: catastrophic overfitting.
     - `suspect`: PGD-10 accuracy is less than half of FGSM accuracy, which is more than stronger attacks
       usually take away; or it is overfitted by the numbers, on too few images to be sure.
-    - `robust`: none of these.
+    - `robust`: better than chance under PGD-10.
+    - `not robust`: otherwise, as after ordinary training.
 
     Args:
         accuracy: Accuracy by attack; FGSM and PGD-10 are needed.

@@ -30,7 +30,7 @@ def kl(batch: AttackedBatch) -> Tensor:
 
 
 @register(
-    "elle", "squared distance of the loss from linear in the ball", scale="log, scaled", colour="#3c8d40",
+    "elle", "squared deviation of the loss from linearity in the ball", scale="log, scaled", colour="#3c8d40",
     line="--",
 )  # fmt: skip
 def elle(batch: AttackedBatch) -> Tensor:

@@ -9,7 +9,7 @@ Passes per image of the evaluation, a forward pass counted as 1 and a gradient a
 | every 4th | PGD-10 at a large radius, transfer from the smoothed model, from a second model | 5 + 6 + 6 |
 | every 8th | Square, on the images PGD-10 leaves | at most 10 |
 
-At most 45 together, 39 without a second model. Below 128 images the smaller parts have 16 images each.
+At most 45 together, 39 without a second model. Below 128 images the smaller parts have at least 16.
 """
 
 from __future__ import annotations

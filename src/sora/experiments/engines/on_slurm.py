@@ -20,7 +20,7 @@ LOGS = "slurm"  # folder beside the runs
 
 
 def build(cpus: int = 1, gpus: float = 0, slurm: str = "", **_: object) -> OnSlurm:
-    """The engine; `slurm` holds options of sbatch as `partition=gpu,time=60`."""
+    """The engine; `slurm` holds parameters of submitit's executor as `partition=gpu,time=60`."""
     options: dict[str, Any] = {}
     for item in filter(None, (part.strip() for part in slurm.split(","))):
         key, equals, value = item.partition("=")
