@@ -100,3 +100,16 @@ def test_tensors_that_share_memory_are_written_under_both_names(tmp_path: Path) 
     found = load_file(tmp_path / "tied.safetensors")
     assert found.keys() == tied.state_dict().keys()
     assert torch.equal(found["one.weight"], found["two.0.weight"])
+
+
+def test_without_hard_links_a_copy_takes_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    source, target = tmp_path / "a", tmp_path / "b"
+    source.write_text("new")
+    target.write_text("old")
+    link(source, target)
+    assert target.read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]

@@ -150,8 +150,15 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def link(source: Path, target: Path) -> None:
-    """Make `target` another name of the file `source`, in one step."""
-    _replace(target, lambda temporary: temporary.hardlink_to(source))
+    """Make `target` another name of the file `source`, in one step; a copy where there are no hard links."""
+
+    def write(temporary: Path) -> None:
+        try:
+            temporary.hardlink_to(source)
+        except OSError:
+            shutil.copyfile(source, temporary)
+
+    _replace(target, write)
 
 
 def plain(value: Any) -> Any:

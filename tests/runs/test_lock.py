@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sora._locks import locked as locked_file
 from sora.cli import main
 from sora.errors import UserError
 from sora.runs import RunFolder
@@ -82,3 +84,16 @@ def test_a_folder_made_for_nothing_is_removed_and_an_older_one_stays(tmp_path: P
     with locked(new):
         (new / "log").touch()
     assert (new / "log").exists()
+
+
+def test_a_file_system_without_locks_is_used_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with locked(tmp_path / "run"), locked_file(tmp_path / "file"):
+        assert (tmp_path / "file").exists()

@@ -3,13 +3,12 @@
 The operating system owns the lock, so a killed process leaves none behind; the file itself stays. Over NFS,
 Linux passes the lock to the server, where it also holds against other machines; a mount with `nolock` or
 `local_lock=flock` guards against processes of the same machine only, and a machine that loses power keeps its
-lock until the server notices. A file system without locks is used without one.
+lock until the server notices.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import platform
 import time
@@ -18,18 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sora._files import create_folder
+from sora._locks import POLL, try_lock
 from sora.errors import UserError
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-    import msvcrt
-
 NAME = ".lock"
-_HELD = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)  # another process has the lock
-_BEHIND_TEXT = 1 << 20  # Windows locks bytes against reading too: not those that name the owner
-_POLL = 0.1  # seconds
 
 
 @contextmanager
@@ -60,11 +51,11 @@ def wait_until_free(folder: Path, seconds: float) -> None:
     while file.exists() and time.monotonic() < end:
         handle = _open(file)
         try:
-            if _lock(handle):
+            if try_lock(handle):
                 return
         finally:
             os.close(handle)
-        time.sleep(_POLL)
+        time.sleep(POLL)
 
 
 def _acquire(folder: Path) -> int:
@@ -76,7 +67,7 @@ def _acquire(folder: Path) -> int:
             handle = _open(file)
         except FileNotFoundError:  # another process has just removed the folder, which it did not use
             continue
-        if not _lock(handle):
+        if not try_lock(handle):
             os.close(handle)
             raise UserError(
                 f"{folder} is in use by another process ({_owner(file)}); wait until it ends or choose"
@@ -98,23 +89,6 @@ def _remove_if_unused(folder: Path) -> None:
 def _open(file: Path) -> int:
     # A link could lead anywhere; it is not followed.
     return os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-
-
-def _lock(handle: int) -> bool:
-    """Take the lock; False if another process has it."""
-    try:
-        if fcntl is not None:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        else:
-            os.lseek(handle, _BEHIND_TEXT, os.SEEK_SET)
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-            os.lseek(handle, 0, os.SEEK_SET)
-    except OSError as error:
-        if error.errno in _HELD:
-            return False
-        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-            raise
-    return True
 
 
 def _owner(file: Path) -> str:
