@@ -191,3 +191,11 @@ def test_a_scaled_ball_may_be_larger_than_the_box(norm: type[Threat]) -> None:
     assert (large.eps, large.given, large.box) == (2.0, "2.0", (0.0, 1.0))
     assert (ball.eps, ball.given) == (0.5, "0.5")
     assert large.inside(torch.zeros(1, 3), torch.full((1, 3), 9.0)).max() <= 1
+
+
+def test_norms_of_large_images_do_not_overflow_in_half_precision() -> None:
+    ones = torch.ones(1, 3, 224, 224, dtype=torch.float16)
+    length = (3 * 224 * 224) ** 0.5
+    assert flat_norm(ones).item() == pytest.approx(length, rel=1e-3)
+    assert unit(ones).dtype == torch.float16
+    assert unit(ones)[0, 0, 0, 0].item() == pytest.approx(1 / length, rel=1e-2)

@@ -54,24 +54,28 @@ def eps_text(eps: float) -> str:
 
 
 def flat_norm(z: Tensor) -> Tensor:
-    """The l2 norm of each example, shaped to broadcast against `z`.
-
-    Each example is divided by its largest entry first: gradients of a mean loss are so small that their
-    squares underflow.
-    """
-    dims = tuple(range(1, z.dim()))
-    largest = z.abs().amax(dims, keepdim=True)
-    scale = torch.where(largest > 0, largest, 1.0)
-    return (z / scale).square().sum(dims, keepdim=True).sqrt() * largest
+    """The l2 norm of each example, shaped to broadcast against `z`."""
+    _, largest, norm = _scaled(z)
+    return (norm * largest).to(z.dtype)
 
 
 def unit(z: Tensor) -> Tensor:
     """Each example divided by its l2 norm; an all-zero example stays zero."""
+    scaled, _, norm = _scaled(z)
+    return (scaled / torch.where(norm > 0, norm, 1.0)).to(z.dtype)
+
+
+def _scaled(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Each example divided by its largest entry, that entry, and the l2 norm of what is left.
+
+    Gradients of a mean loss are so small that their squares underflow, and sums over an image overflow in
+    half precision.
+    """
     dims = tuple(range(1, z.dim()))
+    z = z if z.dtype == torch.float64 else z.float()
     largest = z.abs().amax(dims, keepdim=True)
     scaled = z / torch.where(largest > 0, largest, 1.0)
-    norm = scaled.square().sum(dims, keepdim=True).sqrt()
-    return scaled / torch.where(norm > 0, norm, 1.0)
+    return scaled, largest, scaled.square().sum(dims, keepdim=True).sqrt()
 
 
 class Threat(ABC):
