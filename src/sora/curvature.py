@@ -102,7 +102,8 @@ def linearity(g: Tensor, g_adv: Tensor, norm: str = "linf", *, ratio_of_sums: bo
     The mean of the per-example ratios; with `ratio_of_sums`, the ratio of the batch sums instead.
     """
     terms = linearity_terms(g, g_adv, norm, ratio_of_sums=ratio_of_sums)
-    return terms[0] / terms[1]
+    value = terms[0] / terms[1]
+    return torch.where(value.isfinite(), value, torch.nan)
 
 
 def optimal_step(v: Tensor, alpha0: float, alpha_max: float) -> Tensor:

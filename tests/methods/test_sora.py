@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sora import curvature
 from sora.errors import UserError
 from sora.methods import Crafted, Inputs, Learned, Method, create
 from sora.threat import L2, Linf
@@ -241,3 +242,16 @@ def test_bad_hyper_parameters_are_refused_with_the_allowed_range() -> None:
         create("sora", LINF, alpha=1)
     with pytest.raises(UserError, match=r"sora\.coef_clamp is \(1\.0,\); expected two limits"):
         create("sora", LINF, coef_clamp=(1,))
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_batch_with_an_infinite_gradient_is_skipped_and_counted(value: float) -> None:
+    method = at(0.5)
+    g = torch.ones(2, 4)
+    g_adv = g.clone()
+    g_adv[0, 0] = value
+    x, y, zero = torch.zeros(2, 4), torch.zeros(2, dtype=torch.long), torch.zeros(())
+    numbers = method.update_state(Inputs(x, y, ()), Crafted(x, g), Learned(zero, torch.zeros(2, 2), g_adv))
+    assert numbers["v"] == 0.5
+    assert numbers["skipped"] == 1
+    assert curvature.linearity(g, g_adv).isnan()

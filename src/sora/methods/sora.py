@@ -125,7 +125,7 @@ class SORA(Method):
         terms = summed(terms)  # one coefficient, and so one step size, for all ranks
         raw = terms[0] / terms[1]
         c = raw if hyper.coef_clamp is None else raw.clamp(*hyper.coef_clamp)
-        usable = c.isfinite()
+        usable = raw.isfinite()
         v = torch.where(usable, (1 - hyper.beta) * self.v + hyper.beta * c, self.v).to(self.v.dtype)
         alpha_star = self._step_size(v if hyper.update_first else self.v)
         self.alpha_star.copy_(torch.where(usable, alpha_star, self.alpha_star))
