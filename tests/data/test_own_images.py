@@ -322,3 +322,19 @@ def test_splits_of_different_sizes_are_an_error(tmp_path: Path) -> None:
     fill(tmp_path / "test", {"cat": 2, "dog": 2}, 12, 12, 3)
     one_line(f"folder:{tmp_path}", "different sizes: train 8x8x3, test 12x12x3")
     one_line(save(tmp_path, arrays(x_test=formats.noise(3, 9, 9, 3))), "train 8x8x3, test 9x9x3")
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    fill(tmp_path, {"bus": 5, "car": 5, "train": 5})
+    assert data.load(f"folder:{tmp_path}").classes == ("bus", "car", "train")
+
+
+def test_images_directly_in_the_splits_are_not_classes(tmp_path: Path) -> None:
+    fill(tmp_path, {"train": 5, "test": 5})
+    one_line(f"folder:{tmp_path}", "train contains 0 class folders")
+
+
+def test_two_names_of_one_split_are_refused(tmp_path: Path) -> None:
+    for split in ("train", "val", "validation"):
+        fill(tmp_path / split, {"a": 2, "b": 2})
+    one_line(f"folder:{tmp_path}", "val and validation, which mean the same")

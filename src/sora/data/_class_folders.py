@@ -20,7 +20,7 @@ def scan(path: Path) -> tuple[list[str], dict[str, list[Picture]]]:
     """Class names, and the images of each split."""
     if not path.is_dir():
         raise UserError(f"{path} is not a folder")
-    parts = {SPLIT_NAMES[f.name.lower()]: f for f in _folders(path) if f.name.lower() in SPLIT_NAMES}
+    parts = _splits(path)
     if "train" not in parts:
         _refuse_unknown_splits(path)
         classes, everything = _scan_classes(path)
@@ -33,6 +33,20 @@ def scan(path: Path) -> tuple[list[str], dict[str, list[Picture]]]:
     return classes, {"train": train} | {
         split: _scan_classes(parts[split], classes)[1] for split in ("val", "test") if split in parts
     }
+
+
+def _splits(path: Path) -> dict[str, Path]:
+    """The folders of the splits; a folder `train` without folders inside, beside others, is a class."""
+    folders = _folders(path)
+    named = [folder for folder in folders if folder.name.lower() in SPLIT_NAMES]
+    if len(named) < len(folders) and not any(_folders(folder) for folder in named):
+        return {}
+    parts: dict[str, Path] = {}
+    for folder in named:
+        other = parts.setdefault(SPLIT_NAMES[folder.name.lower()], folder)
+        if other is not folder:
+            raise UserError(f"{path} contains {other.name} and {folder.name}, which mean the same; keep one")
+    return parts
 
 
 def _scan_classes(path: Path, known: list[str] | None = None) -> tuple[list[str], list[Picture]]:

