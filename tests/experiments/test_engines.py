@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import time
@@ -194,3 +195,19 @@ def test_a_run_that_was_sent_back_leaves_nothing_on_the_worker(
     assert (tmp_path / "here" / "summary.json").read_text() == "method: fgsm"
     kept = list((tmp_path / "worker").glob("*/fgsm-s0"))
     assert bool(kept) == bool(code)  # a run that failed continues from its checkpoints
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the files in /proc")
+def test_a_finished_run_leaves_no_open_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(command: list[str], environment: dict[str, str], **options: Any) -> Any:
+        return start_child(
+            [sys.executable, "-c", "import sys; sys.exit('the reason')"], environment, **options
+        )
+
+    monkeypatch.setattr(local, "start_child", start)
+    before = len(os.listdir("/proc/self/fd"))
+    process = local.Process([], tmp_path / "a.yaml", tmp_path / "a")
+    assert process.wait() == Ended(1, "the reason")
+    assert process.wait() == process.ended() == Ended(1, "the reason")
+    process.stop()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -53,6 +53,7 @@ class Process:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         streams: dict[str, Any] = {"stderr": self._errors, "stdout": subprocess.DEVNULL}
         self._process = start_child(command, {GRID_CONFIG: str(settings)}, cwd=cwd, **streams)
+        self._end: Ended | None = None
 
     def ended(self) -> Ended | None:
         """How it ended; None as long as it has not."""
@@ -61,12 +62,18 @@ class Process:
     def wait(self) -> Ended:
         """Wait for its end."""
         code = self._process.wait()  # not communicate(): it would close the pipe that keeps it alive
-        self._errors.seek(0)
-        errors = self._errors.read().decode(errors="replace")
-        return Ended(code, (errors.strip().splitlines() or [f"exit code {code}"])[-1] if code else "")
+        if self._end is None:
+            self._errors.seek(0)
+            errors = self._errors.read().decode(errors="replace")
+            reason = (errors.strip().splitlines() or [f"exit code {code}"])[-1] if code else ""
+            self._end = Ended(code, reason)
+            self._errors.close()
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        return self._end
 
     def stop(self) -> None:
         """Ask it to end, and wait until it has written its checkpoint."""
         if self._process.poll() is None:
             self._process.terminate()
-        self._process.wait()
+        self.wait()
