@@ -62,6 +62,19 @@ def test_averaged_weights_are_left_in_the_module(options: dict[str, Any], tmp_pa
         assert torch.equal(model.state_dict()[name], tensor)
 
 
+def test_the_process_has_its_own_settings_again_afterwards() -> None:
+    images, labels = tensors()
+    before = torch.get_num_threads(), torch.backends.cudnn.deterministic
+    torch.set_num_threads(2)
+    torch.backends.cudnn.deterministic = False
+    try:
+        sora.fit(network(), ((images, labels), (images, labels)), quiet=True, threads=1, **FAST)
+        assert (torch.get_num_threads(), torch.backends.cudnn.deterministic) == (2, False)
+    finally:
+        torch.set_num_threads(before[0])
+        torch.backends.cudnn.deterministic = before[1]
+
+
 def test_the_folder_records_the_module_and_the_tensors(tmp_path: Path) -> None:
     (images, labels), model = tensors(), network()
     pair = ((images, labels), (images[:30], labels[:30]))

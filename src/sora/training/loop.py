@@ -50,10 +50,12 @@ def train(
     """
     resolved = settings if isinstance(settings, Resolved) else Resolved(settings, {})
     device = pick_device(resolved.settings.device)
-    set_threads(resolved.settings.threads)
-    torch.backends.cudnn.deterministic = True
     keep_freed_memory()
     with ExitStack() as stack:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        stack.callback(setattr, torch.backends.cudnn, "deterministic", torch.backends.cudnn.deterministic)
+        set_threads(resolved.settings.threads)
+        torch.backends.cudnn.deterministic = True
         stack.enter_context(distributed.process_group(device))
         run = Run(resolved, device, model, dataset, quiet)
         if not run.folder.exists():
