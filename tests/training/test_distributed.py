@@ -100,6 +100,7 @@ def free_port() -> int:
     [
         ("sora", True, 1e-6),
         ("elle", False, 1e-10),
+        ("gradalign", True, 1e-6),
         pytest.param("sora", False, 1e-10, marks=pytest.mark.slow),
         pytest.param("elle", True, 1e-6, marks=pytest.mark.slow),
         pytest.param("fgsm-rs", False, 1e-10, marks=pytest.mark.slow),
@@ -128,6 +129,10 @@ def agree_main(rank: int, port: int) -> None:
         assert float(model.running_mean) == 0.5
         found = mean_over_ranks(torch.tensor([float(rank), float("nan") if rank else 3.0]))
         assert found.tolist() == [0.5, 3.0]
+        lost = torch.tensor([float(rank), float("nan") if rank else 3.0])
+        found = mean_over_ranks(lost, required=torch.tensor([True, True]))
+        assert found[0] == 0.5
+        assert found[1].isnan()
         assert any_rank(rank == 1, torch.device("cpu"))
         assert not any_rank(False, torch.device("cpu"))
 

@@ -80,12 +80,17 @@ def buffers_of_ranks(model: nn.Module) -> list[dict[str, Tensor]]:
     return gathered
 
 
-def mean_over_ranks(values: Tensor) -> Tensor:
-    """Mean over ranks of each element, leaving NaN out: all ranks get the same numbers, bit for bit."""
+def mean_over_ranks(values: Tensor, required: Tensor | bool = False) -> Tensor:
+    """Mean over ranks of each element: all ranks get the same numbers, bit for bit.
+
+    Args:
+        values: NaN is left out, as that of a number which some ranks do not have.
+        required: Which elements all ranks must have: their mean is NaN if one rank's is.
+    """
     if world() == 1:
         return values
-    terms = torch.stack((values.nan_to_num(0.0, torch.inf, -torch.inf), (~values.isnan()).to(values.dtype)))
-    terms = summed(terms)
+    left_out = values.isnan() & ~torch.as_tensor(required, device=values.device)
+    terms = summed(torch.stack((values.masked_fill(left_out, 0.0), (~left_out).to(values.dtype))))
     return terms[0] / terms[1]
 
 

@@ -58,7 +58,9 @@ class Journal:
         if not steps:
             return []
         tensors = [value.detach().float().to(self._device) for step in steps for value in step.values()]
-        numbers = iter(distributed.mean_over_ranks(torch.stack(tensors)).tolist())
+        # A loss that is not a number on one rank must not be hidden by the others'.
+        losses = torch.tensor([name == "loss" for step in steps for name in step], device=self._device)
+        numbers = iter(distributed.mean_over_ranks(torch.stack(tensors), required=losses).tolist())
         return [{name: next(numbers) for name in step} for step in steps]
 
     def write(self, log: LogName, line: Mapping[str, Any]) -> None:
