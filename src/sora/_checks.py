@@ -116,26 +116,32 @@ def checking(
     """
     check_model(model)
     check_inputs(x, y, threat)
-    called = False
+    entered = left = False
 
-    def see(module: nn.Module, args: Any, logits: Tensor) -> None:
-        nonlocal called
-        if not called:
+    def enter(module: nn.Module, args: Any) -> None:
+        nonlocal entered
+        entered = True
+
+    def leave(module: nn.Module, args: Any, logits: Tensor) -> None:
+        nonlocal left
+        if not left:
             check(logits, y)
-            called = True
+            left = True
 
-    handle = model.register_forward_hook(see)
+    handles = [model.register_forward_pre_hook(enter), model.register_forward_hook(leave)]
     try:
         yield
     except (torch.OutOfMemoryError, RunError):
         raise
     except RuntimeError as error:
-        if called or "out of memory" in str(error):  # not every device has an exception of its own for it
+        out_of_memory = "out of memory" in str(error)  # not every device has an exception of its own for it
+        if left or not entered or out_of_memory:
             raise
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UserError(f"the model does not accept inputs of shape {tuple(x.shape)}: {reason}") from error
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager

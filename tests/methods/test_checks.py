@@ -42,3 +42,10 @@ def test_rounding_just_outside_the_box_is_accepted() -> None:
     model, (x, y) = two_layer(), images()
     create("fgsm", Linf("8/255")).step(model, x - 1e-5, y)
     create("fgsm", L2(0.5)).step(model, x + 1e-5, y)
+
+
+def test_noise_of_another_shape_is_not_blamed_on_the_model() -> None:
+    x, y = images()
+    with pytest.raises(RuntimeError, match="size of tensor") as caught:
+        create("fgsm-rs", LINF).step(two_layer(), x, y, noise=torch.zeros(6, 2, 5, 5))
+    assert not isinstance(caught.value, UserError)

@@ -29,7 +29,10 @@ class Features:
     def last(self) -> Tensor:
         """The features of the latest pass inside `recording`."""
         if self._last is None:
-            raise UserError("the last linear layer of the network was not used in its forward pass")
+            raise UserError(
+                "the last linear layer of the network was not used in its forward pass; if the network was"
+                " compiled with torch.compile, pass the module itself"
+            )
         return self._last
 
     @contextmanager
