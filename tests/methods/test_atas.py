@@ -231,3 +231,16 @@ def test_bad_hyper_parameters_are_refused() -> None:
         create("atas", LINF, c=0)
     with pytest.raises(UserError, match=r"atas\.dtype is 'int8'; allowed: float32, float16"):
         create("atas", LINF, dtype="int8")
+
+
+def test_the_start_is_inside_the_ball_after_eps_has_shrunk() -> None:
+    model, (x, y) = two_layer(), images()
+    method = atas(warmup=0)
+    method.threat = LINF.scaled(0.1)
+    seen: list[Tensor] = []
+    model.register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))
+    run(method, model, x, y, index=index)
+    assert delta_of(method).abs().max() > 0.5 * EPS
+    assert len(seen) == 2
+    for inputs in seen:
+        assert (inputs - x).abs().max() <= 0.1 * EPS + 1e-12

@@ -140,3 +140,12 @@ def test_labels_are_checked_before_the_first_graph() -> None:
     step = compiled_step(create("sora", LINF), batchnorm(), backend="aot_eager")
     with pytest.raises(UserError, match="labels run from"):
         step(None, x, y + 1)
+
+
+def test_noise_may_be_a_single_tensor() -> None:
+    model, (x, y) = two_layer(torch.float32), images(dtype=torch.float32)
+    method = create("fgsm-rs", LINF)
+    (noise,) = method.draw(x)
+    step = compiled_step(method, model, backend="eager")
+    expected = create("fgsm-rs", LINF).step(model, x, y, noise=noise)
+    torch.testing.assert_close(step(model, x, y, noise=noise).x_adv, expected.x_adv)

@@ -160,3 +160,14 @@ def test_features_are_not_held_after_the_step() -> None:
 def test_misuse_is_refused_in_one_line() -> None:
     with pytest.raises(UserError, match=r"averages weights; call setup\(model=\)"):
         create("fgsm-law", LINF).setup(**SIZES)
+
+
+def test_a_batch_in_parts_is_judged_as_a_whole() -> None:
+    method, y = prepared(one_weight(0.0)), torch.zeros(50, dtype=torch.long)
+    theta = method.hyper.theta
+    for first, second, expected in ((0, 50, theta > 0.5), (0, 10, theta > 0.1), (50, 50, False)):
+        method.ends_batch = False
+        method.judge(logits(first, y), logits(50, y), y)
+        method.ends_batch = True
+        method.judge(logits(second, y), logits(50, y), y)
+        assert bool(method.gate) == expected

@@ -93,3 +93,15 @@ def test_the_noise_is_signs_of_half_eps() -> None:
     (noise,) = gat().draw(torch.zeros(4, 2, 4, 4))
     torch.testing.assert_close(noise.abs(), torch.full_like(noise, EPS / 2))
     assert 0.3 < (noise > 0).float().mean() < 0.7
+
+
+def test_all_parts_of_a_batch_have_the_attack_of_the_batch() -> None:
+    model, (x, y), noise = two_layer(), images(), SIGNS * EPS / 2
+    whole, parts = gat(lam=1000.0), gat(lam=1000.0)
+    for _ in range(3):
+        expected = run(whole, model, x, y, noise=noise)[0].x_adv
+        found = []
+        for ends, rows in ((False, slice(0, 3)), (True, slice(3, 6))):
+            parts.ends_batch = ends
+            found.append(run(parts, model, x[rows], y[rows], noise=noise[rows])[0].x_adv)
+        torch.testing.assert_close(torch.cat(found), expected, rtol=0, atol=1e-12)

@@ -18,7 +18,7 @@ from sora.settings import Settings
 from sora.threat import Linf
 from sora.training.precision import at_precision, make_scaler
 from sora.training.setup import make_optimizer
-from sora.training.update import step_in_parts
+from sora.training.update import step_in_parts, update_weights
 
 torch.set_num_threads(1)
 
@@ -98,7 +98,7 @@ def test_parts_of_a_batch_add_up_to_its_gradient(parts: int) -> None:
     split = copy.deepcopy(whole)
     expected = methods.create("benign", Linf(8 / 255)).step(whole, x, y)
     batch = Batch(x, y, torch.arange(7), None)
-    found = step_in_parts(methods.create("benign", Linf(8 / 255)).step, split, batch, parts, None)
+    found = step_in_parts(methods.create("benign", Linf(8 / 255)), split, batch, parts, None)
     torch.testing.assert_close(found.loss.double(), expected.loss.double(), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(found.accuracy, expected.accuracy, rtol=1e-5, atol=1e-6)
     for a, b in zip(whole.parameters(), split.parameters(), strict=True):
@@ -136,3 +136,17 @@ def test_momentum_is_not_fused_in_float16_where_the_first_update_may_be_skipped(
         scaler.step(optimizer)
         scaler.update()
         torch.testing.assert_close(layer.detach(), before, rtol=0.01, atol=0.01)
+
+
+def test_an_update_that_the_scaler_skips_does_not_count() -> None:
+    model, scaler = convolution(), make_scaler("fp16", torch.device("cpu"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = copy.deepcopy(model.state_dict())
+    for value, moves in ((1.0, True), (float("inf"), False), (1.0, True)):
+        scaler.scale(torch.ones(()))
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, value)
+        assert update_weights(scaler, optimizer) == moves
+        after = copy.deepcopy(model.state_dict())
+        assert any(not torch.equal(after[name], before[name]) for name in after) == moves
+        before = after

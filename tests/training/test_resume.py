@@ -50,6 +50,7 @@ def test_killed_and_resumed_equals_never_killed(method, norm, eps, settings) -> 
         {"ema": 0.9, "ema_buffers": "estimate"},
         {"optimizer": "adamw", "lr": 1e-3, "lr_min": 1e-5},
         {"eps_warmup": 1.5},
+        {"eps_warmup": 3, "method": "atas", "set": {"atas.reset_every": 1}},
     ],
 )
 def test_everything_that_changes_is_in_the_checkpoint(changes, settings) -> None:

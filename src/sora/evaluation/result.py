@@ -28,7 +28,7 @@ VERDICTS = ("overfitted", "suspect", "not robust", "robust")
 def verdict(accuracy: Mapping[str, float], n: int, chance: float = 0.0) -> str:
     """What the accuracies say about a model, where chance and the number of images leave no doubt.
 
-    A model that is no better than chance without an attack is `not robust`. Otherwise, the first that applies:
+    A model that is no better than chance without an attack is `not robust`. Else, the first that applies:
 
     - `overfitted`: it keeps at least half of its clean accuracy under FGSM, and under PGD-10 less than a
       quarter of what it keeps under FGSM: catastrophic overfitting.

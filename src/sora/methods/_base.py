@@ -58,6 +58,7 @@ class Method(nn.Module, ABC):
         self.hyper = hyper
         self.smoothing = Smoothing()  # the targets of `attack_loss` and `train_loss`
         self.observing = True  # False skips PertAlign and linearity, and their cost
+        self.ends_batch = True  # False if more parts of the same batch follow, before the weights change
         self._checked: set[object] = set()
 
     # What a method may override, in the order in which it is used. The two properties may depend on
@@ -183,13 +184,16 @@ class Method(nn.Module, ABC):
         """
         check_model(model)
         with checking_once(self._checked, bare(model), x, y, self.threat, check_logits):
-            noise = self.draw(x) if noise is None else (noise,) if isinstance(noise, Tensor) else noise
-            batch = Inputs(x, y, noise, index, transform, loss_scale)
+            batch = Inputs(x, y, self.noise_for(x, noise), index, transform, loss_scale)
             network = bare(model)  # attack gradients are this process' own, not averaged over ranks
             with self.attacking(network, self.info.crafts_in_attack_mode):
                 crafted = self.craft(network, batch)
             learned = self.learn(model, batch, crafted)
         return self.finish(batch, crafted, learned)
+
+    def noise_for(self, x: Tensor, given: Tensor | tuple[Tensor, ...] | None) -> tuple[Tensor, ...]:
+        """The random numbers of a step: those given, which may be a single tensor, or new ones."""
+        return self.draw(x) if given is None else (given,) if isinstance(given, Tensor) else given
 
     def learn(
         self, model: nn.Module, batch: Inputs, crafted: Crafted, differentiate: Differentiate = backward

@@ -57,7 +57,7 @@ def compiled_step(method: Method, model: nn.Module, **options: Any) -> Callable[
         *,
         index: Tensor | None = None,
         transform: Any = None,
-        noise: Noise | None = None,
+        noise: Tensor | Noise | None = None,
         loss_scale: Scale = None,
     ) -> StepOutput:
         if (x.shape, x.dtype) not in checked:
@@ -65,7 +65,7 @@ def compiled_step(method: Method, model: nn.Module, **options: Any) -> Callable[
             with torch.no_grad(), evaluating(model):
                 check_logits(model(x[:1]), y)
             checked.add((x.shape, x.dtype))
-        batch = Inputs(x, y, method.draw(x) if noise is None else noise, index, transform, loss_scale)
+        batch = Inputs(x, y, method.noise_for(x, noise), index, transform, loss_scale)
         with torch._dynamo.config.patch(trace_autograd_ops=True):  # off by default: a graph break instead
             crafted, learned, gradients = core(x, y, batch.noise, loss_scale)
         for parameter, gradient in zip(parameters, gradients, strict=True):

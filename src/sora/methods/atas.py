@@ -113,7 +113,8 @@ class ATAS(Method):
             raise UserError("atas needs step(..., index=): each image's position in the training set")
         rows = batch.index.cpu() if self.hyper.storage == "cpu" else batch.index
         canvas = self.delta[rows].to(x)
-        start = threat.clamp(x + (canvas if move is None else move.from_canvas(canvas)))
+        delta = threat.project(canvas if move is None else move.from_canvas(canvas))  # eps may have changed
+        start = threat.clamp(x + delta)
         g, logits = self.attack_gradient(model, start, batch.y, batch.loss_scale)
         size = self._step_sizes(batch.index, g)
         x_adv = threat.projected_step(x, start - x, g, size.view(-1, *[1] * (x.dim() - 1)))

@@ -73,6 +73,7 @@ class FGSMLAW(Method):
     hyper: FGSMLAWHyper
     n: Tensor
     gate: Tensor
+    correct: Tensor
 
     def __init__(self, threat: Threat, hyper: FGSMLAWHyper) -> None:
         super().__init__(threat, hyper)
@@ -81,6 +82,7 @@ class FGSMLAW(Method):
         self.average: nn.Module | None = None
         self.register_buffer("n", torch.zeros((), dtype=torch.int64))
         self.register_buffer("gate", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("correct", torch.zeros(2, dtype=torch.int64), persistent=False)
 
     @property
     def averaged(self) -> nn.Module | None:
@@ -137,15 +139,20 @@ class FGSMLAW(Method):
     def judge(self, adversarial: Tensor, reference: Tensor, y: Tensor) -> None:
         """Decide whether this batch's update enters the average: where the attack costs much accuracy.
 
+        A batch that comes in parts is judged with its last part.
+
         Args:
             adversarial: Logits at the adversarial inputs.
             reference: Logits at the reference.
             y: Class labels.
         """
-        correct = (adversarial.argmax(1) == y).sum()
-        among = (reference.argmax(1) == y).sum() + self.hyper.gate_add
+        self.correct += torch.stack([(logits.argmax(1) == y).sum() for logits in (adversarial, reference)])
+        if not self.ends_batch:
+            return
+        correct, among = self.correct[0], self.correct[1] + self.hyper.gate_add
         # Without a correct prediction there is no ratio.
         self.gate.copy_((correct / among.clamp(min=1) < self.hyper.theta) & (among > 0))
+        self.correct.zero_()
 
     def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
         """Log how many updates the average has."""

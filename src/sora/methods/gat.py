@@ -84,7 +84,7 @@ class GAT(Method):
         with torch.no_grad():
             reference = precise(model(x)).softmax(1)
         weight = self.lam * (self.batches % 2) if self.hyper.alternate else self.lam
-        self.batches.add_(1)
+        self.batches.add_(self.ends_batch)
         start = threat.clamp(x + batch.noise[0])
         with self.attacking(model):
             g, logits = gradient_of(

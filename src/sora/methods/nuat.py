@@ -84,7 +84,7 @@ class NuAT(Method):
             reference = model(x)
         weight = self.lam / len(x)
         weight = weight * (self.batches % 2) if self.hyper.alternate else weight
-        self.batches.add_(1)
+        self.batches.add_(self.ends_batch)
         start = threat.clamp(x + batch.noise[0])
         with self.attacking(model):
             g, logits = gradient_of(

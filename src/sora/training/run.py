@@ -22,7 +22,8 @@ from sora.runs.checkpoints import Content
 from sora.runs.provenance import settings_hash
 from sora.runs.recovery import Recovered, read_own, recover
 from sora.settings import GIVEN, Resolved
-from sora.training import distributed
+from sora.threat import Threat
+from sora.training import distributed, schedule
 from sora.training.averaging import ESTIMATED_ON, with_estimated_statistics
 from sora.training.console import Console
 from sora.training.hooks import Hook, Hooks
@@ -165,12 +166,20 @@ class Run:
             epoch, position = divmod(state.step, state.steps_per_epoch)
             if position == 0:
                 torch.manual_seed(mix(seed, state.attempt, epoch, EPOCH))
+                state.method.threat = self.scheduled_threat  # memories may be filled anew within this radius
                 state.method.begin_epoch(epoch + 1)
             attempt = state.attempt
             for batch in self.loader.epoch(epoch, attempt, position):
                 yield batch
                 if self.ended_early or state.attempt != attempt:
                     break
+
+    @property
+    def scheduled_threat(self) -> Threat:
+        """The threat of the current step: while eps grows, a smaller ball."""
+        state = self.state
+        factor = schedule.eps_factor(self.settings, state.step, state.steps_per_epoch, at_least=state.warmup)
+        return self.threat if factor == 1 else self.threat.scaled(factor)
 
     def average_buffers(self) -> None:
         """Bring BatchNorm's statistics of all ranks together, once per step at most."""

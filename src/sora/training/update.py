@@ -1,7 +1,8 @@
 """Training on one batch: as many weight updates as the method asks for, each from the batch in parts.
 
 A batch that does not fit into memory at once is split (`accumulate`). For the method each part is a step of
-its own: SORA's coefficient is updated once per part. Losses are weighted by the parts' sizes, so the
+its own: SORA's coefficient is updated once per part. What a method decides per batch, it decides once
+(`ends_batch`). Losses are weighted by the parts' sizes, so the
 gradients add up to those of the batch's mean loss.
 """
 
@@ -16,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sora._seeds import STEP, mix
 from sora.data import Batch
-from sora.methods import StepOutput
+from sora.methods import Method, StepOutput
 from sora.training import schedule
 from sora.training.distributed import any_rank
 from sora.training.journal import NUMBERS
@@ -28,10 +29,9 @@ def train_on(run: Run, batch: Batch) -> StepOutput:
     state, settings, method = run.state, run.settings, run.method
     # Seeded by position, so that a resumed run draws the same noise and nothing needs to be saved.
     torch.manual_seed(mix(settings.seed, state.attempt, state.step, run.rank, STEP))
-    factor = schedule.eps_factor(settings, state.step, state.steps_per_epoch, at_least=state.warmup)
-    method.threat = run.threat if factor == 1 else run.threat.scaled(factor)
+    method.threat = run.scheduled_threat
     # The compiled step is made for one method and one eps.
-    compiled = run.compiled_step if method is state.method and factor == 1 else None
+    compiled = run.compiled_step if method is state.method and method.threat is run.threat else None
     parts = _parts(settings.accumulate, run.loader.smallest_share(state.step % state.steps_per_epoch))
     updates = state.method.updates  # the schedule counts the configured method's, also while PGD replaces it
     for replay in range(method.updates):
@@ -42,7 +42,7 @@ def train_on(run: Run, batch: Batch) -> StepOutput:
         scale = state.scaler.scale(ones) if state.scaler.is_enabled() else None
         skips = settings.on_nonfinite == "skip"
         buffers = [buffer.clone() for buffer in state.model.buffers()] if skips else []
-        out = step_in_parts(compiled or method.step, run.model, batch, parts, scale)
+        out = step_in_parts(method, run.model, batch, parts, scale, compiled)
         if skips and any_rank(not bool(out.loss.isfinite()), run.device):
             state.skipped += 1
             for buffer, before in zip(state.model.buffers(), buffers, strict=True):
@@ -50,11 +50,10 @@ def train_on(run: Run, batch: Batch) -> StepOutput:
             if state.scaler.is_enabled():  # the scale may be what made the loss overflow
                 state.scaler.update(state.scaler.get_scale() / 2)
         else:
-            state.scaler.step(state.optimizer)
-            state.scaler.update()
-            method.after_update(state.model)
-            if state.ema is not None:
-                state.ema.update_parameters(state.model)
+            if update_weights(state.scaler, state.optimizer):
+                method.after_update(state.model)
+                if state.ema is not None:
+                    state.ema.update_parameters(state.model)
         state.optimizer.zero_grad(set_to_none=True)
     state.step += 1
     state.images += len(batch.y) * run.world
@@ -62,14 +61,24 @@ def train_on(run: Run, batch: Batch) -> StepOutput:
     return out
 
 
+def update_weights(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> bool:
+    """Step the optimiser; False if the scaler left the weights as they were, as gradients overflowed."""
+    before = scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    return scaler.get_scale() >= before  # it falls after an overflow only; 1 where float16 is not used
+
+
 def step_in_parts(
-    step: Callable[..., StepOutput],
+    method: Method,
     model: nn.Module,
     batch: Batch,
     parts: int,
     loss_scale: Tensor | None,
+    compiled: Callable[..., StepOutput] | None = None,
 ) -> StepOutput:
-    """Take `step` on each part; the numbers averaged over the batch, images and logits of the last part."""
+    """Take a step on each part; the numbers averaged over the batch, images and logits of the last part."""
+    step: Callable[..., StepOutput] = compiled or method.step
     if parts == 1:
         known = {"index": batch.index, "transform": batch.transform}
         return step(model, batch.x, batch.y, **known, loss_scale=loss_scale)
@@ -81,7 +90,8 @@ def step_in_parts(
     for share, weight in zip(slices, weights, strict=True):
         scale = loss_scale if weight == 1 else weight if loss_scale is None else weight * loss_scale
         # DDP reduces once, with the last part's backward.
-        waits = isinstance(model, DistributedDataParallel) and share is not slices[-1]
+        method.ends_batch = share is slices[-1]
+        waits = isinstance(model, DistributedDataParallel) and not method.ends_batch
         with model.no_sync() if waits else nullcontext():  # type: ignore[operator]
             out = step(
                 model,
