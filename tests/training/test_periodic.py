@@ -14,9 +14,10 @@ import sora
 from sora import metrics
 from sora.errors import UserError
 from sora.evaluation import Evaluation
-from sora.runs import RunFolder
+from sora.runs import RunFolder, plain_state
 from sora.settings import Settings
 from sora.training import Hook, periodic, train
+from sora.training.averaging import with_estimated_statistics
 from tests.training.disturbances import Killed, kill_at
 from tests.training.scripted import collapse_from, scripted_run
 
@@ -184,6 +185,32 @@ class TestSnapshots:
         script(collapse_from(60, attempts=1))
         folder, _ = self.run(settings, guard="rollback")
         assert set(folder.snapshots.files()) == set(range(12, 97, 12)) | {60, 64}
+
+    def test_statistics_are_estimated_only_for_what_is_written(
+        self, settings: BuildSettings, script: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        script(collapse_from(65))
+        estimate, calls = with_estimated_statistics, []
+
+        def counted(*arguments: Any) -> nn.Module:
+            calls.append(1)
+            return estimate(*arguments)
+
+        monkeypatch.setattr("sora.training.run.with_estimated_statistics", counted)
+        expected: dict[str, torch.Tensor] = {}
+
+        class Keep(Hook):
+            def after_step(self, run: Any, out: Any) -> None:
+                if run.state.step == 64:
+                    expected.update(plain_state(run.evaluated))
+
+        config = settings("scripted", **self.LONG, ema=0.9, ema_buffers="estimate")
+        scripted_run(config, Keep())
+        files = RunFolder(config.folder()).snapshots.files()
+        assert set(files) == {*range(12, 97, 12), 64, 68}  # 64, 68 and 72 are around the alarm
+        assert len(calls) == len(files) + 3  # 72 is written twice; one is this test's, one the result's
+        for name, tensor in load_file(files[64]).items():
+            assert torch.equal(tensor, expected[name]), name
 
     def test_none_are_kept_when_off(self, settings: BuildSettings, script: Any) -> None:
         script(collapse_from(60))

@@ -93,7 +93,7 @@ class Snapshots(Hook):
         state = run.state
         if state.previous_log == state.step:
             with run.meter.paused():
-                weights = plain_state(run.evaluated)
+                weights = plain_state(state.evaluated)
                 state.previous_weights = {name: tensor.clone() for name, tensor in weights.items()}
 
     def on_log(self, run: Run, line: dict[str, Any]) -> None:

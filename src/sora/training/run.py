@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,7 +21,7 @@ from sora.runs import RunFolder, plain_state
 from sora.runs.checkpoints import Content
 from sora.runs.provenance import settings_hash
 from sora.runs.recovery import Recovered, read_own, recover
-from sora.settings import GIVEN, Resolved
+from sora.settings import Resolved
 from sora.threat import Threat
 from sora.training import distributed, schedule
 from sora.training.averaging import ESTIMATED_ON, with_estimated_statistics
@@ -31,7 +31,7 @@ from sora.training.interrupts import Interrupted
 from sora.training.journal import Journal
 from sora.training.meter import Meter
 from sora.training.precision import at_precision
-from sora.training.setup import at_test_size, prepare_model, prepare_state
+from sora.training.setup import at_test_size, complete, prepare_model, prepare_state
 from sora.training.state import prefixed, under
 
 
@@ -54,7 +54,7 @@ class Run:
         dataset: Dataset | None = None,
         quiet: bool = False,
     ) -> None:
-        self.resolved = _complete(resolved, device, model, dataset)
+        self.resolved = complete(resolved, device, model, dataset)
         self.settings = settings = self.resolved.settings
         self.device, self.folder = device, RunFolder(settings.folder())
         self.folder.refuse_finished()
@@ -234,13 +234,17 @@ class Run:
     @property
     def evaluated(self) -> nn.Module:
         """The network that is evaluated and stored; with `ema_buffers` estimate a new copy each time."""
-        state, settings = self.state, self.settings
         if self.hands_over_raw:
-            return state.model
-        if state.ema is None or settings.ema_buffers != "estimate":
-            return state.evaluated
+            return self.state.model
+        return self._with_statistics(self.state.evaluated) if self._estimates else self.state.evaluated
+
+    @property
+    def _estimates(self) -> bool:
+        return self.state.ema is not None and self.settings.ema_buffers == "estimate"
+
+    def _with_statistics(self, network: nn.Module) -> nn.Module:
         images = self.splits.sample(min(ESTIMATED_ON, len(self.splits.train)))
-        return with_estimated_statistics(state.evaluated, images, settings.batch_size, self.device)
+        return with_estimated_statistics(network, images, self.settings.batch_size, self.device)
 
     def save(self, *, best: bool = False, good: bool = False, average: bool = True) -> None:
         """Write a checkpoint of this step; all ranks must call it together.
@@ -269,9 +273,15 @@ class Run:
             self.folder.checkpoints.write(state.step, state.attempt, tensors, header, best=best, good=good)
 
     def write_snapshot(self, step: int, weights: dict[str, torch.Tensor] | None = None) -> None:
-        """Keep weights for probes, the current ones by default."""
-        tensors = plain_state(self.evaluated) if weights is None else weights
-        self.folder.snapshots.write(step, self.state.attempt, tensors)
+        """Keep weights for probes: the current ones, or those of `state.evaluated` at an earlier step."""
+        if weights is None:
+            weights = plain_state(self.evaluated)
+        elif self._estimates:
+            network = copy.deepcopy(self.state.evaluated)
+            for name, tensor in plain_state(network).items():
+                tensor.copy_(weights[name])
+            weights = plain_state(self._with_statistics(network))
+        self.folder.snapshots.write(step, self.state.attempt, weights)
 
     def write_event(self, event: str, **facts: Any) -> None:
         """Append a line to events.jsonl."""
@@ -280,23 +290,3 @@ class Run:
 
 def _processes(count: int) -> str:
     return f"{count} process{'es' if count > 1 else ''}"
-
-
-def _complete(
-    resolved: Resolved, device: torch.device, model: nn.Module | None, dataset: Dataset | None
-) -> Resolved:
-    """The settings with nothing left open, and with the names of what is really trained."""
-    settings = resolved.settings
-    changes: dict[str, Any] = {
-        "threads": settings.threads or torch.get_num_threads(),
-        # Without an index: each rank has its own device.
-        "device": device.type if settings.device == "auto" else settings.device,
-        "out": str(settings.folder()),
-    }
-    if model is not None:
-        options = {key: value for key, value in settings.set.items() if not key.startswith("model.")}
-        changes |= {"model": f"{GIVEN}{type(model).__name__}", "set": options}
-        changes |= dict.fromkeys(("width", "mean", "std"))
-    if dataset is not None and settings.dataset != dataset.name:
-        changes["dataset"] = f"{GIVEN}{dataset.name.removeprefix(GIVEN)}"
-    return dataclasses.replace(resolved, settings=dataclasses.replace(settings, **changes))

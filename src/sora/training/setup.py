@@ -1,7 +1,8 @@
-"""What a run is made of before its first step: the network, the method with its memory, the optimiser."""
+"""What a run is made of before its first step: settings, network, method with its memory, optimiser."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,12 +16,32 @@ from sora.data import Augment, Dataset, ImageSet
 from sora.errors import UserError
 from sora.models import fast_layout
 from sora.runs import build_network, describe_network, load_weights
-from sora.settings import Settings
+from sora.settings import GIVEN, Resolved, Settings
 from sora.training.averaging import make_average
 from sora.training.precision import make_scaler
 from sora.training.schedule import rate_drops
 from sora.training.state import State
 from sora.training.sync_bn import sync_batch_norm
+
+
+def complete(
+    resolved: Resolved, device: torch.device, model: nn.Module | None, dataset: Dataset | None
+) -> Resolved:
+    """The settings with nothing left open, and with the names of what is really trained."""
+    settings = resolved.settings
+    changes: dict[str, Any] = {
+        "threads": settings.threads or torch.get_num_threads(),
+        # Without an index: each rank has its own device.
+        "device": device.type if settings.device == "auto" else settings.device,
+        "out": str(settings.folder()),
+    }
+    if model is not None:
+        options = {key: value for key, value in settings.set.items() if not key.startswith("model.")}
+        changes |= {"model": f"{GIVEN}{type(model).__name__}", "set": options}
+        changes |= dict.fromkeys(("width", "mean", "std"))
+    if dataset is not None and settings.dataset != dataset.name:
+        changes["dataset"] = f"{GIVEN}{dataset.name.removeprefix(GIVEN)}"
+    return replace(resolved, settings=replace(settings, **changes))
 
 
 def prepare_model(
