@@ -30,7 +30,8 @@ _active: set[str] = set()  # scratch folders this process is writing in
 _cleaned: set[Path] = set()  # folders in which this process has removed what dead ones left
 
 
-def _replace(path: Path, write: Callable[[Path], None]) -> None:
+def replace_file(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a file of the same name in a new folder, then move it to its place."""
     if path.parent not in _cleaned:
         remove_leftovers(path.parent)
     scratch = _scratch_beside(path)
@@ -112,7 +113,7 @@ def write_text(path: Path, text: str) -> None:
     def write(temporary: Path) -> None:
         temporary.write_text(text, encoding="utf-8")
 
-    _replace(path, write)
+    replace_file(path, write)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -136,7 +137,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
         except SafetensorError as error:  # a full disk, for example
             raise RunError(f"cannot write {path}: {error}") from None
 
-    _replace(path, write)
+    replace_file(path, write)
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
@@ -146,7 +147,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
         with temporary.open("wb") as file:  # NumPy would add .npz to a path without it
             np.savez(file, **arrays)
 
-    _replace(path, write)
+    replace_file(path, write)
 
 
 def link(source: Path, target: Path) -> None:
@@ -158,7 +159,7 @@ def link(source: Path, target: Path) -> None:
         except OSError:
             shutil.copyfile(source, temporary)
 
-    _replace(target, write)
+    replace_file(target, write)
 
 
 def plain(value: Any) -> Any:

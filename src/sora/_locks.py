@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sora._files import refuse_link
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -27,10 +29,19 @@ _BEHIND_TEXT = 1 << 20  # Windows locks bytes against reading too: not those tha
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on a file, which is created if it does not exist and stays afterwards."""
-    with path.open("a") as file:
-        while not try_lock(file.fileno()):
+    handle = open_lock(path)
+    try:
+        while not try_lock(handle):
             time.sleep(POLL)
-        yield  # closing the file releases the lock
+        yield
+    finally:
+        os.close(handle)  # which releases the lock
+
+
+def open_lock(path: Path) -> int:
+    """Open a file to lock, creating it if need be; a link could lead anywhere and is not followed."""
+    refuse_link(path)
+    return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def try_lock(descriptor: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +107,26 @@ def test_text_on_the_page_is_shown_literally() -> None:
 def test_numbers_on_the_page_are_short_and_never_nan() -> None:
     [panel] = on_page.render(Figure([Panel([Line([1, 2, 3], [0.123456, float("nan"), float("inf")])])]))
     assert panel["plot"]["data"][-1]["y"] == [0.1235, None, None]
+
+
+def test_an_existing_file_or_link_beside_a_figure_is_not_touched(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / ".figure.png").symlink_to(victim)
+    (tmp_path / "figure.png").symlink_to(victim)
+    on_paper.save(Figure([Panel(ITEMS[:1])]), tmp_path / "figure.png")
+    assert victim.read_text() == "mine"
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert not (tmp_path / "figure.png").is_symlink()
+
+
+def test_what_lies_at_infinity_is_left_out_of_the_page() -> None:
+    items: list[Item] = [
+        Line([1], [2]),
+        Rule(math.inf, "y", "cap"),
+        Span(0, math.nan),
+        Note(math.inf, 0, "n"),
+    ]
+    [panel] = on_page.render(Figure([Panel(items)]))
+    json.dumps(panel, allow_nan=False)
+    assert panel["plot"]["layout"].get("shapes", []) == []

@@ -12,7 +12,7 @@ import pytest
 
 from sora._locks import locked as locked_file
 from sora.cli import main
-from sora.errors import UserError
+from sora.errors import RunError, UserError
 from sora.runs import RunFolder
 from sora.runs.lock import locked, wait_until_free
 
@@ -97,3 +97,12 @@ def test_a_file_system_without_locks_is_used_without_one(
     monkeypatch.setattr(fcntl, "flock", refuse)
     with locked(tmp_path / "run"), locked_file(tmp_path / "file"):
         assert (tmp_path / "file").exists()
+
+
+def test_a_lock_file_that_is_a_link_or_a_pipe_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "outside")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        with pytest.raises(RunError, match="is a link or a special file"), locked_file(tmp_path / name):
+            pass
+    assert not (tmp_path / "outside").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -13,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from sora._files import replace_file
 from sora.data.dataset import Dataset, ImageSet
 
 _NAMED = 20
@@ -102,6 +102,4 @@ def _mosaic(axes: Axes, rows: Sequence[Tensor], names: Sequence[str] = ()) -> No
 
 def _save(figure: Figure, out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_name(out.name + ".part")
-    figure.savefig(part, format="png", dpi=120)
-    os.replace(part, out)
+    replace_file(out, lambda temporary: figure.savefig(temporary, format="png", dpi=120))

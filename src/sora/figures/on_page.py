@@ -209,6 +209,8 @@ def _(item: Bars, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
 
 @_add.register
 def _(item: Rule, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
+    if not math.isfinite(item.at):
+        return
     line = {"color": item.colour, "width": 1.5, "dash": DASHES[item.style]}
     at, along = item.axis, "y" if item.axis == "x" else "x"
     place = {f"{at}0": item.at, f"{at}1": item.at, f"{along}0": 0, f"{along}1": 1, f"{along}ref": "paper"}
@@ -220,12 +222,16 @@ def _(item: Rule, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
 
 @_add.register
 def _(item: Span, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
+    if not (math.isfinite(item.start) and math.isfinite(item.end)):
+        return
     place = {"x0": item.start, "x1": item.end, "y0": 0, "y1": 1, "yref": "paper"}
     shapes.append({"type": "rect", "fillcolor": _pale(item.colour), "line": {"width": 0}, **place})
 
 
 @_add.register
 def _(item: Note, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
+    if None in (_number(item.x), _number(item.y)):
+        return
     look = {"showarrow": False, "font": {"color": item.colour}, "yanchor": "bottom"}
     notes.append({"x": item.x, "y": item.y, "text": escaped(item.text), **look})
 

@@ -19,6 +19,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
+from sora._files import replace_file
 from sora.errors import UserError
 from sora.figures.description import (
     Axis,
@@ -59,12 +60,11 @@ def write(drawn: mpl.Figure, file: Path, dpi: int = 110) -> None:
     """Write a figure of matplotlib under a temporary name, then rename it."""
     kind = check_format(file)
     file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}")
     for axes in drawn.axes:  # of a figure that was drawn elsewhere
         axes.title.set_parse_math(False)
+    options: dict[str, Any] = {"dpi": dpi, "format": kind[1:], "metadata": METADATA[kind]}
     with matplotlib.rc_context({"svg.hashsalt": "sora", "pdf.fonttype": 42}):
-        drawn.savefig(temporary, dpi=dpi, format=kind[1:], metadata=METADATA[kind])
-    temporary.replace(file)
+        replace_file(file, lambda temporary: drawn.savefig(temporary, **options))
 
 
 def svg(figure: Figure) -> str:

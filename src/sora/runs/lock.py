@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sora._files import create_folder
-from sora._locks import POLL, try_lock
+from sora._locks import POLL, open_lock, try_lock
 from sora.errors import UserError
 
 NAME = ".lock"
@@ -49,7 +49,7 @@ def wait_until_free(folder: Path, seconds: float) -> None:
     end = time.monotonic() + seconds
     file = folder / NAME
     while file.exists() and time.monotonic() < end:
-        handle = _open(file)
+        handle = open_lock(file)
         try:
             if try_lock(handle):
                 return
@@ -64,7 +64,7 @@ def _acquire(folder: Path) -> int:
     while True:
         create_folder(folder)
         try:
-            handle = _open(file)
+            handle = open_lock(file)
         except FileNotFoundError:  # another process has just removed the folder, which it did not use
             continue
         if not try_lock(handle):
@@ -84,11 +84,6 @@ def _remove_if_unused(folder: Path) -> None:
         if [entry.name for entry in folder.iterdir()] == [NAME]:
             (folder / NAME).unlink()
             folder.rmdir()
-
-
-def _open(file: Path) -> int:
-    # A link could lead anywhere; it is not followed.
-    return os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def _owner(file: Path) -> str:
