@@ -68,7 +68,8 @@ def precise(z: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-    """Cross-entropy in at least float32."""
+    """Cross-entropy in at least float32; labels may be of any type of whole numbers."""
+    y = y if y.is_floating_point() else y.long()
     return F.cross_entropy(precise(logits), y, reduction=reduction)
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from sora import evaluate
-from sora.attacks import Attack, create_all
+from sora._passes import cross_entropy, gradient_of
+from sora.attacks import Attack, create, create_all
 from sora.errors import RunError, UserError
 from sora.evaluation import warnings_about
 from sora.evaluation.adversaries import AttackFailed
@@ -173,3 +174,52 @@ def test_an_attack_that_fails_does_not_hide_the_others(tmp_path: Path) -> None:
     ]
     with pytest.raises(AttackFailed):  # again, now that the others have a record
         evaluate_into(folder, Linear(), (0.2 + 0.5 * x, y), threats, attacks)
+
+
+@dataclass(frozen=True)
+class OneStep(Attack):
+    """FGSM whose loss may be multiplied by NaN, as in code with a mistake."""
+
+    mistaken: bool = False
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
+        factor = float("nan") if self.mistaken else 1.0
+        g, _ = gradient_of(lambda z: factor * cross_entropy(z, y), model, x)
+        return threat.step(x, g, threat.eps)
+
+
+@pytest.mark.parametrize("mistaken_first", [True, False])
+def test_an_edited_attack_replaces_its_old_result_void_or_not(tmp_path: Path, mistaken_first: bool) -> None:
+    folder = RunFolder(tmp_path)
+    for mistaken in (mistaken_first, not mistaken_first):
+        attacks = [create("clean"), OneStep("mine", mistaken)]
+        for _ in range(2):
+            (result,) = evaluate_into(folder, Linear(), examples(), [Linf(0.1)], attacks)
+            assert ("mine" in result.void) == mistaken
+            assert ("mine" in result.accuracy) != mistaken
+        (record,) = folder.read_evaluations()
+        assert list(record["void"]) == (["mine"] if mistaken else [])
+
+
+def test_a_radius_without_any_result_does_not_end_the_others(tmp_path: Path) -> None:
+    class NaNFarAway(Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + (torch.nan if float(x.detach().max()) > 1.05 else 0.0) * x.sum()
+
+    x, y = examples()
+    threats = [Linf(eps, box=None) for eps in (0.02, 0.2, 0.03)]
+    with pytest.raises(AttackFailed, match=r"linf eps 0\.2: ") as caught:
+        evaluate_into(RunFolder(tmp_path), NaNFarAway(), (x, y), threats, create_all("pgd3"))
+    assert [each.threat.eps for each in caught.value.finished] == [0.02, 0.03]
+
+
+@pytest.mark.parametrize("name", ["mine[1]", "mine/2", ""])
+def test_names_that_cannot_name_a_file_are_refused(name: str) -> None:
+    with pytest.raises(UserError, match="allowed: letters, digits"):
+        create_all([OneStep(name)])
+
+
+def test_two_attacks_of_one_name_are_refused() -> None:
+    assert len(create_all([OneStep("mine"), OneStep("mine")])) == 1
+    with pytest.raises(UserError, match="two different attacks are called mine"):
+        create_all([OneStep("mine"), OneStep("mine", mistaken=True)])

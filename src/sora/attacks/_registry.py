@@ -97,7 +97,13 @@ def create_all(attacks: str | Iterable[str | Attack]) -> list[Attack]:
     created = [item if isinstance(item, Attack) else create(item) for item in items]
     if not created:
         raise UserError(f"no attack was given; allowed: {', '.join(names())}")
-    return list({attack.name: attack for attack in created}.values())
+    chosen: dict[str, Attack] = {}
+    for attack in created:
+        if not re.fullmatch(r"[\w.@+-]+", attack.name):  # it names files
+            raise UserError(f"attack name {short(attack.name)}; allowed: letters, digits and . _ - + @")
+        if chosen.setdefault(attack.name, attack) != attack:
+            raise UserError(f"two different attacks are called {attack.name}; give each its own name")
+    return [*chosen.values()]
 
 
 def _unknown(name: str) -> UserError:

@@ -86,7 +86,8 @@ def evaluate(
         raise UserError("attacked inputs are kept by one process only; evaluate them without torchrun")
     chosen, given, model = create_all(attacks), as_examples(data), bare(model)
     target = device_of(model) if device is None else pick_device(device)
-    model.to(target)
+    if device is not None:
+        model.to(target)
     folder, of = None, dict[str, Any]()
     if state is not None:  # before the first pass, which may change attributes of the model
         of = fingerprint_of(model, given, threat, seed=seed, batch_size=batch_size, network=network)
@@ -136,7 +137,7 @@ def evaluate(
         randomised=inspection.randomised,
         dynamic=inspection.dynamic,
         void=runner.void,
-        versions={name: code[name] for name in outcomes},
+        versions={name: code[name] for name in (*outcomes, *runner.void)},
         inputs={name: each.inputs for name, each in outcomes.items() if each.inputs is not None},
         fingerprint=of,
         trust=findings,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
+from sora._devices import pick_device
 from sora._files import write_arrays
 from sora._limits import TEXT
 from sora._passes import frozen
@@ -75,8 +76,9 @@ def check_adversarial(
     for name in facts["attacks"]:
         _check_array(file, f"{PREFIX}{name}", (len(images), channels, height, width))
     ball = threat(facts["threat"]["norm"], facts["threat"]["given"], facts["threat"]["box"])
-    target = device_of(model) if device is None else torch.device(device)
-    model.to(target)
+    target = device_of(model) if device is None else pick_device(device)
+    if device is not None:
+        model.to(target)
     examples = in_precision_of(model, as_examples(images))
     predictions: dict[str, Tensor] = {}
     classes = 0
@@ -91,7 +93,14 @@ def check_adversarial(
                 classes = logits.shape[1]
                 parts.append(predicted_classes(logits).cpu())
             predictions[name] = torch.cat(parts)
-    return Evaluation(ball, images.labels, classes, predictions, facts["attacks"])
+    settings = {
+        name: {key: own[key] for key in _SHOWN if key in own} for name, own in facts["attacks"].items()
+    }
+    return Evaluation(ball, images.labels, classes, predictions, settings)
+
+
+# What a file may say about its attacks.
+_SHOWN = ("norm", "eps", "steps", "step_size", "restarts", "seed", "batch_size")
 
 
 class _Ball(TypedDict):

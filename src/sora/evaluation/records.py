@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from sora._locks import locked
 from sora.attacks import Attack, create
 from sora.data import ImageSet
 from sora.errors import UserError
-from sora.evaluation.accuracy import BATCH, evaluate
+from sora.evaluation.accuracy import BATCH, code_versions, evaluate
 from sora.evaluation.adversaries import AllVoid, AttackFailed
 from sora.evaluation.examples import as_examples
 from sora.evaluation.finding import Finding
@@ -115,9 +114,15 @@ def evaluate_into(
                     trust_source=trust_source,
                 )
             except AllVoid as error:
-                if evaluation is None:
+                if evaluation is None and len(threats) == 1:
                     raise
-                new = replace(evaluation, void=evaluation.void | error.void)
+                if evaluation is None:
+                    failed += [f"{threat.norm} eps {threat.given}: {error}"]
+                    continue
+                code = {each.name: code_versions(each, threat) for each in missing}
+                new = evaluation.with_void(error.void, code)
+                if not new.predictions:
+                    raise
             except AttackFailed as error:
                 failed += error.reasons
                 if not error.finished:
@@ -164,6 +169,7 @@ def full_record(evaluation: Evaluation) -> Record:
         "randomised": evaluation.randomised,
         "dynamic": evaluation.dynamic,
         "void": dict(evaluation.void),
+        "void_versions": {name: evaluation.versions.get(name) for name in evaluation.void},
         "warnings": warnings_about(evaluation),
         "trust": [finding.record() for finding in evaluation.trust],
         "num_classes": evaluation.num_classes,
@@ -194,7 +200,8 @@ def restore(record: Record, labels: Tensor, threat: Threat) -> Evaluation:
         void=record.get("void", {}),
         versions={
             name: attack["versions"] for name, attack in record["attacks"].items() if attack.get("versions")
-        },
+        }
+        | {name: versions for name, versions in record.get("void_versions", {}).items() if versions},
         fingerprint=record["fingerprint"],
         trust=[Finding(**finding) for finding in record.get("trust", [])],
     )
@@ -242,7 +249,8 @@ def with_later_results(folder: RunFolder) -> Record:
         summary["accuracy"] = record["accuracy"] | summary["accuracy"]
         summary["attacks"] = record["attacks"] | summary["attacks"]
         failed = any(finding["outcome"] == "failed" for finding in record.get("trust", []))
-        if summary["co"]["verdict"] is None or failed:
+        verdict = summary["co"]["verdict"]
+        if verdict is None or (failed and verdict != "overfitted"):  # the worst verdict stays
             summary["co"] = summary["co"] | {"verdict": record.get("verdict")}
     return summary
 

@@ -12,7 +12,7 @@ FAR = 0.75  # AutoAttack accuracy below this share of PGD accuracy; usually the 
 MANY_ZERO = 0.1  # share of examples without an input gradient
 SQUARE_GAIN = 0.002  # share of examples that only Square breaks: AutoAttack's own limit
 UNLIKELY = 0.025  # probability below which chance does not explain a number, as in a 95 % interval
-_GRADIENT_ATTACKS = ("fgsm", "pgd", "apgd", "fab")
+_GRADIENT_ATTACKS = ("pgd", "apgd", "fab")  # not FGSM: thousands of queries are stronger than one step
 
 
 def warnings_about(evaluation: Evaluation) -> list[str]:
@@ -77,7 +77,8 @@ def _pgd_above_autoattack(evaluation: Evaluation) -> str | None:
 
 def _square_below_gradients(evaluation: Evaluation) -> str | None:
     """AutoAttack's own alarm: Square, last in its order, breaks what gradient attacks could not."""
-    counts = [own["broken"].get("square", 0) for own in evaluation.settings.values() if own.get("broken")]
+    parts = [own["broken"] for own in evaluation.settings.values() if own.get("broken")]
+    counts = [broken["square"] for broken in parts if [*broken][-1] == "square"]
     gradient = [flags for name, flags in evaluation.robust.items() if name.startswith(_GRADIENT_ATTACKS)]
     if "square" in evaluation.robust and gradient:
         withstands = torch.stack(gradient).all(0)

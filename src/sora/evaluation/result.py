@@ -183,18 +183,30 @@ class Evaluation:
         return not edited and (attack.name in self.predictions or attack.name in self.void)
 
     def merged(self, other: Evaluation) -> Evaluation:
-        """Both evaluations as one; they must have the same model, examples and threat."""
+        """Both evaluations as one, of the same model, examples and threat; `other` is the newer one."""
         if other.threat != self.threat or not torch.equal(other.labels, self.labels):
             raise ValueError("evaluations of different threats or examples cannot be merged")
-        void = {name: why for name, why in (self.void | other.void).items() if name not in self.predictions}
+        old = self.with_void(other.void, other.versions)
         return replace(
             other,
-            predictions=self.predictions | other.predictions,
-            settings=self.settings | other.settings,
-            void={name: why for name, why in void.items() if name not in other.predictions},
-            versions=self.versions | other.versions,
-            inputs=self.inputs | other.inputs,
+            predictions=old.predictions | other.predictions,
+            settings=old.settings | other.settings,
+            void={name: why for name, why in old.void.items() if name not in other.predictions},
+            versions=old.versions,
+            inputs=old.inputs | other.inputs,
             trust=other.trust or self.trust,
+        )
+
+    def with_void(self, void: Mapping[str, str], versions: Mapping[str, dict[str, Any]]) -> Evaluation:
+        """Without what attacks found whose result is void now, e.g. after they were edited."""
+        names = [name for name in self.predictions if name not in void]
+        return replace(
+            self,
+            predictions=_chosen(self.predictions, names),
+            settings=_chosen(self.settings, names),
+            void={**self.void, **void},
+            versions={**self.versions, **versions},
+            inputs=_chosen(self.inputs, names),
         )
 
     def only(self, attacks: Sequence[Attack]) -> Evaluation:

@@ -154,13 +154,17 @@ class AttackRunner:
                 passes = chain[-1].passes * len(self._examples.labels) // self._world
                 self._meter.plan(key_of(chain, self._threat), passes)
         outcomes = {}
-        for attack in attacks:
-            try:
-                outcomes[attack.name] = self._outcome_of(attack)
-            except Void as reason:
-                self.void[attack.name] = str(reason)
-            except Invalid as reason:  # reported when the other attacks have finished
-                self.failed[attack.name] = str(reason)
+        try:
+            for attack in attacks:
+                try:
+                    outcomes[attack.name] = self._outcome_of(attack)
+                except Void as reason:
+                    self.void[attack.name] = str(reason)
+                except Invalid as reason:  # reported when the other attacks have finished
+                    self.failed[attack.name] = str(reason)
+        finally:
+            if self._group is not None:
+                distributed.destroy_process_group(self._group)
         return outcomes
 
     def _outcome_of(self, attack: Attack) -> Attacked:

@@ -93,6 +93,8 @@ def measure(
     """
     functions = {name: create(name) for name in (names() if metrics is None else metrics)}
     check_model(model)
+    if not functions:
+        return {}
     model = bare(model)
     done = _CHECKED.setdefault(model, set())
     with frozen(model), checking_once(done, model, x, y, threat, also=threat):

@@ -34,8 +34,10 @@ class Training(Probe[RunFolder]):
 
     def measure(self, subject: RunFolder) -> Result:
         """The series that the picture shows, read from the logs."""
-        rows = [row for row in subject.read_log("metrics") if row["pert_align"] is not None]
-        evaluations = subject.read_log("evals")
+        # After a rollback, a step or an epoch has several rows: the last one counts.
+        steps = {row["step"]: row for row in subject.read_log("metrics") if row["pert_align"] is not None}
+        epochs = {row["epoch"]: row for row in subject.read_log("evals")}
+        rows, evaluations = ([by[key] for key in sorted(by)] for by in (steps, epochs))
         accuracy = {}
         for attack in ATTACKS:
             own = [row for row in evaluations if attack in row["accuracy"]]

@@ -133,6 +133,7 @@ class EvaluationRecord(TypedDict, total=False):
     dataset: str | None
     verdict: str | None
     void: dict[str, str]
+    void_versions: dict[str, dict[str, Any] | None]
     trust: list[TrustFacts]
 
 

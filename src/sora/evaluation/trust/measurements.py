@@ -99,7 +99,9 @@ class Measurements:
         rows = torch.arange(self.n)
         halves = 2 * -(-self.n // self._batch_size)
         # Interleaved: every batch has neighbours that were far apart before, and none is a single image.
-        chunks = [rows[start::halves] for start in range(halves)] if self.n >= 2 * halves else [rows.flip(0)]
+        chunks = [rows[start::halves] for start in range(halves)]
+        if self.n < 2 * halves:
+            chunks = [torch.cat((rows[::2], rows[1::2]))]
         mixed = torch.cat([self.each_batch(self._logits, chunk) for chunk in chunks])
         return relative_difference(self.clean[torch.cat(chunks)], mixed)
 
