@@ -193,3 +193,28 @@ def test_a_smallest_rate_above_the_highest_is_an_error(schedule) -> None:
         Request(given).resolve()
     assert Request(given | {"lr_min": 0.0}).resolve().settings.lr == 0.001
     assert Request(given | {"schedule": "multistep"}).resolve().settings.lr == 0.001
+
+
+@pytest.mark.parametrize("value", [{"a": [1, 2]}, {"a": {"b": 1}}, [[1, 2], [3]], "x, {y}: [z] # w", "a\nb"])
+def test_any_value_of_an_option_survives_the_file(value: Any) -> None:
+    resolved = resolve(model="torch.nn:Identity", set={"model.z": value})
+    assert yaml.safe_load(resolved.stored())["threat"]["set"]["model.z"] == value
+    assert yaml.safe_load(resolved.described())["threat"]["set"]["model.z"] == value
+
+
+def test_a_run_cannot_be_resumed_with_another_recipe() -> None:
+    stored = yaml.safe_load(resolve(dataset="digits").stored())
+    assert Request({}, recipe="digits").resolve(stored)
+    with pytest.raises(UserError, match="--recipe cifar10: the stored run has digits"):
+        Request({}, recipe="cifar10").resolve(stored)
+
+
+@pytest.mark.parametrize("text", ["seed: 0.0", "out: none", "out: runs/digits-sora-s0"])
+def test_the_folder_is_known_before_the_types_are_complete(file, text: str) -> None:
+    request = Request({}, config=str(file(f"dataset: digits\n{text}\n")))
+    assert request.path() == request.resolve().settings.folder() == Path("runs/digits-sora-s0")
+
+
+def test_a_folder_may_be_a_number(file) -> None:
+    request = Request({}, config=str(file("out: 5\n")))
+    assert request.path() == request.resolve().settings.folder() == Path("5")

@@ -91,6 +91,9 @@ def parse_config(content: Mapping[str, Any], where: str) -> ConfigFile:
     if isinstance(content.get("format"), int) and content["format"] > CONFIG_FORMAT:
         raise UserError(f"{where} was written by a newer version of sora (format {content['format']})")
     per_method = {str(name): flatten(values, where) for name, values in methods.items()}
+    for name, values in per_method.items():
+        for key in [key for key in ("method", "dataset", "seed", "out") if key in values]:
+            raise UserError(f"{key} under methods: {name} in {where} would name another run; set it outside")
     recipe, origins = content.get("recipe"), content.get("origins")
     return ConfigFile(
         flatten(content, where),
@@ -149,8 +152,9 @@ def to_yaml(settings: Settings, comments: Mapping[str, str] | None = None) -> st
 
 
 def _line(indent: int, key: str, value: Any, comment: str) -> str:
-    text = yaml.safe_dump({key: value}, default_flow_style=None, width=10_000, allow_unicode=True).strip()
-    if text.startswith("{"):  # a list inside makes the dumper choose braces for the outer table too
-        text = text[1:-1]
+    # In braces, a value stays on one line whatever it contains.
+    text = yaml.safe_dump({key: value}, default_flow_style=True, width=10_000, allow_unicode=True).strip()[
+        1:-1
+    ]
     line = " " * indent + text
     return f"{line:<44}  # {comment}" if comment else line

@@ -67,6 +67,14 @@ class Resolved:
         names = list(self.settings.flat()) + [f"set.{key}" for key in self.settings.set]
         return head + to_yaml(self.settings, {name: self.origins.get(name, DEFAULT) for name in names})
 
+    def record(self) -> dict[str, Any]:
+        """All settings with their origins, as JSON can hold them."""
+        return {
+            "settings": self.settings.flat(),
+            "origins": dict(self.origins),
+            "recipes": list(self.recipes),
+        }
+
     def stored(self, before: Mapping[str, Any] | None = None) -> str:
         """What `config.yaml` holds: enough to run again, and where each value came from.
 
@@ -78,6 +86,10 @@ class Resolved:
         about |= {key: before[key] for key in ("recipe", "absolute") if before and key in before}
         origins = yaml.safe_dump({"origins": dict(self.origins)}, sort_keys=False)
         return yaml.safe_dump(about, sort_keys=False) + to_yaml(self.settings) + origins
+
+
+# The settings that are used before all settings and their types are complete.
+_USED_EARLY = {"dataset": str, "method": str, "model": str, "out": str | None, "seed": int}
 
 
 @dataclass(frozen=True)
@@ -99,6 +111,8 @@ class Request:
     def resolve(self, stored: Mapping[str, Any] | None = None) -> Resolved:
         """The settings of a new run, or with `stored` of one that is resumed."""
         method = self.wanted(stored).get("method", "sora")
+        if stored is not None and self.recipe not in (None, stored.get("recipe")):
+            raise UserError(f"--recipe {self.recipe}: the stored run has {stored.get('recipe') or 'none'}")
         chosen = [] if stored is not None else self._recipes()
         base = [Layer(STORED, parse_config(stored, STORED).values)] if stored is not None else []
         recipe_layers = self._recipe_layers(chosen, method)
@@ -126,9 +140,9 @@ class Request:
         if "out" not in self.given:
             check_out(self._file.values.get("out"), self._name)
         wanted = {**base, **self._file.values, **self.given}
-        for name in ("dataset", "method", "model"):  # used before the settings and their types are complete
+        for name, kind in _USED_EARLY.items():
             if name in wanted:
-                wanted[name] = coerce(name, wanted[name], str)
+                wanted[name] = coerce(name, wanted[name], kind)
         return wanted
 
     @property
