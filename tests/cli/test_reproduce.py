@@ -160,7 +160,8 @@ def test_every_table_is_listed(sora) -> None:
         (["datasets", "--attacks", "aa"], "--attacks has no effect on datasets"),
         (["datasets", "--seeds", "2"], "--seeds has no effect on datasets"),
         (["cost", "--limit-train", "9"], "--limit-train has no effect on cost"),
-        (["datasets", "--dry-run", "--engine", "nonsense"], "allowed: local, ray, slurm"),
+        (["components", "--dry-run", "--engine", "nonsense"], "allowed: local, ray, slurm"),
+        (["datasets", "--dry-run", "--engine", "ray"], "--engine has no effect on datasets"),
     ],
 )
 def test_mistakes(arguments, message, sora, tmp_path) -> None:

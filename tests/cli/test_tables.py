@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import re
+
 import numpy as np
+import torch
 from PIL import Image
+from rich.console import Console
+
+from sora.cli._evaluate_tables import confusion_tables
+from sora.evaluation import Evaluation
+from sora.threat import Linf
 
 CLASSES = ["[new]", "[/x]", ":car:"]  # a style, the end of one, an emoji
 
@@ -34,3 +43,16 @@ def test_names_that_look_like_markup(sora, tmp_path, monkeypatch) -> None:
     assert predicted.code == 0, predicted.err
     assert str(folder / "x.png") in predicted.out
     assert any(each in predicted.out for each in CLASSES)
+
+
+def test_a_large_confusion_matrix_is_printed_in_blocks_with_every_number() -> None:
+    labels = torch.arange(400) % 20
+    predictions = {"clean": (labels + labels // 7) % 20}
+    evaluation = Evaluation(Linf(0.1), labels, 20, predictions, {"clean": {}})
+    classes = [f"class {number}" for number in range(20)]
+    console = Console(width=80, file=io.StringIO(), highlight=False)
+    for table in confusion_tables(evaluation, "clean", classes, console.width):
+        console.print(table)
+    text = console.file.getvalue()
+    assert "\u2026" not in text
+    assert len(re.findall(r"\b20\b", text)) == 20

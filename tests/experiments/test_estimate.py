@@ -1,10 +1,12 @@
 """Estimates of the time that a grid takes."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from sora.attacks import create
-from sora.experiments.estimate import passes_of, passes_while_training
+from sora.experiments.estimate import Estimate, passes_of, passes_while_training
 from sora.experiments.grid import default_jobs
 from sora.settings import Settings
 
@@ -29,3 +31,10 @@ def test_evaluations_between_epochs_count_both_kinds_of_weights_where_they_compe
     assert passes_while_training(Settings(**common, eval_every=0), 50_000, 10) == 0
     chosen = Settings(**common, keep="best-robust", ema=0.9995)
     assert passes_while_training(chosen, 5_000, 10) == 2 * 10 * 500 * once
+
+
+def test_more_jobs_than_runs_do_not_shorten_the_longest_run() -> None:
+    found = Estimate(jobs=4, threads=1, train_hours={"a": 3.0, "b": 1.0}, attack_hours={"a": 0.5, "b": 0.5})
+    assert found.wall_hours == 3.5
+    assert replace(found, jobs=1).wall_hours == 5.0
+    assert Estimate(jobs=2, threads=1).wall_hours == 0.0

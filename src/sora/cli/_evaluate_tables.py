@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from sora.cli._tables import VERDICT_STYLE, text_console
+from sora.cli._tables import VERDICT_STYLE, table_console
 from sora.errors import UserError
 from sora.evaluation import Evaluation
 from sora.training import TrainResult
@@ -18,7 +19,8 @@ from sora.training import TrainResult
 def _table(title: str, columns: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left")
     for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", no_wrap=number == 0)
+        justify: Any = "right" if number else "left"
+        table.add_column(column, justify=justify, no_wrap=number == 0, overflow="fold")
     return table
 
 
@@ -36,7 +38,7 @@ def attack_table(evaluation: Evaluation, title: str | None = None) -> Table:
 
 def print_result(result: TrainResult, folder: Path) -> None:
     """What came out of one run: the table of `sora evaluate`, then the verdict."""
-    summary, console = result.summary, text_console()
+    summary, console = result.summary, table_console()
     title = f"{summary['method']} on {summary['dataset']}, seed {summary['seed']}"
     console.print(attack_table(result, title))
     verdict = Text(result.verdict or "no verdict", VERDICT_STYLE.get(result.verdict or "", ""))
@@ -87,15 +89,23 @@ def class_table(evaluation: Evaluation, classes: Sequence[str]) -> Table:
     return table
 
 
-def confusion_table(evaluation: Evaluation, attack: str, classes: Sequence[str]) -> Table:
-    """True classes against predicted classes under an attack."""
+def confusion_tables(
+    evaluation: Evaluation, attack: str, classes: Sequence[str], width: int
+) -> Iterator[Table]:
+    """True classes against predicted classes under an attack, in blocks of columns that fit a width."""
     if attack not in evaluation.predictions:
         allowed = ", ".join(evaluation.predictions)
         raise UserError(f"--confusion {attack!r} was not evaluated; allowed: {allowed}")
-    table = _table(f"true class (rows) and prediction (columns) under {attack}", ("", *classes))
-    for true, row in zip(classes, evaluation.confusion(attack).tolist(), strict=True):
-        table.add_row(true, *map(str, row))
-    return table
+    rows = evaluation.confusion(attack).tolist()
+    longest = max(map(len, classes))
+    count = max(1, (width - longest - 4) // (longest + 3))
+    title = f"true class (rows) and prediction (columns) under {attack}"
+    for first in range(0, len(classes), count):
+        block = slice(first, first + count)
+        table = _table("" if first else title, ("", *classes[block]))
+        for true, row in zip(classes, rows, strict=True):
+            table.add_row(true, *map(str, row[block]))
+        yield table
 
 
 def _cell(evaluation: Evaluation, attack: str) -> str:
@@ -104,7 +114,7 @@ def _cell(evaluation: Evaluation, attack: str) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return "-" if math.isnan(share) else f"{100 * share:.1f} %"
 
 
 def _interval(counts: Mapping[str, Any]) -> str:

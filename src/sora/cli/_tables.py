@@ -21,6 +21,12 @@ def text_console(width: int | None = None) -> Console:
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
+def table_console() -> Console:
+    """A console for tables; a file or a pipe has no width to keep to."""
+    console = text_console()
+    return console if console.is_terminal else text_console(max(console.width, WIDE))
+
+
 def plain_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     """Print a table."""
     table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -28,7 +34,4 @@ def plain_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
         table.add_column(column, overflow="fold", no_wrap=index == 0)
     for row in rows:
         table.add_row(*row)
-    console = text_console()
-    if not console.is_terminal:  # a file or a pipe has no width to keep to
-        console = text_console(WIDE)
-    console.print(table)
+    table_console().print(table)

@@ -43,7 +43,7 @@ EXTRA: Extra = {
 
 def run(argv: list[str]) -> int:
     """Train the grid, or take finished runs; print and write the table."""
-    if argv and not argv[0].startswith("-"):
+    if _names_runs(argv):
         return compare_runs(argv)
     about = (
         "Train several methods or named variants. `sora compare RUN RUN ...` makes the table of finished "
@@ -66,17 +66,31 @@ def run(argv: list[str]) -> int:
     runs = plan(request, variants, flags.verb.seeds, folder)
     if flags.verb.dry_run:
         files = batch_files(flags.verb, runs)
+        if flags.verb.json:
+            records = [{"folder": str(each.settings.folder()), **each.record()} for each in runs]
+            print(json.dumps(plain({"runs": records, "batch_files": files}), indent=2))
+            return 0
         for resolved in runs:
             print(f"# {resolved.settings.folder()}\n{resolved.described()}")
         for text in files:
             print(text)
         return 0
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; choose another --out")
     if folder.exists() and any(folder.iterdir()) and not flags.resume:
         raise UserError(f"{folder} already holds runs; continue with --resume or choose another --out")
     with chosen_engine(flags.verb) as engine:
         outcome = train_and_compare(runs, folder, flags.verb.jobs, flags.verb.quiet, engine)
     show(outcome, folder, as_json=flags.verb.json)
     return report_failures(outcome, len(runs), folder)
+
+
+def _names_runs(argv: list[str]) -> bool:
+    """Whether a run is the first argument, apart from the flags that finished runs have."""
+    rest = list(argv)
+    while rest and (rest[0] == "--json" or rest[0].partition("=")[0] == "--out"):
+        del rest[: 2 if rest[0] == "--out" else 1]
+    return bool(rest) and not rest[0].startswith("-")
 
 
 def _variants(verb: Any) -> list[Variant]:

@@ -19,12 +19,12 @@ from sora.attacks import Attack, create, create_all
 from sora.cli._evaluate_tables import (
     attack_table,
     class_table,
-    confusion_table,
+    confusion_tables,
     threat_table,
     trust_table,
 )
 from sora.cli._parse import changed, parse, parse_set
-from sora.cli._tables import VERDICT_STYLE, text_console
+from sora.cli._tables import VERDICT_STYLE, table_console
 from sora.errors import UserError
 from sora.evaluation import BATCH, Evaluation, warnings_about
 from sora.evaluation.adversarial_files import check_adversarial, save_adversarial
@@ -208,7 +208,7 @@ def _check_file(flags: Flags, subject: Subject, device: torch.device) -> int:
     if flags.json:
         print(json.dumps(plain(subject.about | printable(full_record(evaluation))), indent=2))
         return 0
-    console = text_console()
+    console = table_console()
     console.print(attack_table(evaluation))
     console.print(
         f"{evaluation.n} images per attack from {flags.adversarial}: all inside the ball and the box"
@@ -240,7 +240,8 @@ def _subject(flags: Flags) -> Subject:
 
 def _print(flags: Flags, subject: Subject, evaluations: Sequence[Evaluation], about: dict[str, Any]) -> None:
     void = [text for each in evaluations if not each.predictions for text in each.void.values()]
-    if void:
+    evaluations = [each for each in evaluations if each.predictions]
+    if void and not evaluations:
         raise UserError("; ".join(void))
     if flags.json:
         facts = about | {"network": subject.network}
@@ -248,14 +249,15 @@ def _print(flags: Flags, subject: Subject, evaluations: Sequence[Evaluation], ab
         return
     if not evaluations:
         return
-    console = text_console()
+    console = table_console()
     console.print(attack_table(evaluations[0]) if len(evaluations) == 1 else threat_table(evaluations))
     for evaluation in evaluations:
         if flags.per_class:
             console.print(class_table(evaluation, subject.dataset.classes))
         if flags.confusion:
             name = create(flags.confusion).for_classes(evaluation.num_classes).name
-            console.print(confusion_table(evaluation, name, subject.dataset.classes))
+            for table in confusion_tables(evaluation, name, subject.dataset.classes, console.width):
+                console.print(table)
         if evaluation.trust:
             console.print(trust_table(evaluation))
     console.print(PROTOCOL, style="dim")

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import tyro
 
 from sora._devices import pick_device, set_threads
+from sora._files import plain
 from sora.attacks import create
 from sora.cli._parse import parse
 from sora.cli._tables import plain_table
@@ -61,7 +62,7 @@ def run(argv: list[str]) -> int:
     answers, problems = predict(model, description, flags.images, ball, attack, size=size, stored=stored)
     if flags.json:
         about = {"attack": attack.name, "norm": ball.norm, "eps": ball.eps}
-        print(json.dumps([answer.record() | about for answer in answers], indent=2))
+        print(json.dumps(plain([answer.record() | about for answer in answers]), indent=2))
     elif answers:
         _print(answers, f"under {attack.name}, {ball.norm} {eps_text(ball.eps)}")
     if problems:

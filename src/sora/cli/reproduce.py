@@ -23,9 +23,10 @@ from sora.errors import RunError, UserError
 _COLUMN, _SPACING = 16, 3  # characters: the widest column of numbers, and the gap between two columns
 _PROTOCOL_FLAGS = ("epochs", "width", "limit_train", "limit_test")
 _ENGINE = {name: text for name, (_, _, text) in ENGINE_FLAGS.items()}
-_WITHOUT_EFFECT = {  # on tables without runs, by their kind
-    "overview": ("methods", "attacks", "seeds", "seed", *_PROTOCOL_FLAGS),
-    "cost": ("attacks", "seeds", "seed", "epochs", "limit_train", "limit_test"),
+_WITHOUT_EFFECT = {  # on tables that train nothing, by their kind
+    "overview": ("methods", "attacks", "seeds", "seed", *_PROTOCOL_FLAGS, *ENGINE_FLAGS),
+    "cost": ("attacks", "seeds", "seed", "epochs", "limit_train", "limit_test", *ENGINE_FLAGS),
+    "derived": (),  # the flags of the runs it is made from may be repeated
 }
 _MACHINE_FLAGS = ("device", "threads", "data_dir", "seed")
 
@@ -114,7 +115,7 @@ def _target(flags: Flags) -> Any:
         if getattr(flags, name) and not known:
             raise UserError(f"--{name} cannot be combined with {grid.name}")
     for flag in changed(flags, *_WITHOUT_EFFECT.get(grid.kind, ())):
-        raise UserError(f"{flag} has no effect on {grid.name}, which needs no runs")
+        raise UserError(f"{flag} has no effect on {grid.name}, for which nothing is trained")
     given = {name: getattr(flags, name) for name in _MACHINE_FLAGS}
     return Target(
         grid,
@@ -173,8 +174,9 @@ def _dry_run(target: Any, flags: Flags) -> int:
     from sora.experiments.estimate import estimate
 
     check_engine_flags(flags)
-    if target.grid.kind in ("overview", "cost", "derived"):
-        print(f"{target.grid.name}: no training; it takes minutes at most")
+    if target.grid.kind in _WITHOUT_EFFECT:
+        text = f"{target.grid.name}: no training; it takes minutes at most"
+        print(json.dumps({"runs": 0, "note": text}, indent=2) if flags.json else text)
         return 0
     runs = target.runs()
     files, found = batch_files(flags, runs), estimate(runs, flags.jobs)

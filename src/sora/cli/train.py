@@ -6,6 +6,7 @@ import contextlib
 import json
 import sys
 
+from sora._files import plain
 from sora._parent import end_with_parent
 from sora._ranks import launched_rank
 from sora.cli._settings import Extra, parse_run_flags
@@ -28,7 +29,8 @@ def run(argv: list[str]) -> int:
     flags = parse_run_flags(argv, "train", "Train one robust model.", EXTRA)
     resolved = settings_of_run(flags.request(), flags.resume, dry_run=flags.verb.dry_run)
     if flags.verb.dry_run:
-        print(resolved.described(), end="")
+        as_json = flags.verb.json
+        print(json.dumps(plain(resolved.record()), indent=2) if as_json else resolved.described().rstrip())
         return 0
     folder = RunFolder(resolved.settings.folder())
     if folder.is_finished():

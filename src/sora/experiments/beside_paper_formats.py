@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sora._files import write_json, write_text
+from sora._files import create_folder, write_json, write_text
 from sora.experiments.beside_paper import Cell, Table
 from sora.experiments.tables import csv_text, markdown_table
 
@@ -131,7 +131,7 @@ def _csv_of_paper(cell: Cell, source: str) -> list[Any]:
 
 def write(table: Table, folder: Path) -> None:
     """`TABLE.json`, `.csv`, `.md` and `.tex` in the folder of the runs."""
-    folder.mkdir(parents=True, exist_ok=True)
+    create_folder(folder)
     write_json(folder / f"{table.name}.json", table.record())
     write_text(folder / f"{table.name}.csv", csv_lines(table))
     write_text(folder / f"{table.name}.md", markdown(table))

@@ -38,15 +38,16 @@ class Estimate:
 
     @property
     def wall_hours(self) -> float:
-        """With the runs side by side."""
-        return (sum(self.train_hours.values()) + sum(self.attack_hours.values())) / self.jobs
+        """With the runs side by side: not less than the longest of them takes."""
+        hours = [self.train_hours[name] + self.attack_hours[name] for name in self.train_hours]
+        return max(sum(hours) / self.jobs, *hours, 0.0)
 
 
 def estimate(runs: Sequence[Resolved], jobs: int = 0) -> Estimate:
     """Time a step of one method per distinct cost, and one pass for the attacks."""
     check_count("--jobs", jobs, 0)
     first = runs[0].settings
-    jobs = jobs or default_jobs(len(runs), first.device)
+    jobs = min(len(runs), jobs or default_jobs(len(runs), first.device))
     threads = first.threads or max(1, (os.cpu_count() or 1) // jobs)
     result, before = Estimate(jobs, threads), torch.get_num_threads()
     torch.set_num_threads(threads)

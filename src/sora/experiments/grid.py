@@ -68,7 +68,7 @@ def run_grid(
     """
     check_count("--jobs", jobs, 0)
     engine = engine or create("local")
-    jobs = jobs or engine.jobs or default_jobs(len(runs), runs[0].settings.device)
+    jobs = min(len(runs), jobs or engine.jobs or default_jobs(len(runs), runs[0].settings.device))
     threads = engine.threads or max(1, (os.cpu_count() or 1) // jobs)
     grid = [Job(_with_threads(resolved, threads)) for resolved in runs]
     engine.check()
@@ -80,7 +80,7 @@ def run_grid(
         finished = sum(job.folder.is_finished() for job in grid)
         raise GridInterrupted(
             f"interrupted; {finished} of {len(grid)} runs are finished, those that began have a checkpoint;"
-            " the same flags with --resume continue them"
+            " repeat the command to continue them (`sora compare` with --resume)"
         ) from None
     return grid
 

@@ -22,8 +22,11 @@ class Passes(NamedTuple):
 
 
 def passes_of_run(folder: RunFolder) -> Passes:
-    """The passes of a run; unknown if its settings cannot be read."""
+    """The passes of a run; unknown if its settings cannot be read, or PGD replaced its method at times."""
     try:
+        events = folder.read_summary()["co"]["events"] if folder.is_finished() else []
+        if any("pgd_batches" in (event.get("changed") or {}) for event in events):
+            return Passes(UNKNOWN, UNKNOWN)
         return passes_of(folder.read_settings())
     except (RunError, UserError):  # also for a method that is not installed here
         return Passes(UNKNOWN, UNKNOWN)

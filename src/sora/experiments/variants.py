@@ -86,6 +86,8 @@ def parse_variant(text: str) -> Variant:
             raise UserError(
                 f"--variant {short(name.strip())}: {short(value)} is not a value: {error}"
             ) from None
+        if key == "method":
+            raise UserError(f"--variant {short(name.strip())}: its method is {method}; leave out {item}")
         _put(values, key, parsed)
     return Variant(name.strip(), values)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from sora.figures import Axis, Figure, Item, Line, Panel, Rule
@@ -63,18 +64,20 @@ def _alignment(run: RunRecord, points: int) -> Panel:
 
 
 def step_size(run: RunRecord, points: int) -> Panel:
-    """The length of the attack's step in 1/255 of the pixel range, with SORA's cap (Figures 5 and 12)."""
+    """The length of the attack's step, in linf in 1/255, with SORA's cap (Figures 5 and 12)."""
     x, y = series(run, "step_size", points)
+    threat = run.summary.get("threat") or run.config.get("threat") or {}
+    levels, unit = (1, "") if threat.get("norm") == "l2" else (255, "/255")
     items: list[Item] = []
     if x:
-        items.append(Line(x, [255 * value for value in y if value is not None], "step size", BLUE))
+        items.append(Line(x, [levels * value for value in y if value is not None], "step size", BLUE))
         eps = run.summary.get("threat", {}).get("eps") or run.folder.read_settings().threat().eps
         if eps:
-            items.append(Rule(255 * eps, "y", f"eps = {255 * eps:.3g}/255", GREY, "dashed"))
+            items.append(Rule(levels * eps, "y", f"eps = {levels * eps:.3g}{unit}", GREY, "dashed"))
         cap = (run.config.get("threat", {}).get("set") or {}).get("sora.alpha_max")
-        if eps and cap is not None:
-            items.append(Rule(255 * eps * cap, "y", f"cap = {cap:g} eps", RED, "dashed"))
-    return Panel(items, "Step size of the attack", STEP, Axis("step size (1/255)", low=0))
+        if eps and cap is not None and math.isfinite(cap):
+            items.append(Rule(levels * eps * cap, "y", f"cap = {cap:g} eps", RED, "dashed"))
+    return Panel(items, "Step size of the attack", STEP, Axis(f"step size{unit and ' (1/255)'}", low=0))
 
 
 def _accuracy(run: RunRecord, points: int) -> Panel:

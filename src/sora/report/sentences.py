@@ -77,7 +77,8 @@ def _watch(run: RunRecord) -> str:
     value = last if last is not None or not rows else rows[-1]["pert_align"]
     aligned = f"PertAlign ended at {value:.2f}" if value is not None else "PertAlign was not logged"
     if not alarms:
-        return f"{aligned}; no alarm was raised."
+        possible = run.summary.get("co", {}).get("watched_steps") != 0
+        return f"{aligned}; no alarm was {'raised' if possible else 'possible'}."
     more = f", and {len(alarms) - 1} more later" if len(alarms) > 1 else ""
     return f"{aligned}; the first alarm was raised at step {alarms[0]}{more}."
 

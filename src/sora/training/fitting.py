@@ -62,6 +62,8 @@ def fit(
         **settings: Any other setting of `sora train`, e.g. `epochs=10`.
     """
     check_model(model)
+    if "dataset" in settings:
+        raise UserError("dataset is the second argument of fit: a name, a Dataset or a pair of pairs")
     if isinstance(data, str):
         name, dataset = data, datasets.load(data, settings.get("data_dir"))
     else:
