@@ -276,7 +276,7 @@ def test_named_variants_are_rows_and_comparisons_can_be_joined(sora, tiny, tmp_p
 
     more = sora("compare", *short, *VARIANTS[:2], "--seed", "2", "--out", tmp_path / "d")
     assert more.code == 0, more.err
-    joined = sora("compare", tmp_path / "c", tmp_path / "d", tmp_path / "c" / "wide-s0", "--json")
+    joined = sora("compare", "--json", tmp_path / "c", tmp_path / "d", tmp_path / "c" / "wide-s0")
     assert joined.code == 0, joined.err
     rows = json.loads(joined.out)["methods"]
     assert {name: row["seeds"] for name, row in rows.items()} == {"no sampling": [0, 1, 2], "wide": [0, 1]}
