@@ -77,6 +77,11 @@ def test_show_every_recipe(name, sora) -> None:
     assert "model: " in sora("show", "recipe", name).out
 
 
+@pytest.mark.parametrize(("kind", "name"), [("attack", "fgsm"), ("metric", "elle"), ("probe", "traces")])
+def test_show_reaches_what_shares_its_name_with_a_method(sora, kind: str, name: str) -> None:
+    assert kind in json.loads(sora("show", kind, name, "--json").out)
+
+
 def test_show_refuses_words_after_the_name_of_a_recipe(sora) -> None:
     done = sora("show", "recipe", "digits", "junk")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)

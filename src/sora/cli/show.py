@@ -17,11 +17,15 @@ from sora.errors import unknown
 
 @dataclass(frozen=True)
 class Flags:
-    """Show a method, model, data set, attack, metric or probe, or `recipe NAME`."""
+    """Show a method, model, data set, attack, metric, probe or recipe."""
 
     name: Annotated[
         tyro.conf.Positional[tuple[str, ...]],
-        tyro.conf.arg(metavar="NAME", help="what to show; a recipe is written `recipe NAME`"),
+        tyro.conf.arg(
+            metavar="NAME",
+            help="what to show; `recipe NAME` for a recipe; `attack NAME`, `metric NAME` or `probe NAME` if a"
+            " method has the same name",
+        ),
     ] = ()
     json: Annotated[bool, tyro.conf.arg(help="print as JSON")] = False
 
@@ -35,6 +39,8 @@ def run(argv: list[str]) -> int:
     name = " ".join(flags.name)
     if flags.name[:1] == ("recipe",):
         _print(recipes.flattened(" ".join(flags.name[1:])), flags.json)
+    elif flags.name[:1] in (("attack",), ("metric",), ("probe",)):
+        _print(_about_measure(" ".join(flags.name[1:]), flags.name[0]), flags.json)
     elif name in methods.names():
         _show_method(name, flags.json)
     elif name in models.names():
@@ -48,20 +54,20 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def _about_measure(name: str) -> dict[str, Any]:
-    """An attack, a metric or a probe: what it is and what to call."""
+def _about_measure(name: str, kind: str | None = None) -> dict[str, Any]:
+    """An attack, a metric or a probe: what it is and what to call; of one kind if several share a name."""
     from sora import attacks, data, methods, metrics, models, probes
     from sora.settings import recipes
 
-    if name in attacks.names():
+    if kind in (None, "attack") and name in attacks.names():
         return {
             "name": name,
             "attack": attacks.info(name).summary,
             "use": f"sora evaluate RUN --attacks {name}",
         }
-    if name in metrics.names():
+    if kind in (None, "metric") and name in metrics.names():
         return {"name": name, "metric": metrics.info(name).summary, "use": f"sora train --monitor {name}"}
-    if name in probes.names():
+    if kind in (None, "probe") and name in probes.names():
         return {"name": name, "probe": probes.info(name).summary, "use": f"sora probe {name} RUN"}
     sets = [entry for entry in data.names() if ":" not in entry]
     others = [*attacks.names(), *metrics.names(), *probes.names(), *(f"recipe {r}" for r in recipes.names())]
