@@ -85,9 +85,7 @@ def evaluate(
     if shard and keep_inputs:
         raise UserError("attacked inputs are kept by one process only; evaluate them without torchrun")
     chosen, given, model = create_all(attacks), as_examples(data), bare(model)
-    target = device_of(model) if device is None else pick_device(device)
-    if device is not None:
-        model.to(target)
+    target = placed(model, device)
     folder, of = None, dict[str, Any]()
     if state is not None:  # before the first pass, which may change attributes of the model
         of = fingerprint_of(model, given, threat, seed=seed, batch_size=batch_size, network=network)
@@ -120,7 +118,7 @@ def evaluate(
                 model, examples, threat, target, batch_size=batch_size, seed=seed, source=trust_source
             )
     if not outcomes:
-        raise AttackFailed([*runner.failed.values()]) if runner.failed else AllVoid(runner.void)
+        raise AttackFailed([*runner.failed.values()]) if runner.failed else AllVoid(runner.void, code)
     circumstances = {"seed": seed, "batch_size": batch_size}
     evaluation = Evaluation(
         threat=threat,
@@ -156,6 +154,15 @@ def code_versions(attack: Attack, threat: Threat) -> dict[str, str | None]:
     """The versions of the code that runs an attack, and the attack's own (`identity_of`)."""
     packages = {package: metadata.version(package) for package in attack.packages}
     return {**versions(), **packages, "attack": identity_of(attack, threat)}
+
+
+def placed(model: nn.Module, device: torch.device | str | None) -> torch.device:
+    """Move a model to a device if one is given; where it is then."""
+    if device is None:
+        return device_of(model)
+    target = pick_device(device)
+    model.to(target)
+    return target
 
 
 def device_of(model: nn.Module) -> torch.device:

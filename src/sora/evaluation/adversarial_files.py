@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from sora._devices import pick_device
 from sora._files import write_arrays
 from sora._limits import TEXT
 from sora._passes import frozen
@@ -22,7 +21,7 @@ from sora.data import Dataset, ImageSet
 from sora.data.array_archive import ArrayArchive
 from sora.errors import UserError
 from sora.evaluation._checks import predicted_classes
-from sora.evaluation.accuracy import BATCH, device_of
+from sora.evaluation.accuracy import BATCH, placed
 from sora.evaluation.adversaries import check_attacked
 from sora.evaluation.examples import as_examples, in_precision_of
 from sora.evaluation.result import Evaluation
@@ -76,9 +75,7 @@ def check_adversarial(
     for name in facts["attacks"]:
         _check_array(file, f"{PREFIX}{name}", (len(images), channels, height, width))
     ball = threat(facts["threat"]["norm"], facts["threat"]["given"], facts["threat"]["box"])
-    target = device_of(model) if device is None else pick_device(device)
-    if device is not None:
-        model.to(target)
+    target = placed(model, device)
     examples = in_precision_of(model, as_examples(images))
     predictions: dict[str, Tensor] = {}
     classes = 0

@@ -44,11 +44,12 @@ class AllVoid(UserError):
 
     Args:
         void: Each attack, and why it has none.
+        versions: The code that each attack was run with.
     """
 
-    def __init__(self, void: Mapping[str, str]) -> None:
+    def __init__(self, void: Mapping[str, str], versions: Mapping[str, dict[str, Any]]) -> None:
         super().__init__("; ".join(void.values()))
-        self.void = dict(void)
+        self.void, self.versions = dict(void), dict(versions)
 
 
 class GradientCheck:

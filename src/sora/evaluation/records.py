@@ -15,7 +15,7 @@ from sora._locks import locked
 from sora.attacks import Attack, create
 from sora.data import ImageSet
 from sora.errors import UserError
-from sora.evaluation.accuracy import BATCH, code_versions, evaluate
+from sora.evaluation.accuracy import BATCH, evaluate
 from sora.evaluation.adversaries import AllVoid, AttackFailed
 from sora.evaluation.examples import as_examples
 from sora.evaluation.finding import Finding
@@ -119,8 +119,7 @@ def evaluate_into(
                 if evaluation is None:
                     failed += [f"{threat.norm} eps {threat.given}: {error}"]
                     continue
-                code = {each.name: code_versions(each, threat) for each in missing}
-                new = evaluation.with_void(error.void, code)
+                new = evaluation.with_void(error.void, error.versions)
                 if not new.predictions:
                     raise
             except AttackFailed as error:

@@ -127,7 +127,7 @@ def compare(
     for name, summary, folder in zip(names, summaries, folders, strict=True):
         by_name.setdefault(name, []).append(summary)
         if name not in passes:
-            passes[name] = passes_of_run(folder)
+            passes[name] = passes_of_run(folder, summary)
     return {
         **{key: _common([summary[key] for summary in summaries]) for key in COMMON},
         "parameters": _common([summary.get("parameters") for summary in summaries]),

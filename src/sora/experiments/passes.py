@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -21,12 +22,18 @@ class Passes(NamedTuple):
     backwards: str
 
 
-def passes_of_run(folder: RunFolder) -> Passes:
-    """The passes of a run; unknown if its settings cannot be read, or PGD replaced its method at times."""
+def passes_of_run(folder: RunFolder, summary: Mapping[str, Any]) -> Passes:
+    """The passes of a run; unknown if its settings cannot be read, or PGD replaced its method at times.
+
+    Args:
+        folder: The run.
+        summary: What was read of it; empty if it has not finished.
+    """
+    if any(
+        "pgd_batches" in (event.get("changed") or {}) for event in summary.get("co", {}).get("events", ())
+    ):
+        return Passes(UNKNOWN, UNKNOWN)
     try:
-        events = folder.read_summary()["co"]["events"] if folder.is_finished() else []
-        if any("pgd_batches" in (event.get("changed") or {}) for event in events):
-            return Passes(UNKNOWN, UNKNOWN)
         return passes_of(folder.read_settings())
     except (RunError, UserError):  # also for a method that is not installed here
         return Passes(UNKNOWN, UNKNOWN)

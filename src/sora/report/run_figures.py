@@ -67,7 +67,9 @@ def step_size(run: RunRecord, points: int) -> Panel:
     """The length of the attack's step, in linf in 1/255, with SORA's cap (Figures 5 and 12)."""
     x, y = series(run, "step_size", points)
     threat = run.summary.get("threat") or run.config.get("threat") or {}
-    levels, unit = (1, "") if threat.get("norm") == "l2" else (255, "/255")
+    levels, unit, label = (1, "", "step size")
+    if threat.get("norm") != "l2":
+        levels, unit, label = 255, "/255", "step size (1/255)"
     items: list[Item] = []
     if x:
         items.append(Line(x, [levels * value for value in y if value is not None], "step size", BLUE))
@@ -77,7 +79,7 @@ def step_size(run: RunRecord, points: int) -> Panel:
         cap = (run.config.get("threat", {}).get("set") or {}).get("sora.alpha_max")
         if eps and cap is not None and math.isfinite(cap):
             items.append(Rule(levels * eps * cap, "y", f"cap = {cap:g} eps", RED, "dashed"))
-    return Panel(items, "Step size of the attack", STEP, Axis(f"step size{unit and ' (1/255)'}", low=0))
+    return Panel(items, "Step size of the attack", STEP, Axis(label, low=0))
 
 
 def _accuracy(run: RunRecord, points: int) -> Panel:

@@ -124,7 +124,7 @@ def cost_facts(run: RunRecord) -> list[tuple[str, str]]:
 
 
 def _passes(run: RunRecord) -> list[tuple[str, str]]:
-    passes = passes_of_run(run.folder)
+    passes = passes_of_run(run.folder, run.summary)
     return [("Forward passes per step", passes.forwards), ("Backward passes per step", passes.backwards)]
 
 

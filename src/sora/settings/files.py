@@ -152,9 +152,7 @@ def to_yaml(settings: Settings, comments: Mapping[str, str] | None = None) -> st
 
 
 def _line(indent: int, key: str, value: Any, comment: str) -> str:
-    # In braces, a value stays on one line whatever it contains.
-    text = yaml.safe_dump({key: value}, default_flow_style=True, width=10_000, allow_unicode=True).strip()[
-        1:-1
-    ]
-    line = " " * indent + text
+    # In braces, which are removed again, a value stays on one line whatever it contains.
+    text = yaml.safe_dump({key: value}, default_flow_style=True, width=10_000, allow_unicode=True)
+    line = " " * indent + text.strip()[1:-1]
     return f"{line:<44}  # {comment}" if comment else line

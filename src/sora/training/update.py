@@ -2,8 +2,8 @@
 
 A batch that does not fit into memory at once is split (`accumulate`). For the method each part is a step of
 its own: SORA's coefficient is updated once per part. What a method decides per batch, it decides once
-(`ends_batch`). Losses are weighted by the parts' sizes, so the
-gradients add up to those of the batch's mean loss.
+(`ends_batch`). Losses are weighted by the parts' sizes, so the gradients add up to those of the batch's mean
+loss.
 """
 
 from __future__ import annotations
@@ -49,11 +49,10 @@ def train_on(run: Run, batch: Batch) -> StepOutput:
                 buffer.copy_(before)  # BatchNorm's statistics are not numbers either
             if state.scaler.is_enabled():  # the scale may be what made the loss overflow
                 state.scaler.update(state.scaler.get_scale() / 2)
-        else:
-            if update_weights(state.scaler, state.optimizer):
-                method.after_update(state.model)
-                if state.ema is not None:
-                    state.ema.update_parameters(state.model)
+        elif update_weights(state.scaler, state.optimizer):
+            method.after_update(state.model)
+            if state.ema is not None:
+                state.ema.update_parameters(state.model)
         state.optimizer.zero_grad(set_to_none=True)
     state.step += 1
     state.images += len(batch.y) * run.world
