@@ -84,7 +84,7 @@ def two_ranks(rng: random.Random) -> list[str]:
     """A run for two processes."""
     flags = ["--method", rng.choice(CHEAP), "--eps", "0.15", "--epochs", "2", "--batch-size", "32"]
     flags += ["--log-every", rng.choice("12"), "--attacks", "clean,fgsm"]
-    for choice in (["--checkpoint-every", "1"], ["--sync-bn"], ["--ema", "0.9"], ["--guard", "rollback"]):
+    for choice in (["--checkpoint-every", "1"], ["--ema", "0.9"], ["--guard", "rollback"]):
         if rng.random() < 0.3:
             flags += choice
     return [*TINY, *flags]

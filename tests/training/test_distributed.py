@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import copy
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import distributed as dist
 from torch import multiprocessing, nn
 
 from sora import methods
@@ -27,18 +26,17 @@ from sora.settings import Request, Settings
 from sora.threat import Linf
 from sora.training import Hook, Interrupted, train
 from sora.training.distributed import any_rank, average_buffers, mean_over_ranks, process_group, wrap
-from sora.training.sync_bn import CPUSyncBatchNorm, sync_batch_norm
 
 torch.set_num_threads(1)
 
 BATCH, CLASSES = 8, 3
+METHODS = ("sora", "elle", "gradalign", "fgsm-rs")
 HYPER: dict[str, dict[str, Any]] = {"elle": {"adaptive": True}}
 
 
-def network(batchnorm: bool) -> nn.Module:
+def small_model() -> nn.Module:
     torch.manual_seed(0)
-    middle = nn.BatchNorm2d(4) if batchnorm else nn.Identity()
-    layers = [nn.Conv2d(2, 4, 3), middle, nn.Tanh(), nn.Flatten(), nn.Linear(64, CLASSES)]
+    layers = [nn.Conv2d(2, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(64, CLASSES)]
     return nn.Sequential(*layers).double()
 
 
@@ -61,7 +59,6 @@ def two_steps(model: nn.Module, inner: nn.Module, method: Method, share: slice) 
     return {
         "gradients": [p.grad for p in inner.parameters()],
         "memory": [b for b in method.buffers() if b.is_floating_point()],
-        "buffers": [b for b in inner.buffers() if b.is_floating_point()],
     }
 
 
@@ -75,75 +72,61 @@ def joined(rank: int, port: int) -> AbstractContextManager[None]:
     return process_group(torch.device("cpu"))
 
 
-def rank_main(rank: int, port: int, batchnorm: bool, name: str, folder: str) -> None:
+def two_ranks_main(rank: int, port: int, folder: str) -> None:
+    """Train the same model with each method, then check what the ranks tell each other."""
     torch.set_num_threads(1)
     with joined(rank, port):
-        model = network(batchnorm)
-        if batchnorm:
-            model = sync_batch_norm(model)
-            assert isinstance(model[1], CPUSyncBatchNorm)
-        share = slice(rank * BATCH // 2, (rank + 1) * BATCH // 2)
-        found = two_steps(wrap(model), model, method_of(name), share)
-        torch.save(found, Path(folder) / f"{rank}.pt")
+        for name in METHODS:
+            model = small_model()
+            share = slice(rank * BATCH // 2, (rank + 1) * BATCH // 2)
+            found = two_steps(wrap(model), model, method_of(name), share)
+            torch.save(found, Path(folder) / f"{name}-{rank}.pt")
+        agree(rank)
+
+
+def agree(rank: int) -> None:
+    model = nn.BatchNorm1d(1)
+    model.running_mean.fill_(float(rank))
+    average_buffers(model)
+    assert float(model.running_mean) == 0.5
+    lost = torch.tensor([float(rank), float("nan") if rank else 3.0])
+    assert mean_over_ranks(lost.clone()).tolist() == [0.5, 3.0]
+    found = mean_over_ranks(lost, required=torch.tensor([True, True]))
+    assert found[0] == 0.5
+    assert found[1].isnan()
+    assert any_rank(rank == 1, torch.device("cpu"))
+    assert not any_rank(False, torch.device("cpu"))
 
 
 def free_port() -> int:
-    import socket
-
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
 
 
-@pytest.mark.parametrize(
-    ("name", "batchnorm", "tolerance"),
-    [
-        ("sora", True, 1e-6),
-        ("elle", False, 1e-10),
-        ("gradalign", True, 1e-6),
-        pytest.param("sora", False, 1e-10, marks=pytest.mark.slow),
-        pytest.param("elle", True, 1e-6, marks=pytest.mark.slow),
-        pytest.param("fgsm-rs", False, 1e-10, marks=pytest.mark.slow),
-        pytest.param("fgsm-rs", True, 1e-6, marks=pytest.mark.slow),
-    ],
-)
-def test_two_ranks_give_the_gradients_of_one(
-    tmp_path: Path, name: str, batchnorm: bool, tolerance: float
-) -> None:
-    multiprocessing.spawn(rank_main, (free_port(), batchnorm, name, str(tmp_path)), nprocs=2)
-    model = network(batchnorm)
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two ranks found; they also agree on averages and flags, or this fails."""
+    folder = tmp_path_factory.mktemp("ranks")
+    multiprocessing.spawn(two_ranks_main, (free_port(), str(folder)), nprocs=2)
+    return folder
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_two_ranks_give_the_gradients_of_one(two_ranks: Path, name: str) -> None:
+    model = small_model()
     whole = two_steps(model, model, method_of(name), slice(0, BATCH))
     assert any(bool((g != 0).any()) for g in whole["gradients"])
     for rank in (0, 1):
-        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
-        for kind in ("gradients", "buffers", "memory"):
+        found = torch.load(two_ranks / f"{name}-{rank}.pt", weights_only=True)
+        for kind in ("gradients", "memory"):
             for ours, theirs in zip(found[kind], whole[kind], strict=True):
-                torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance)
-
-
-def agree_main(rank: int, port: int) -> None:
-    with joined(rank, port):
-        model = nn.BatchNorm1d(1)
-        model.running_mean.fill_(float(rank))
-        average_buffers(model)
-        assert float(model.running_mean) == 0.5
-        found = mean_over_ranks(torch.tensor([float(rank), float("nan") if rank else 3.0]))
-        assert found.tolist() == [0.5, 3.0]
-        lost = torch.tensor([float(rank), float("nan") if rank else 3.0])
-        found = mean_over_ranks(lost, required=torch.tensor([True, True]))
-        assert found[0] == 0.5
-        assert found[1].isnan()
-        assert any_rank(rank == 1, torch.device("cpu"))
-        assert not any_rank(False, torch.device("cpu"))
-
-
-def test_ranks_agree_on_averages_and_flags() -> None:
-    multiprocessing.spawn(agree_main, (free_port(),), nprocs=2)
+                torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
 
 
 def leave_main(rank: int, port: int) -> None:
     with joined(rank, port):
-        cycle: list[Any] = [wrap(network(batchnorm=False))]
+        cycle: list[Any] = [wrap(small_model())]
         cycle.append(cycle)
     del cycle
     atexit._run_exitfuncs()
@@ -154,15 +137,6 @@ def leave_main(rank: int, port: int) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the threads in /proc")
 def test_no_thread_of_the_group_is_left_when_python_exits() -> None:
     multiprocessing.spawn(leave_main, (free_port(),), nprocs=2)
-
-
-def test_sync_bn_keeps_names_and_is_batchnorm_in_one_process() -> None:
-    model = network(batchnorm=True)
-    synced = sync_batch_norm(network(batchnorm=True))
-    assert list(synced.state_dict()) == list(model.state_dict())
-    x, _ = batch()
-    torch.testing.assert_close(synced(x), model(x), rtol=0, atol=0)
-    torch.testing.assert_close(synced.eval()(x), model.eval()(x), rtol=0, atol=0)
 
 
 class SignalRank(Hook):
@@ -246,22 +220,3 @@ def test_a_killed_rank_restarts_and_the_run_ends_with_the_same_bits(tmp_path: Pa
     steps = [json.loads(line)["step"] for line in lines]
     assert steps == sorted(set(steps))
     assert steps[-1] == 10
-
-
-def in_bfloat16(rank: int, port: int) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=1)
-    torch.manual_seed(0)
-    plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
-    synced = sync_batch_norm(copy.deepcopy(plain))
-    x = torch.rand(8, 3, 6, 6)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        expected, found = plain(x), synced(x)
-    assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(synced[1].running_var, plain[1].running_var)
-    dist.destroy_process_group()
-
-
-def test_sync_bn_computes_statistics_in_float32_under_bfloat16() -> None:
-    multiprocessing.spawn(in_bfloat16, (free_port(),), nprocs=1)

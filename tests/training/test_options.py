@@ -74,9 +74,14 @@ def test_bf16_trains_float32_weights(settings: BuildSettings, tmp_path: Path) ->
     assert 0 < largest_gap(exact, rough) < 1
 
 
-def test_sync_bn_changes_nothing_in_one_process(settings: BuildSettings) -> None:
+def test_sync_bn_needs_gpus_and_changes_nothing_in_one_process(
+    settings: BuildSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alone, asked = (weights(settings("sora", str(on), sync_bn=on, **SHORT)) for on in (False, True))
     assert largest_gap(alone, asked) == 0
+    monkeypatch.setattr(setup, "world", lambda: 2)
+    with pytest.raises(UserError, match="--sync-bn needs GPUs"):
+        setup.prepare_model(settings(sync_bn=True), data.load("digits"), torch.device("cpu"), linear())
 
 
 @pytest.mark.parametrize("method", ["atas", "free"])

@@ -21,7 +21,6 @@ from sora.training.averaging import make_average
 from sora.training.precision import make_scaler
 from sora.training.schedule import rate_drops
 from sora.training.state import State
-from sora.training.sync_bn import sync_batch_norm
 
 
 def complete(
@@ -56,7 +55,9 @@ def prepare_model(
     if settings.init:
         load_weights(network, settings.init)
     if settings.sync_bn and world() > 1:
-        network = sync_batch_norm(network.to(device))
+        if device.type == "cpu":
+            raise UserError("--sync-bn needs GPUs: torch's SyncBatchNorm does not run on CPU")
+        network = nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
     return fast_layout(network.to(device)), description
 
 
