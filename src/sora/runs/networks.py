@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch import nn
 
 from sora import models
 from sora.data import Dataset
 from sora.errors import UserError, short
+from sora.runs.digests import plain_state
 from sora.runs.folder import RunFolder
 from sora.runs.weights import read_weights
 from sora.settings import GIVEN, Settings, is_custom, is_given
-
-_COMPILED = "_orig_mod"  # where torch.compile keeps the module it wraps
 
 
 def describe_network(settings: Settings, dataset: Dataset) -> dict[str, Any]:
@@ -51,14 +49,6 @@ def build_network(description: Mapping[str, Any], weights: Path | None = None) -
     except (KeyError, TypeError) as error:
         raise UserError(f"the description of the network is damaged: {short(error)}") from None
     return models.create(name, **given)
-
-
-def plain_state(model: nn.Module) -> dict[str, Tensor]:
-    """Weights under the names the bare network gives them, without those of wrappers around it."""
-    while isinstance(model, (DataParallel, DistributedDataParallel)):
-        model = model.module
-    state = model.state_dict()
-    return {".".join(part for part in name.split(".") if part != _COMPILED): t for name, t in state.items()}
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
