@@ -273,15 +273,6 @@ def test_data_that_an_attack_cannot_attack_is_noticed_before_any_attack_runs(
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
-def test_the_square_test_is_not_applicable_where_square_is_not() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(432, 5))
-    x = torch.rand(8, 3, 12, 12)
-    evaluation = evaluate(model, (x, model(x).argmax(1)), L2(0.01), "clean", trust=True)
-    (finding,) = [each for each in evaluation.trust if each.test == "square"]
-    assert (finding.outcome, "12x12" in finding.text) == ("not applicable", True)
-
-
 def test_a_progress_bar_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     model = net(0)
     shown = evaluate(model, data(model), Linf(0.05), "clean,pgd3,apgd-ce", batch_size=32, progress=True)

@@ -18,11 +18,10 @@ from sora.errors import UserError, short
 from sora.evaluation._checks import inspect_model
 from sora.evaluation.adversaries import AllVoid, AttackFailed
 from sora.evaluation.examples import Data, as_examples, in_precision_of
-from sora.evaluation.finding import Finding
 from sora.evaluation.fingerprints import fingerprint_of, identity_of, state_name
 from sora.evaluation.progress import Meter
 from sora.evaluation.result import Evaluation
-from sora.evaluation.trust import masking_tests
+from sora.evaluation.trust import Finding, masking_tests
 from sora.evaluation.units import AttackRunner, UnitStore
 from sora.runs.provenance import versions
 from sora.threat import Threat

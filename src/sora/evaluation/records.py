@@ -18,7 +18,6 @@ from sora.errors import UserError
 from sora.evaluation.accuracy import BATCH, evaluate
 from sora.evaluation.adversaries import AllVoid, AttackFailed
 from sora.evaluation.examples import as_examples
-from sora.evaluation.finding import Finding
 from sora.evaluation.fingerprints import (
     Fingerprint,
     fingerprint_of,
@@ -28,6 +27,7 @@ from sora.evaluation.fingerprints import (
 )
 from sora.evaluation.reliability import warnings_about
 from sora.evaluation.result import Evaluation
+from sora.evaluation.trust import Finding
 from sora.evaluation.units import remove_units
 from sora.runs import RunFolder
 from sora.threat import Threat

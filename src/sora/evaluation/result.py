@@ -6,17 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from sora.attacks import Attack
 from sora.errors import UserError
-from sora.evaluation.finding import Finding
 from sora.evaluation.fingerprints import identity_of
 from sora.evaluation.interval import wilson
 from sora.threat import Threat
+
+if TYPE_CHECKING:
+    from sora.evaluation.trust import Finding
 
 T = TypeVar("T")
 
