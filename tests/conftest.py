@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from contextlib import ExitStack
+from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -35,9 +37,14 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 @pytest.fixture(autouse=True)
 def _registries_as_before() -> Iterator[None]:
-    """Methods and attacks that a test registers are forgotten after it."""
-    from sora.attacks._registry import ATTACKS
-    from sora.methods._registry import METHODS
+    """Forget after each test the methods, attacks, models and data sets that it registered."""
+    from sora.attacks._base import ATTACKS
+    from sora.data._base import DATA
+    from sora.methods._base import METHODS
+    from sora.models import MODELS
 
-    with METHODS.scratch(), ATTACKS.scratch():
+    with ExitStack() as stack:
+        for registry in (METHODS, ATTACKS, MODELS, DATA):
+            registry.discover()
+            stack.enter_context(mock.patch.dict(registry.entries))
         yield

@@ -1,4 +1,4 @@
-"""Things found by name: methods, attacks, networks, data sets, probes and metrics share this one class.
+"""Things found by name: methods, attacks, models, data sets, probes and metrics share this one class.
 
 An entry comes from a file of this package, which registers itself when it is imported, or from an installed
 package that names its module in the entry-point group `sora.methods`, `sora.attacks` and so on.
@@ -9,29 +9,43 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import os
 import pkgutil
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sora.errors import UserError, short, unknown
 
 
-class Entry(Protocol):
-    """What every registry entry has."""
+@dataclass(frozen=True)
+class Entry:
+    """What every entry has. A kind of entry adds fields, the first of which is the registered object."""
+
+    name: str
+    """The name it is found by."""
+    summary: str
+    """What it is, in one line."""
+
+    def matches(self, name: str) -> bool:
+        """Tell whether `name` refers to this entry."""
+        return name == self.name
 
     @property
-    def name(self) -> str:
-        """The name it is found by."""
+    def shown(self) -> tuple[str, ...]:
+        """The names to list for it."""
+        return (self.name,)
 
     @property
-    def summary(self) -> str:
-        """What it is, in one line."""
+    def suggested(self) -> tuple[str, ...]:
+        """The names to suggest for it after an unknown one."""
+        return self.shown
 
 
 E = TypeVar("E", bound=Entry)
+T = TypeVar("T")
 
 
 class Registry(Generic[E]):
@@ -40,62 +54,75 @@ class Registry(Generic[E]):
     Args:
         kind: What an entry is called in error messages, e.g. `"method"`.
         package: The package whose public modules register themselves when imported, e.g. `"sora.methods"`.
+        entry: The class of the entries.
         order: Module names that come first, in this order; the others follow alphabetically.
         group: The entry-point group through which other packages add to it; None: `package`.
+        also: What an error message lists as allowed besides the names.
     """
 
     def __init__(
-        self, kind: str, package: str, order: Sequence[str] = (), *, group: str | None = None
+        self,
+        kind: str,
+        package: str,
+        entry: Callable[..., E],
+        order: Sequence[str] = (),
+        *,
+        group: str | None = None,
+        also: tuple[str, ...] = (),
     ) -> None:
-        self.kind, self.package, self.order = kind, package, tuple(order)
+        self.kind, self.package, self.entry, self.order, self.also = kind, package, entry, order, also
         self.group = group or package
-        self._entries: dict[str, E] = {}
+        self.entries: dict[str, E] = {}
+        """What was registered so far, by name."""
         self._discovered = False
         self._tried: set[str] = set()  # modules of other packages
 
-    def add(self, entry: E, *, replace: bool = False) -> None:
-        """Enter something under its name, which must be free unless `replace` is set."""
-        if entry.name in self._entries and not replace:
-            raise UserError(f"{self.kind} {entry.name!r} is already registered")
-        self._entries[entry.name] = entry
+    def register(self, name: str, summary: str, **facts: Any) -> Callable[[T], T]:
+        """Return a decorator that registers a class or function.
 
-    @contextmanager
-    def scratch(self) -> Iterator[None]:
-        """Undo at the end of the block whatever was registered inside it."""
-        self.discover()
-        before = dict(self._entries)
-        try:
-            yield
-        finally:
-            self._entries = before
+        Args:
+            name: The name it is found by, which must be free.
+            summary: What it is, in one line.
+            **facts: Other fields of the entry.
+        """
+
+        def decorate(registered: T) -> T:
+            self.add(self.entry(name, summary, registered, **facts))
+            return registered
+
+        return decorate
+
+    def add(self, entry: E) -> None:
+        """Enter something under its name, which must be free."""
+        if entry.name in self.entries:
+            raise UserError(f"{self.kind} {entry.name!r} is already registered")
+        self.entries[entry.name] = entry
 
     def names(self) -> list[str]:
-        """All names: this package's in its order, then those of installed packages."""
-        self.discover()
-        self._load_offers()
-        return list(self._entries)
+        """Return all names: this package's in its order, then those of installed packages."""
+        self._load_all()
+        return [name for entry in self.entries.values() for name in entry.shown]
 
     def info(self, name: str) -> E:
-        """The entry of that name; an unknown one is an error that suggests the nearest."""
+        """Return the entry of that name; an unknown one is an error that suggests the nearest."""
         self.discover()
         if not isinstance(name, str):
             raise UserError(f"{self.kind} is {short(name)}; expected a name: {', '.join(self.names())}")
-        if name not in self._entries:
-            for point in self._offers():
-                if point.name == name:
+        found = self._find(name)
+        if found is None:
+            for point in self._points():
+                if point.name == name.partition(":")[0]:
                     self._load(point)  # raises if the module cannot be imported: the caller asked for it
-        if name not in self._entries and name not in self.names():
-            raise unknown(self.kind, name, self.names())
-        return self._entries[name]
+            self._load_all()
+            found = self._find(name)
+        if found is None:
+            raise self.unknown(name)
+        return found
 
-    def __contains__(self, name: str) -> bool:
-        """Whether there is such an entry, or a module of another package that should register it."""
-        return name in self.names() or any(point.name == name for point in self._offers())
-
-    def __iter__(self) -> Iterator[E]:
-        """The entries registered so far, without loading those of other packages."""
-        self.discover()
-        return iter(list(self._entries.values()))
+    def unknown(self, name: str) -> UserError:
+        """Return the error for a name that does not exist, with the nearest one that does."""
+        known = (name for entry in self.entries.values() for name in entry.suggested)
+        return unknown(self.kind, name, [*known, *self.also])
 
     def discover(self) -> None:
         """Import this package's own modules, once.
@@ -112,15 +139,31 @@ class Registry(Generic[E]):
         for name in [*first, *(name for name in modules if name not in first)]:
             importlib.import_module(f"{self.package}.{name}")
 
-    def _offers(self) -> list[EntryPoint]:
-        return list(_entry_points(self.group, tuple(sys.path)))
+    def imported(self, name: str) -> Callable[..., Any]:
+        """Return the function or class that `package.module:function` names; importing it runs its code."""
+        module_name, _, function_name = name.partition(":")
+        if not module_name or not function_name:
+            raise UserError(f"{self.kind} {name!r} is not of the form package.module:function")
+        here = os.getcwd()
+        if here not in sys.path:  # `python -m` adds it; an installed command does not
+            sys.path.insert(0, here)
+        importlib.invalidate_caches()
+        module = self._import(name, module_name, lambda: importlib.import_module(module_name))
+        function = getattr(module, function_name, None)
+        if not callable(function):
+            raise UserError(f"{self.kind} {name!r}: {module_name!r} has no function {function_name!r}")
+        return function  # type: ignore[no-any-return]
 
-    def _load_offers(self) -> None:
-        """Import each module of other packages once; one that fails is left out with a warning.
+    def _find(self, name: str) -> E | None:
+        return next((entry for entry in self.entries.values() if entry.matches(name)), None)
+
+    def _load_all(self) -> None:
+        """Import the modules of other packages, each once; one that fails is left out with a warning.
 
         The name of an entry point need not be that of an entry: a module may register several.
         """
-        for point in self._offers():
+        self.discover()
+        for point in self._points():
             if point.value in self._tried:
                 continue
             self._tried.add(point.value)
@@ -129,16 +172,22 @@ class Registry(Generic[E]):
             except UserError as error:
                 logging.getLogger(__name__).warning("%s", error)
 
+    def _points(self) -> EntryPoints:
+        return _entry_points(self.group, tuple(sys.path))
+
     def _load(self, point: EntryPoint) -> None:
         """Import a module of another package, which registers its entries."""
+        self._import(point.name, point.value, point.load)
+
+    def _import(self, name: str, module: str, load: Callable[[], Any]) -> Any:
         try:
-            point.load()
-        except Exception as error:  # the other package may raise anything
+            return load()
+        except Exception as error:  # code of somebody else may raise anything
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise UserError(f"{self.kind} {point.name!r}: cannot import {point.value!r}: {reason}") from error
+            raise UserError(f"{self.kind} {name!r}: cannot import {module!r}: {reason}") from error
 
 
 @functools.cache
 def _entry_points(group: str, _: tuple[str, ...]) -> EntryPoints:
-    """What installed packages offer, read once per search path: it takes tens of milliseconds."""
+    """Return what installed packages offer, read once per search path: it takes tens of milliseconds."""
     return entry_points(group=group)

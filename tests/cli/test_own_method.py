@@ -7,7 +7,6 @@ from torch import nn
 
 from sora import methods
 from sora.methods import Crafted, Inputs, Method
-from sora.methods._registry import METHODS
 from tests.plugins import install
 
 
@@ -50,11 +49,10 @@ def test_an_entry_point_may_have_another_name_than_what_it_registers(sora, tmp_p
     )
     install(tmp_path, "two_methods", code, "[sora.methods]\nanything = two_methods\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with METHODS.scratch():
-        assert methods.info("second").name == "second"
-        assert {"first", "second"} <= set(methods.names())
-        assert "anything" not in methods.names()
-        assert sora("list", "methods").code == 0
+    assert methods.info("second").name == "second"
+    assert {"first", "second"} <= set(methods.names())
+    assert "anything" not in methods.names()
+    assert sora("list", "methods").code == 0
 
 
 def test_entry_points_are_found_by_name(sora, tiny, tmp_path, monkeypatch) -> None:

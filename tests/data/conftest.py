@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from sora.data._registry import REGISTRY
-
 
 class Server:
     """Files on 127.0.0.1, with Range requests, that can break off or misbehave."""
@@ -69,12 +67,6 @@ def server() -> Iterator[Server]:
     http.shutdown()
     http.server_close()
     thread.join()
-
-
-@pytest.fixture(autouse=True)
-def registry_is_restored() -> Iterator[None]:
-    with REGISTRY.scratch():
-        yield
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from sora import data
-from sora.data._registry import REGISTRY
+from sora.data._base import DATA
 from tests.data import formats
 
 
@@ -41,7 +41,7 @@ def change_source(name: str, **changes: object) -> None:
     packed = dataclasses.replace(known.packed, **{k: v for k, v in changes.items() if k in fields})  # type: ignore[arg-type]
     others = {k: v for k, v in changes.items() if k not in fields}
     changed = dataclasses.replace(known, packed=packed, **others)  # type: ignore[arg-type]
-    REGISTRY.add(changed, replace=True)
+    DATA.entries[name] = changed
 
 
 def pixels(images: data.ImageSet) -> np.ndarray:

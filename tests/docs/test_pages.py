@@ -36,15 +36,11 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty working directory with data and modules of its own."""
-    from sora.data._registry import REGISTRY
-    from sora.models._registry import MODELS
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("SORA_DATA", str(tmp_path / "data"))
     torch.manual_seed(0)
-    with MODELS.scratch(), REGISTRY.scratch():
-        yield tmp_path
+    yield tmp_path
     written = {path.stem for path in tmp_path.glob("*.py")}
     for name in written & set(sys.modules):  # another page may have a module of the same name
         del sys.modules[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from torch import Tensor, nn
 
 from sora.errors import UserError
 from sora.methods import Crafted, Inputs, Learned, Method, OwnOptimizer, create, register
-from sora.methods._registry import METHODS
 from sora.settings import Request
 from sora.training import Hook, train
 from tests.training.disturbances import Killed, kill_at
@@ -59,10 +57,9 @@ class Headed(Method):
 
 
 @pytest.fixture
-def headed() -> Iterator[str]:
-    with METHODS.scratch():
-        register("headed-toy", "a head and an average", has_pert_align=False)(Headed)
-        yield "headed-toy"
+def headed() -> str:
+    register("headed-toy", "a head and an average", has_pert_align=False)(Headed)
+    return "headed-toy"
 
 
 def prepared(model: nn.Module) -> Headed:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ from torch import nn
 
 from sora.errors import UserError
 from sora.models import create, info, names, register
-from sora.models._registry import MODELS
 from tests.plugins import install
 
 ALL = ["preactresnet18", "resnet18", "senet18", "vit-small", "wideresnet28-10"]
@@ -85,13 +83,6 @@ def test_numpy_integers_are_whole_numbers() -> None:
     assert model(torch.rand(1, 3, 8, 8)).shape == (1, 7)
 
 
-@pytest.fixture
-def scratch() -> Iterator[None]:
-    with MODELS.scratch():
-        yield
-
-
-@pytest.mark.usefixtures("scratch")
 def test_a_registered_builder_is_called_with_what_it_accepts() -> None:
     @register("linear", summary="one layer", paper="none")
     def linear(num_classes: int, image_size: int, bias: bool = True) -> nn.Module:
@@ -107,7 +98,6 @@ def test_a_registered_builder_is_called_with_what_it_accepts() -> None:
         register("linear", summary="", paper="")(linear)
 
 
-@pytest.mark.usefixtures("scratch")
 def test_an_installed_package_adds_a_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,7 +13,6 @@ from torch import nn
 from sora import methods
 from sora.errors import RunError, UserError
 from sora.methods import Crafted, Inputs, Method
-from sora.methods._registry import METHODS
 from sora.runs import RunFolder
 from sora.runs.resume import extend, settings_of_run
 from sora.settings import Request, Resolved
@@ -193,18 +192,16 @@ def test_more_epochs_are_refused_with_the_reason_elsewhere(tmp_path, changes, re
 
 
 def test_a_plugin_method_can_declare_that_it_depends_on_the_number_of_epochs(tmp_path) -> None:
-    with METHODS.scratch():
+    @methods.register("toy-ramp", "ordinary training", uses_epochs=("attack_mode",))
+    class Toy(Method):
+        def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
+            return Crafted(batch.x)
 
-        @methods.register("toy-ramp", "ordinary training", uses_epochs=("attack_mode",))
-        class Toy(Method):
-            def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-                return Crafted(batch.x)
-
-        resolved = settings_of_run(Request(constant(tmp_path / "a", 2) | {"method": "toy-ramp"}), None)
-        with pytest.raises(Killed):
-            train(resolved, hooks=[kill_at(3)], quiet=True)
-        with pytest.raises(UserError, match="toy-ramp depends on the number of epochs"):
-            lengthen(RunFolder(tmp_path / "a"))
+    resolved = settings_of_run(Request(constant(tmp_path / "a", 2) | {"method": "toy-ramp"}), None)
+    with pytest.raises(Killed):
+        train(resolved, hooks=[kill_at(3)], quiet=True)
+    with pytest.raises(UserError, match="toy-ramp depends on the number of epochs"):
+        lengthen(RunFolder(tmp_path / "a"))
 
 
 def test_a_mistake_leaves_the_result_of_a_run_that_is_to_be_extended(two_epochs) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sora._registry import Entry, Registry
 from sora.threat import Threat
 
 
@@ -64,3 +66,52 @@ class Attack(ABC):
     def for_classes(self, num_classes: int) -> Attack:
         """The same attack adapted to a number of classes."""
         return self
+
+
+@dataclass(frozen=True)
+class AttackInfo(Entry):
+    """An attack, or a family of attacks such as `pgd10` and `pgd50x10`.
+
+    Attributes:
+        name: The name of the attack, or of the family that a pattern describes.
+        summary: What it does, in one line.
+        cls: The class.
+        pattern: Regular expression for the names of a family. Its named groups are integers, passed to the
+            class as keyword arguments.
+        examples: Names of such a family to show in lists.
+        usage: How a name of the family is written, e.g. `pgdK`.
+    """
+
+    cls: type[Attack]
+    pattern: str = ""
+    examples: tuple[str, ...] = ()
+    usage: str = ""
+
+    def matches(self, name: str) -> bool:
+        """Tell whether `name` is this attack, its family or a member of it."""
+        return name == self.name or self._parsed(name) is not None
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The names to list: of a family, some examples."""
+        return self.examples or (self.name,)
+
+    @property
+    def suggested(self) -> tuple[str, ...]:
+        """The names to suggest: also how a name of the family is written."""
+        return (*self.shown, self.usage) if self.usage else self.shown
+
+    def build(self, name: str) -> Attack | None:
+        """Return the attack of that name; None for the name of a family."""
+        match = self._parsed(name)
+        if match is None:
+            return None
+        numbers = {key: int(value) for key, value in match.groupdict().items() if value is not None}
+        return self.cls(name, **numbers)
+
+    def _parsed(self, name: str) -> re.Match[str] | None:
+        return re.fullmatch(self.pattern or re.escape(self.name), name)
+
+
+ATTACKS = Registry("attack", "sora.attacks", AttackInfo, order=("clean", "fgsm", "pgd", "autoattack"))
+register, names, info = ATTACKS.register, ATTACKS.names, ATTACKS.info

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from sora._checks import check_inputs, checking
 from sora._passes import bare, frozen, seeded
 from sora._seeds import mix
-from sora.attacks._base import Attack
-from sora.attacks._registry import register
+from sora.attacks._base import Attack, register
 from sora.attacks._square_size import check_size
 from sora.errors import UserError
 from sora.threat import Threat

@@ -7,8 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sora.attacks._base import Attack
-from sora.attacks._registry import register
+from sora.attacks._base import Attack, register
 from sora.threat import Threat
 
 

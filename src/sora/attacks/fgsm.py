@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from sora._checks import checking
 from sora._passes import bare, frozen, input_gradient
-from sora.attacks._base import Attack
-from sora.attacks._registry import register
+from sora.attacks._base import Attack, register
 from sora.threat import Threat, parse_eps
 
 

@@ -1,7 +1,7 @@
 """Data sets as uint8 arrays: where they come from, and how they are split, augmented and batched."""
 
-from sora.data._registry import (
-    Info,
+from sora.data._base import (
+    DataInfo,
     Remote,
     check_name,
     data_root,
@@ -25,9 +25,9 @@ __all__ = [
     "Augment",
     "Batch",
     "Builder",
+    "DataInfo",
     "Dataset",
     "ImageSet",
-    "Info",
     "Loader",
     "Picture",
     "Remote",

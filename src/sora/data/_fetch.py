@@ -11,8 +11,8 @@ import urllib.request
 from pathlib import Path
 from typing import IO
 
+from sora.data._base import Remote
 from sora.data._progress import progress
-from sora.data._registry import Remote
 from sora.data._store import digest
 from sora.errors import RunError
 

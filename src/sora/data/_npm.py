@@ -6,9 +6,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from sora.data._base import Remote
 from sora.data._fetch import verify
 from sora.data._progress import progress
-from sora.data._registry import Remote
 from sora.errors import RunError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from sora.data import _store
-from sora.data._registry import Info, Packed, data_root, info, load
+from sora.data._base import DataInfo, Packed, data_root, info, load
 from sora.data.dataset import ImageSet
 
 _TOLERANCE = 0.01
@@ -82,7 +82,7 @@ def _report(images: ImageSet, classes: int) -> SplitReport:
     )
 
 
-def _compare(entry: Info, packed: Packed, folder: Path, splits: dict[str, SplitReport]) -> list[str]:
+def _compare(entry: DataInfo, packed: Packed, folder: Path, splits: dict[str, SplitReport]) -> list[str]:
     """Differences from the official numbers and from the hashes recorded when the store was built."""
     problems = []
     counts, other = {split: part.images for split, part in splits.items()}, packed.other_counts

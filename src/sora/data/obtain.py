@@ -8,7 +8,7 @@ from sora._files import create_folder
 from sora._locks import locked
 from sora._reading import absolute
 from sora.data import _fetch, _npm, _store
-from sora.data._registry import Info, Packed, advice, check_name, data_root, load
+from sora.data._base import DataInfo, Packed, advice, check_name, data_root, load
 from sora.data.builder import Builder, build
 from sora.data.dataset import Dataset
 from sora.errors import RunError, UserError, short
@@ -63,7 +63,7 @@ def _convert(name: str, packed: Packed, path: Path, builder: Builder) -> None:
 
 
 def _obtain(
-    entry: Info, packed: Packed, downloads: Path, given: Path | None, via: str | None
+    entry: DataInfo, packed: Packed, downloads: Path, given: Path | None, via: str | None
 ) -> tuple[Path, str]:
     """Where the raw data is, and what identifies it."""
     if given is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sora.data import _store
-from sora.data._registry import data_root, info, names
+from sora.data._base import data_root, info, names
 from sora.data.dataset import Dataset
 
 

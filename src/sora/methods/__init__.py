@@ -5,13 +5,12 @@ A method of your own needs nothing but the names below; `fgsm_rs.py` is a short 
 
 from sora._passes import ascend, cross_entropy, gradient_of, input_gradient
 from sora._typed import option
-from sora.methods._base import Method
+from sora.methods._base import METHODS, Method, check_smoothing, create, info, names, preset, register
 from sora.methods._compile import compiled_step
 from sora.methods._cost import Bench, Cost, cost_table, measure
 from sora.methods._optimizers import OwnOptimizer
 from sora.methods._pages import page
-from sora.methods._records import GROUPS, Crafted, Hyper, Info, Inputs, Learned, StepOutput
-from sora.methods._registry import METHODS, check_smoothing, create, info, names, preset, register
+from sora.methods._records import GROUPS, Crafted, Hyper, Inputs, Learned, MethodInfo, StepOutput
 from sora.methods._targets import Smoothing, soft_targets
 
 __all__ = [
@@ -20,10 +19,10 @@ __all__ = [
     "Cost",
     "Crafted",
     "Hyper",
-    "Info",
     "Inputs",
     "Learned",
     "Method",
+    "MethodInfo",
     "OwnOptimizer",
     "Smoothing",
     "StepOutput",

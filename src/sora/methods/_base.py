@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar
+from dataclasses import fields, replace
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from sora import curvature
-from sora._checks import check_logits, check_model, checking_once, outside_box
+from sora._checks import check_logits, check_model, check_threat, checking_once, outside_box
 from sora._passes import Scale, bare, cross_entropy, evaluating, gradient_of, scaled, unscaled
-from sora.methods._records import Crafted, Hyper, Info, Inputs, Learned, StepOutput
+from sora._registry import Registry
+from sora.errors import UserError
+from sora.methods._records import Crafted, Hyper, Inputs, Learned, MethodInfo, StepOutput
 from sora.methods._targets import Smoothing
 from sora.threat import Threat
 
@@ -49,7 +52,7 @@ class Method(nn.Module, ABC):
         hyper: Its hyper-parameters, an instance of `hyper_class`.
     """
 
-    info: ClassVar[Info]  # the registry entry, set by `register`
+    info: ClassVar[MethodInfo]  # the registry entry, set by `register`
     hyper_class: ClassVar[type[Hyper]] = Hyper
 
     def __init__(self, threat: Threat, hyper: Hyper) -> None:
@@ -259,4 +262,77 @@ class Method(nn.Module, ABC):
 
 
 # The default of a class that is not registered.
-Method.info = Info("", "", Method)  # type: ignore[type-abstract]
+Method.info = MethodInfo("", "", Method)  # type: ignore[type-abstract]
+
+
+# The paper's order, which tables keep; a file not listed here comes after these.
+ORDER = "benign fgsm free fgsm_rs gradalign nuat zerograd multigrad n_fgsm atas aaer elle sora pgd trades"
+# Methods that the paper does not compare with.
+MORE = "fgsm_ckpt gat fgsm_mep fgsm_rs_cs fgsm_mep_cs fgsm_uap fgsm_pco liet tdat fgsm_law fgsm_lass"
+METHODS = Registry("method", "sora.methods", MethodInfo, order=(*ORDER.split(), *MORE.split()))
+info = METHODS.info
+M = TypeVar("M", bound=type[Method])
+
+
+def register(name: str, summary: str, **facts: Any) -> Callable[[M], M]:
+    """Return a class decorator that registers a method.
+
+    Args:
+        name: The name it is created by.
+        summary: What it does, in one line.
+        facts: Other fields of `MethodInfo`.
+    """
+
+    def add(cls: M) -> M:
+        entry = MethodInfo(name, summary, cls, family=name, **facts)
+        METHODS.add(entry)
+        cls.info = entry
+        # A subclass: two methods may share one set of hyper-parameters, but not the prefix in messages.
+        cls.hyper_class = type("Hyper", (cls.hyper_class,), {"prefix": f"{name}."})
+        return cls
+
+    return add
+
+
+def preset(name: str, of: str, summary: str, facts: Mapping[str, Any], **hyper: Any) -> None:
+    """Register another name for a method, with some hyper-parameters set.
+
+    Args:
+        name: The preset's name.
+        of: The method's name.
+        summary: What it does, in one line.
+        facts: Fields of `MethodInfo` that differ from the method's.
+        hyper: The hyper-parameters it sets.
+    """
+    changes = {"name": name, "summary": summary, "preset": hyper, "in_all": True, **facts}
+    METHODS.add(replace(METHODS.info(of), **changes))
+
+
+def names(*, in_all: bool = False) -> list[str]:
+    """Return all names in the paper's order; with `in_all` those that `--methods all` includes."""
+    return [entry.name for entry in METHODS.entries.values() if entry.in_all] if in_all else METHODS.names()
+
+
+def create(name: str, threat: Threat, /, **options: Any) -> Method:
+    """Return a method; keyword arguments are its hyper-parameters and the fields of `Smoothing`."""
+    entry = info(name)
+    labels = [field.name for field in fields(Smoothing)]
+    smoothing = Smoothing.build({key: value for key, value in options.items() if key in labels})
+    hyper = {key: value for key, value in options.items() if key not in labels}
+    check_smoothing(entry, smoothing)
+    check_threat(threat)
+    if threat.norm not in entry.norms:
+        raise UserError(f"{name} is not defined for {threat.norm}; allowed: {', '.join(entry.norms)}")
+    method = entry.cls(threat, entry.cls.hyper_class.build({**entry.preset, **hyper}))
+    if not entry.own_targets:
+        method.smoothing = smoothing
+    return method
+
+
+def check_smoothing(entry: MethodInfo, smoothing: Smoothing) -> None:
+    """Raise if labels would be smoothed twice."""
+    if entry.own_targets and smoothing.smoothing:
+        raise UserError(
+            f"smoothing is {smoothing.smoothing:g}, but {entry.name} has targets of its own"
+            f" ({entry.family}.{entry.own_targets}); allowed: 0"
+        )

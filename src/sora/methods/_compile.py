@@ -15,9 +15,8 @@ from torch import Tensor, distributed, nn
 from sora._checks import check_inputs, check_logits
 from sora._passes import Scale, evaluating
 from sora.errors import UserError
-from sora.methods._base import Method
+from sora.methods._base import METHODS, Method
 from sora.methods._records import Crafted, Inputs, Learned, StepOutput
-from sora.methods._registry import METHODS
 
 Noise = tuple[Tensor, ...]
 Gradients = list[Tensor | None]
@@ -38,7 +37,7 @@ def compiled_step(method: Method, model: nn.Module, **options: Any) -> Callable[
         options: For `torch.compile`, e.g. `backend`.
     """
     if not method.info.compilable or method.hyper.attack_mode != "train":
-        able = ", ".join(entry.name for entry in METHODS if entry.compilable)
+        able = ", ".join(entry.name for entry in METHODS.entries.values() if entry.compilable)
         raise UserError(f"--compile works with {able} in attack mode train; leave it out here")
     if distributed.is_available() and distributed.is_initialized():
         raise UserError("--compile works in one process: gradients inside a graph are not reduced over ranks")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sora.methods._registry import create, info
+from sora.methods._base import create, info
 from sora.threat import Linf
 
 REFERENCE = "fgsm"

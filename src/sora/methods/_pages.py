@@ -6,7 +6,7 @@ import inspect
 from importlib import resources
 from pathlib import Path
 
-from sora.methods._registry import info
+from sora.methods._base import info
 
 
 def page(name: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from torch import Tensor
 
 from sora._passes import Scale
+from sora._registry import Entry
 from sora._typed import Options, option
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ GROUPS = {
 
 
 @dataclass(frozen=True)
-class Info:
+class MethodInfo(Entry):
     """A registry entry: all that the rest of the package needs to know about a method.
 
     Attributes:
@@ -62,8 +63,6 @@ class Info:
         in_all: Whether `--methods all` includes it.
     """
 
-    name: str
-    summary: str
     cls: type[Method]
     group: str = "others"
     paper: str = ""

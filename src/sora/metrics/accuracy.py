@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from sora.attacks import pgd
+from sora.metrics import register
 from sora.metrics._batch import AttackedBatch
-from sora.metrics._registry import register
 
 
 @register("fgsm", "accuracy under FGSM", colour="#e08214")

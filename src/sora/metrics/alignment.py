@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from sora import curvature
+from sora.metrics import register
 from sora.metrics._batch import AttackedBatch
-from sora.metrics._registry import register
 
 
 @register("gradalign", "cosine of the gradients at x and at a random point of the ball", colour="#1592a0")

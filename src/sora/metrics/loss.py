@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sora._passes import cross_entropy
+from sora.metrics import register
 from sora.metrics._batch import AttackedBatch
-from sora.metrics._registry import register
 
 
 @register("aae", "share of FGSM examples whose loss is lower than that of the clean image", colour="#c1272d")

@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sora.models import register
 from sora.models._checks import check_int
-from sora.models._registry import register
 from sora.models._stages import Projection, average, build_stages, conv3x3
 
 

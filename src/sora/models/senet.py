@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sora.models._registry import register
+from sora.models import register
 from sora.models._stages import Projection, conv3x3
 from sora.models.resnet import ResNet
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from sora.errors import UserError
+from sora.models import register
 from sora.models._checks import check_int
-from sora.models._registry import register
 
 EPSILON = 1e-6
 MLP_RATIO = 4

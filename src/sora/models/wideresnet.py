@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sora.errors import UserError
+from sora.models import register
 from sora.models._checks import check_int
-from sora.models._registry import register
 from sora.models._stages import Projection, average, build_stages, conv3x3
 
 STEM = 16

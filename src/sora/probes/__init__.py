@@ -4,14 +4,13 @@
 `probe_runs("eps-curve", folders)` does everything `sora probe` does.
 """
 
-from sora.probes._base import Probe, ProbedModel, Result
-from sora.probes._registry import PROBES, Info, create, info, names, register
+from sora.probes._base import PROBES, Probe, ProbedModel, ProbeInfo, Result, create, info, names, register
 from sora.probes._runs import ProbeReport, file_title, probe_runs
 from sora.probes._subject import SubjectOptions, load_subject
 
 __all__ = [
-    "Info",
     "Probe",
+    "ProbeInfo",
     "ProbeReport",
     "ProbedModel",
     "Result",

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sora._checks import check_inputs, check_labels, checking
 from sora._passes import bare, frozen
+from sora._registry import Entry, Registry
 from sora.evaluation.accuracy import device_of
 from sora.evaluation.examples import Data, Examples, as_examples, in_precision_of
 from sora.figures import Figure
@@ -47,6 +48,30 @@ class Probe(ABC, Generic[Subject]):
     @abstractmethod
     def sentence(self, result: Result) -> str:
         """The result in one line."""
+
+
+@dataclass(frozen=True)
+class ProbeInfo(Entry):
+    """A probe, found by its name."""
+
+    cls: type[Probe[Any]]
+    images: int = 0
+    """Number of test images it is measured on by default; 0 for a probe that reads logs only."""
+
+    @property
+    def needs_model(self) -> bool:
+        """Tell whether it measures a model; otherwise it reads the logs of a run."""
+        return self.images > 0
+
+
+ORDER = ("eps_curve", "landscape", "boundary", "curvature", "fallen", "samples", "traces")
+PROBES = Registry("probe", "sora.probes", ProbeInfo, ORDER)
+register, names, info = PROBES.register, PROBES.names, PROBES.info
+
+
+def create(name: str, **options: Any) -> Probe[Any]:
+    """Return the probe of that name; keyword arguments are its options."""
+    return info(name).cls(**options)
 
 
 @dataclass(frozen=True)

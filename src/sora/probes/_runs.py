@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from sora._files import create_folder, plain
 from sora.errors import RunError, UserError, short
-from sora.probes._base import Probe, Result
-from sora.probes._registry import Info, create, info, names
+from sora.probes._base import Probe, ProbeInfo, Result, create, info, names
 from sora.probes._subject import SubjectOptions, load_subject
 from sora.runs import RunFolder, unique_labels
 
@@ -88,7 +87,7 @@ def _refuse_options_of_models(name: str, options: SubjectOptions) -> None:
         raise UserError(f"{name} reads the logs of a run; {given[0]} applies only to {', '.join(measuring)}")
 
 
-def file_title(entry: Info, options: SubjectOptions) -> str:
+def file_title(entry: ProbeInfo, options: SubjectOptions) -> str:
     """The name of the files: other images, radii or seeds than usual must not replace the usual result."""
     title = entry.name if options.step is None else f"{entry.name}-{options.step}"
     if not entry.needs_model:

@@ -19,9 +19,8 @@ from sora.errors import UserError
 from sora.evaluation.progress import progress_bar
 from sora.figures import Axis, Figure, Item, Panel, Points, Regions
 from sora.methods import Inputs
-from sora.probes._base import Probe, ProbedModel, Result
+from sora.probes._base import Probe, ProbedModel, Result, register
 from sora.probes._plane import Plane, axis, plane
-from sora.probes._registry import register
 from sora.threat import L2, Threat
 
 CHUNK = 512  # grid points per forward pass

@@ -15,8 +15,7 @@ from sora.errors import UserError
 from sora.evaluation.progress import progress_bar
 from sora.figures.description import BLUE, GREEN, GREY, RED
 from sora.probes import _theory as theory
-from sora.probes._base import Probe, ProbedModel, Result
-from sora.probes._registry import register
+from sora.probes._base import Probe, ProbedModel, Result, register
 from sora.threat import eps_text
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from sora.evaluation import BATCH
 from sora.evaluation.progress import progress_bar
 from sora.figures import Axis, Figure, Item, Line, Panel, Rule, Span
 from sora.figures.description import BLUE, RED
-from sora.probes._base import Probe, ProbedModel, Result
-from sora.probes._registry import register
+from sora.probes._base import Probe, ProbedModel, Result, register
 from sora.threat import eps_text
 
 LOW, HIGH, PER_EPS = -2, 4, 8  # from -2 eps to 4 eps in steps of eps/8

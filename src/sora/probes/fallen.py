@@ -13,9 +13,8 @@ from sora.attacks import pgd
 from sora.evaluation import BATCH
 from sora.evaluation.progress import progress_bar
 from sora.figures import Figure, Panel
-from sora.probes._base import Probe, ProbedModel, Result
+from sora.probes._base import Probe, ProbedModel, Result, register
 from sora.probes._images import image_rows, pixels
-from sora.probes._registry import register
 
 
 @register("fallen", "images that are classified correctly until PGD-10 changes them", images=500)

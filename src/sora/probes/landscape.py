@@ -11,9 +11,8 @@ from sora._passes import cross_entropy, frozen
 from sora.evaluation.progress import progress_bar
 from sora.figures import Axis, Contours, Figure, Item, Line, Note, Panel, Rule, Surface
 from sora.figures.description import BLUE, RED
-from sora.probes._base import Probe, ProbedModel, Result
+from sora.probes._base import Probe, ProbedModel, Result, register
 from sora.probes._plane import SecondAxis, axis, grid_points, plane
-from sora.probes._registry import register
 
 
 @register("landscape", "the loss over the FGSM direction and a random direction", images=64)

@@ -10,9 +10,8 @@ import torch
 from sora._passes import frozen
 from sora.attacks import fgsm
 from sora.figures import Figure, Panel
-from sora.probes._base import Probe, ProbedModel, Result
+from sora.probes._base import Probe, ProbedModel, Result, register
 from sora.probes._images import image_rows, pixels
-from sora.probes._registry import register
 
 
 @register(

@@ -11,8 +11,7 @@ from sora.figures import Axis, Figure, Item, Panel, Rule
 from sora.figures import description as drawing
 from sora.figures.description import Marker, Style
 from sora.metrics import Scale
-from sora.probes._base import Probe, Result
-from sora.probes._registry import register
+from sora.probes._base import Probe, Result, register
 from sora.runs import RunFolder
 
 NOT_SERIES = (

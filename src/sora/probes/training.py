@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from sora.figures import Axis, Figure, Item, Line, Panel, Rule
 from sora.figures.description import BLUE, PALETTE, RED, Marker, Style
-from sora.probes._base import Probe, Result
-from sora.probes._registry import register
+from sora.probes._base import Probe, Result, register
 from sora.runs import RunFolder
 
 COLOURS = (RED, BLUE, *PALETTE[2:])  # `sora demo` compares FGSM with SORA, whose colour is blue everywhere

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sora.data._base import Remote, register_packed
 from sora.data._npz import Archive
-from sora.data._registry import Remote, register_packed
 from sora.data.builder import Builder
 from sora.errors import UserError
 

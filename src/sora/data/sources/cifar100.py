@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sora.data._registry import Remote, register_packed
+from sora.data._base import Remote, register_packed
 from sora.data.sources._cifar import CIFAR100, HOME
 
 register_packed(

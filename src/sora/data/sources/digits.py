@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from sora.data._registry import register
+from sora.data._base import register
 from sora.data.dataset import Dataset, ImageSet
 from sora.data.splits import divide
 

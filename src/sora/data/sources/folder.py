@@ -16,9 +16,9 @@ from urllib.parse import parse_qsl
 from sora._limits import PIXELS, STORED_PIXELS
 from sora._reading import absolute
 from sora.data import _store
+from sora.data._base import register
 from sora.data._class_folders import scan
 from sora.data._pictures import decode
-from sora.data._registry import register
 from sora.data.builder import Builder, build, in_order
 from sora.data.dataset import Dataset
 from sora.errors import UserError, unknown

@@ -15,8 +15,8 @@ from typing import Any
 from sora._limits import UNPACKED
 from sora._reading import open_regular, parse_json
 from sora.data import _class_folders, _store
+from sora.data._base import register_packed
 from sora.data._pictures import decode
-from sora.data._registry import register_packed
 from sora.data.builder import Builder, Picture, in_order
 from sora.errors import UserError, short
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from sora._reading import absolute
 from sora.data import _store
+from sora.data._base import register
 from sora.data._npz import Archive
-from sora.data._registry import register
 from sora.data.builder import build
 from sora.data.dataset import Dataset, check_same_size
 

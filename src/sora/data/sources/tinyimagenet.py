@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 
 from sora.data._archives import Flat
+from sora.data._base import Remote, register_packed
 from sora.data._pictures import decode
-from sora.data._registry import Remote, register_packed
 from sora.data.builder import Builder, Picture
 from sora.errors import UserError
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from sora._registry import Registry
+from sora._registry import Entry, Registry
 from sora.data._store import open_store
 from sora.data.dataset import Dataset
-from sora.errors import UserError, short, unknown
+from sora.errors import UserError, short
 
 if TYPE_CHECKING:
     from sora.data.builder import Builder
@@ -60,11 +60,9 @@ class Packed:
 
 
 @dataclass(frozen=True)
-class Info:
+class DataInfo(Entry):
     """What is known about a data set before it is loaded."""
 
-    name: str
-    summary: str
     load: Load
     argument: str = ""
     """What follows the name and a colon, e.g. `PATH`; empty if nothing does."""
@@ -75,6 +73,16 @@ class Info:
     licence: str = "none stated"
     packed: Packed | None = None
     """Set if the data set is fetched and packed once, by `sora data get`."""
+
+    def matches(self, name: str) -> bool:
+        """Tell whether `name` is this data set; it may carry an argument, as in `folder:photos`."""
+        key, colon, _ = name.partition(":")
+        return key == self.name and (not colon or bool(self.argument))
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """How to write its name in a list."""
+        return (self.usage,)
 
     @property
     def usage(self) -> str:
@@ -104,29 +112,8 @@ class Info:
         return details
 
 
-REGISTRY: Registry[Info] = Registry("data set", "sora.data.sources", _ORDER, group="sora.data")
-
-
-def register(
-    name: str,
-    *,
-    summary: str,
-    argument: str = "",
-    check_argument: Callable[[str], object] | None = None,
-    counts: Mapping[str, int] | None = None,
-    licence: str = "none stated",
-) -> Callable[[Load], Load]:
-    """Register the decorated function, which returns a `Dataset`.
-
-    It is called with the folder that holds the data sets and, if `argument` is set, with the text that
-    follows the colon in `name:argument`. The other parameters are the fields of `Info`.
-    """
-
-    def add(load: Load) -> Load:
-        REGISTRY.add(Info(name, summary, load, argument, check_argument, counts or {}, licence))
-        return load
-
-    return add
+DATA = Registry("data set", "sora.data.sources", DataInfo, _ORDER, group="sora.data")
+register, names, info = DATA.register, DATA.names, DATA.info
 
 
 def register_packed(
@@ -135,7 +122,7 @@ def register_packed(
     """Register a data set that is fetched once and packed by the decorated function.
 
     `data.get` calls it with a downloaded file or folder and a `Builder`; `data.load` then opens what it
-    packed. The keyword arguments are the fields of `Info` and of `Packed`.
+    packed. The keyword arguments are the fields of `DataInfo` and of `Packed`.
     """
 
     def add(convert: Convert) -> Convert:
@@ -144,30 +131,15 @@ def register_packed(
                 raise UserError(f"{name} is not in {root}; {advice(entry)}")
             return open_store(root / name, name)
 
-        entry = Info(name, summary, load, counts=counts, licence=licence, packed=Packed(convert, **packed))
-        REGISTRY.add(entry)
+        how = Packed(convert, **packed)
+        entry = DataInfo(name, summary, load, counts=counts, licence=licence, packed=how)
+        DATA.add(entry)
         return convert
 
     return add
 
 
-def names() -> list[str]:
-    """All data sets; those of your own images are written `folder:PATH` and `npz:PATH`."""
-    usages = {entry.name: entry.usage for entry in REGISTRY}
-    return [usages.get(name, name) for name in REGISTRY.names()]
-
-
-def info(name: str) -> Info:
-    """What is known about a data set; `name` may carry an argument, as in `folder:photos`."""
-    if not isinstance(name, str):
-        raise UserError(f"data set is {short(name)}; expected a name: {', '.join(names())}")
-    key = name.partition(":")[0]
-    if key not in REGISTRY or (":" in name and not REGISTRY.info(key).argument):
-        raise unknown("data set", name, names())
-    return REGISTRY.info(key)
-
-
-def check_name(name: str) -> Info:
+def check_name(name: str) -> DataInfo:
     """What is known about a data set; raises if the name or its argument is malformed."""
     entry, argument = info(name), name.partition(":")[2]
     if entry.argument and not argument:
@@ -183,7 +155,7 @@ def load(name: str, root: str | Path | None = None) -> Dataset:
     return entry.load(data_root(root), argument) if entry.argument else entry.load(data_root(root))
 
 
-def advice(entry: Info, failed: str = "") -> str:
+def advice(entry: DataInfo, failed: str = "") -> str:
     """How else to get a packed data set, when one way has failed."""
     return f"get it by {', or '.join(text for way, text in entry.ways.items() if way != failed)}"
 
