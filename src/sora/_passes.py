@@ -104,8 +104,9 @@ def gradient_of(
 ) -> tuple[Tensor, Tensor]:
     """Gradient of a loss of the logits with respect to the input at `z`, and the logits there.
 
-    `z` becomes a leaf after all clamping, so no pixel's gradient is hidden. Autograd is asked for this one
-    tensor: parameter gradients are neither computed nor accumulated.
+    `z` becomes a leaf after all clamping, so no pixel's gradient is hidden; a leaf that already requires
+    gradients is used itself. Autograd is asked for this one tensor: parameter gradients are neither computed
+    nor accumulated.
 
     Args:
         loss: From logits to a scalar.
@@ -116,7 +117,7 @@ def gradient_of(
         keep_graph: Return the logits with their graph, for a training loss that also depends on them;
             otherwise they are detached.
     """
-    leaf = z.detach().requires_grad_()
+    leaf = z if z.is_leaf and z.requires_grad else z.detach().requires_grad_()
     with torch.enable_grad():
         logits = model(leaf)
         (gradient,) = torch.autograd.grad(

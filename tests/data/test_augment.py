@@ -133,8 +133,7 @@ def test_rotated_perturbation_stays_in_its_ball_and_comes_back() -> None:
     assert back.abs().max() <= canvas.abs().max() + 1e-6
     inner = (slice(None), slice(None), slice(5, 23), slice(5, 23))
     assert (back - canvas)[inner].abs().mean() < 0.1 * canvas[inner].abs().mean()
-    # The same direction as the image's own rotation: they agree where the image is smooth.
-    assert (there - done(canvas))[inner].abs().mean() < 0.15 * canvas[inner].abs().mean()
+    assert torch.equal(there, done(canvas))  # pixel by pixel as the image itself
 
 
 def test_no_augmentation_changes_nothing() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -154,6 +155,43 @@ def test_crop_starts_from_the_cropped_memory() -> None:
     model.register_forward_pre_hook(lambda module, args: seen.append(args[0].detach()))
     method.step(model, x, y, index=index, transform=move)
     torch.testing.assert_close(seen[0], start, rtol=0, atol=1e-9)
+
+
+def turned(image: Tensor, degrees: float) -> Tensor:
+    """The nearest pixel of the image rotated counter-clockwise about its centre; 0 from outside."""
+    angle, (height, width) = math.radians(degrees), image.shape[1:]
+    result = torch.zeros_like(image)
+    for row, column in itertools.product(range(height), range(width)):
+        right, down = column + 0.5 - width / 2, row + 0.5 - height / 2
+        i = math.floor(right * math.sin(angle) + down * math.cos(angle) + height / 2)
+        j = math.floor(right * math.cos(angle) - down * math.sin(angle) + width / 2)
+        if 0 <= i < height and 0 <= j < width:
+            result[:, row, column] = image[:, i, j]
+    return result
+
+
+def test_rotation_reads_and_stores_the_nearest_pixel() -> None:
+    model, (x, y) = two_layer(), images()
+    method = atas().double()
+    angles = [-170.0, -35.0, -10.0, 7.0, 20.0, 100.0]
+    move = Transform(angle=torch.tensor(angles, dtype=torch.float64))
+    memory, starts = delta_of(method)[index].clone(), list[Tensor]()
+    model.register_forward_pre_hook(lambda module, args: starts.append(args[0].detach()))
+    out = method.step(model, x, y, index=index, transform=move)
+    for i, degrees in enumerate(angles):
+        start = (x[i] + turned(memory[i], degrees)).clamp(0, 1)
+        torch.testing.assert_close(starts[0][i], start, rtol=0, atol=1e-12)
+        new = turned((out.x_adv - x)[i], -degrees)
+        torch.testing.assert_close(delta_of(method)[index[i]], new, rtol=0, atol=1e-12)
+
+
+def test_rotation_there_and_back_hardly_shrinks_a_perturbation() -> None:
+    signs = torch.rand(64, 3, 28, 28, generator=torch.Generator().manual_seed(0)).sub(0.5).sign()
+    draw = Augment.parse(("rotate:10",)).draw
+    moves = [draw(64, (28, 28), torch.Generator().manual_seed(seed)) for seed in (1, 2)]
+    stored = moves[0].to_canvas(signs, signs)
+    assert stored.abs().mean() > 0.9
+    assert moves[1].from_canvas(stored).abs().mean() > 0.9
 
 
 def test_rotation_keeps_the_memory_inside_the_ball() -> None:

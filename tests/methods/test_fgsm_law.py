@@ -148,6 +148,26 @@ def test_the_average_starts_at_the_initial_weights_and_includes_buffers() -> Non
     assert not any(p.requires_grad for p in method.averaged.parameters())
 
 
+@pytest.mark.parametrize("reference", ["clean", "start"])
+def test_batchnorm_sees_the_start_then_the_image_then_the_adversarial_input(reference: str) -> None:
+    torch.manual_seed(1)
+    layers = [nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, momentum=0.4), nn.ReLU(), nn.Flatten()]
+    model, (x, y) = nn.Sequential(*layers, nn.Linear(16, CLASSES)).double(), images()
+    method, noise, inputs = prepared(model, reference=reference), uniform(x), list[Tensor]()
+    model.register_forward_pre_hook(lambda module, args: inputs.append(args[0].detach()))
+    out = method.step(model, x, y, noise=noise)
+    start = (x + EPS / 2 * noise.sign()).clamp(0, 1)
+    order = [start, x, out.x_adv] if reference == "clean" else [start, out.x_adv]
+    mean, var = torch.zeros(4).double(), torch.ones(4).double()
+    for seen, expected in zip(inputs, order, strict=True):
+        torch.testing.assert_close(seen, expected, rtol=0, atol=1e-12)
+        hidden = model[0](expected).detach()
+        mean = 0.6 * mean + 0.4 * hidden.mean((0, 2, 3))
+        var = 0.6 * var + 0.4 * hidden.transpose(0, 1).flatten(1).var(1)
+    torch.testing.assert_close(model[1].running_mean, mean, rtol=0, atol=1e-12)
+    torch.testing.assert_close(model[1].running_var, var, rtol=0, atol=1e-12)
+
+
 def test_features_are_not_held_after_the_step() -> None:
     model, (x, y) = two_layer(), images()
     method = prepared(model)

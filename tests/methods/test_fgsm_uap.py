@@ -34,9 +34,11 @@ def stored(method: FGSMUAP) -> tuple[Tensor, Tensor]:
 
 
 def update(method: FGSMUAP, g: Tensor, group: list[int]) -> None:
-    """What follows a batch with this gradient."""
+    """What follows a batch with this gradient of the attack's loss, and none of the penalty."""
     x = torch.full_like(g, 0.5)
-    crafted = Crafted(x, g, kept=(torch.zeros(len(g), 2), torch.tensor(group)))
+    start = x.clone()
+    start.grad = torch.zeros_like(x)
+    crafted = Crafted(x, g, kept=(torch.zeros(len(g), 2), start, torch.tensor(group)))
     learned = Learned(torch.zeros(()), torch.zeros(len(g), 2), None)
     method.update_state(Inputs(x, torch.tensor(group), ()), crafted, learned)
 
@@ -136,6 +138,42 @@ def test_a_zero_gradient_changes_nothing_and_is_counted(name: str) -> None:
         assert torch.equal(old, new)
 
 
+@pytest.mark.parametrize("momentum_of", ["both", "attack"])
+@pytest.mark.parametrize("name", ["fgsm-uap", "fgsm-cuap"])
+def test_the_momentum_takes_the_gradient_after_the_losss_backward_pass(name: str, momentum_of: str) -> None:
+    """Six updates, as the authors' code makes them: a `.grad` that both backward passes add to."""
+    model, (x, y) = two_layer(), images()
+    method = prepared(name, momentum_of=momentum_of).double()
+    group = y if name == "fgsm-cuap" else torch.zeros_like(y)
+    u, m = (tensor.clone() for tensor in stored(method))
+    by_hand, count = copy.deepcopy(model), torch.bincount(group, minlength=len(u)).view(-1, 1, 1, 1)
+    for _ in range(6):
+        leaf = (x + (1.25 * EPS * u[group]).clamp(-EPS, EPS)).clamp(0, 1).requires_grad_()
+        z0 = by_hand(leaf)
+        F.cross_entropy(z0, y, label_smoothing=0.4).backward(retain_graph=True)
+        assert leaf.grad is not None
+        attack = leaf.grad.clone()
+        x_adv = (x + (leaf.detach() - x + EPS * attack.sign()).clamp(-EPS, EPS)).clamp(0, 1)
+        by_hand.zero_grad()
+        z1 = by_hand(x_adv)
+        (F.cross_entropy(z1, y, label_smoothing=0.4) + 10 * F.mse_loss(z1, z0)).backward()
+        used = leaf.grad if momentum_of == "both" else attack
+        for j in group.unique().tolist():
+            m[j] = (used / used.abs().sum())[group == j].sum(0) / count[j] + 0.3 * m[j]
+            u[j] = (u[j] + m[j].sign()).clamp(-1, 1)
+        out = method.step(model, x, y)
+        torch.testing.assert_close(out.x_adv, x_adv, rtol=0, atol=1e-12)
+        for found, expected in zip(stored(method), (u, m), strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        assert (used - attack).abs().max() > 1e-4 or momentum_of == "attack"
+        with torch.no_grad():
+            for one, other in zip(model.parameters(), by_hand.parameters(), strict=True):
+                torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=1e-12)
+                one -= one.grad
+                other -= other.grad
+        model.zero_grad()
+
+
 def test_the_group_comes_from_the_head_before_its_step() -> None:
     model, (x, y) = two_layer(), images()
     method = prepared("fgsm-fuap", count=5, head_lr=10.0)
@@ -144,11 +182,12 @@ def test_the_group_comes_from_the_head_before_its_step() -> None:
     features = model[:-1](noisy).float().detach()
     group = head[0](features).argmax(1)
     crafted = method.craft(model, Inputs(x, y, (noise,)))
-    assert torch.equal(crafted.kept[1], group)
+    assert torch.equal(crafted.kept[2], group)
     shared = 1.25 * EPS * stored(method)[0][group].double()
     start = (x + (noisy - x + shared).clamp(-EPS, EPS)).clamp(0, 1)
     torch.testing.assert_close(crafted.kept[0], model(start), rtol=0, atol=1e-7)
     loss = F.cross_entropy(head[1](head[0](features).relu()), y, label_smoothing=0.4)
+    method.step(model, x, y, noise=noise)  # the head learns after the groups are assigned
     for before, after, gradient in zip(
         head.parameters(),
         method.head.parameters(),

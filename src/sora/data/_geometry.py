@@ -46,14 +46,6 @@ def rotate_nearest(images: Tensor, degrees: Tensor) -> Tensor:
     return pixels.index_select(0, source.flatten()).view(count, height, width, channels).permute(0, 3, 1, 2)
 
 
-def rotate_bilinear(images: Tensor, degrees: Tensor) -> Tensor:
-    """As `rotate_nearest`, but interpolated, for float tensors: no value grows."""
-    height, width = images.shape[2:]
-    x, y = _rotated_grid(degrees, height, width)
-    grid = torch.stack((x * (2 / width), y * (2 / height)), dim=-1).to(images.dtype)
-    return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-
-
 def _rotated_grid(degrees: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
     """The source position of each pixel centre, relative to the image centre: x and y, (B, H, W)."""
     angle = degrees.deg2rad()[:, None, None]

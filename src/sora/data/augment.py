@@ -59,13 +59,13 @@ class Transform:
         patch = self._crop(canvas) if self.pad else canvas
         if self.flip is not None:
             patch = geometry.mirror(patch, self.flip)
-        return patch if self.angle is None else geometry.rotate_bilinear(patch, self.angle)
+        return patch if self.angle is None else geometry.rotate_nearest(patch, self.angle)
 
     def to_canvas(self, canvas: Tensor, patch: Tensor) -> Tensor:
         """The canvas with its crop window overwritten by the patch, mapped back from the augmented images."""
         self._check_invertible()
         if self.angle is not None:
-            patch = geometry.rotate_bilinear(patch, -self.angle)
+            patch = geometry.rotate_nearest(patch, -self.angle)
         if self.flip is not None:
             patch = geometry.mirror(patch, self.flip)
         patch = patch.to(canvas.dtype)

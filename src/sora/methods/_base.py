@@ -62,6 +62,7 @@ class Method(nn.Module, ABC):
         self.smoothing = Smoothing()  # the targets of `attack_loss` and `train_loss`
         self.observing = True  # False skips PertAlign and linearity, and their cost
         self.ends_batch = True  # False if more parts of the same batch follow, before the weights change
+        self.first_row = 0  # position in its batch of the next part's first row
         self._checked: set[object] = set()
 
     # What a method may override, in the order in which it is used. The two properties may depend on
@@ -187,7 +188,7 @@ class Method(nn.Module, ABC):
         """
         check_model(model)
         with checking_once(self._checked, bare(model), x, y, self.threat, check_logits):
-            batch = Inputs(x, y, self.noise_for(x, noise), index, transform, loss_scale)
+            batch = Inputs(x, y, self.noise_for(x, noise), index, transform, loss_scale, self.first_row)
             network = bare(model)  # attack gradients are this process' own, not averaged over ranks
             with self.attacking(network, self.info.crafts_in_attack_mode):
                 crafted = self.craft(network, batch)
@@ -231,6 +232,7 @@ class Method(nn.Module, ABC):
     def finish(self, batch: Inputs, crafted: Crafted, learned: Learned) -> StepOutput:
         """Update the method's state and collect the numbers of the step."""
         extras = {**crafted.extras, **self.update_state(batch, crafted, learned)}
+        self.first_row = 0 if self.ends_batch else self.first_row + len(batch.x)
         extras["outside_box"] = outside_box(batch.x, self.threat)  # 1 if a batch after the first is invalid
         nan = torch.full((), math.nan, device=batch.x.device)
         g, g_adv = crafted.gradient, learned.gradient if crafted.second is None else crafted.second

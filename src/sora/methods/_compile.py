@@ -64,7 +64,7 @@ def compiled_step(method: Method, model: nn.Module, **options: Any) -> Callable[
             with torch.no_grad(), evaluating(model):
                 check_logits(model(x[:1]), y)
             checked.add((x.shape, x.dtype))
-        batch = Inputs(x, y, method.noise_for(x, noise), index, transform, loss_scale)
+        batch = Inputs(x, y, method.noise_for(x, noise), index, transform, loss_scale, method.first_row)
         with torch._dynamo.config.patch(trace_autograd_ops=True):  # off by default: a graph break instead
             crafted, learned, gradients = core(x, y, batch.noise, loss_scale)
         for parameter, gradient in zip(parameters, gradients, strict=True):

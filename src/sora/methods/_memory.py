@@ -99,12 +99,12 @@ class Memory(nn.Module):
 
     def _rows(self, batch: Inputs) -> Tensor | slice:
         if self.by == "row":
-            held, rows = len(self._stored()), len(batch.x)
+            held, rows = len(self._stored()), batch.first_row + len(batch.x)
             if rows > held:
                 raise UserError(
                     f"{held} rows are stored, the batch has {rows}; call setup(batch_size=) first"
                 )
-            return slice(rows)
+            return slice(batch.first_row, rows)
         if batch.index is None:
             raise UserError("this method needs step(..., index=): each image's position in the training set")
         return batch.index.cpu() if self.hyper.storage == "cpu" else batch.index

@@ -106,6 +106,7 @@ class Inputs:
         index: Each example's position in the training set, shape (B,); None if the loop does not pass it.
         transform: The augmentation that produced `x`, a `sora.data.Transform`; None if it is not passed.
         loss_scale: Factor on the loss in float16; pass it to `input_gradient`. None: no scaling.
+        first_row: Position of the first example in its batch, above 0 in later parts of a batch.
     """
 
     x: Tensor
@@ -114,6 +115,7 @@ class Inputs:
     index: Tensor | None = None
     transform: Any = None
     loss_scale: Scale = None
+    first_row: int = 0
 
 
 class Crafted(NamedTuple):

@@ -81,7 +81,8 @@ class FGSMLASS(Method):
         x, threat = batch.x, self.threat
         start = threat.clamp(x + batch.noise[0])
         g, logits = self.attack_gradient(model, start, batch.y, batch.loss_scale)
-        if self.batches.due(self.hyper.every):
+        # A batch that comes in parts trains the predictor with its first: all parts use the same predictor.
+        if batch.first_row == 0 and self.batches.due(self.hyper.every):
             self._train_predictor(self.predictor, model, batch, start, g)
         self.predictor.eval()
         with torch.no_grad():

@@ -120,18 +120,17 @@ class FGSMLAW(Method):
     def learn(
         self, model: nn.Module, batch: Inputs, crafted: Crafted, differentiate: Differentiate = backward
     ) -> Learned:
-        """The weight update, with the features of its passes recorded."""
+        """Pass the reference first, as the authors do: BatchNorm's statistics depend on the order."""
         with self.features.recording(bare(model)):
+            if self.hyper.reference == "clean":
+                with torch.enable_grad():
+                    z0 = model(batch.x)
+                crafted = crafted._replace(kept=(batch.x, z0, self.features.last))
             return super().learn(model, batch, crafted, differentiate)
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
         """Smoothed cross-entropy plus the penalty, with gradients through both passes."""
-        h1 = self.features.last
-        if crafted.kept:
-            x0, z0, h0 = crafted.kept
-        else:
-            x0, z0 = batch.x, model(batch.x)
-            h0 = self.features.last
+        (x0, z0, h0), h1 = crafted.kept, self.features.last
         self.judge(logits.detach(), z0.detach(), batch.y)
         change = mse(softmax(logits), softmax(z0)) + mse(softmax(h1), softmax(h0))
         return self.train_loss(logits, batch.y) + self.hyper.lam * change / denominator(crafted.x_adv, x0)

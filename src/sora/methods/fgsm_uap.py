@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from sora._passes import cross_entropy, mse, precise
+from sora._passes import cross_entropy, mse, precise, unscaled
 from sora.errors import UserError
 from sora.methods import (
     Crafted,
@@ -43,6 +43,9 @@ class FGSMUAPHyper(Hyper):
     mom_of: Literal["gradient", "sign"] = option(
         "gradient", "what the momentum averages over a group: l1-normalised gradients (code) or their signs"
     )
+    momentum_of: Literal["both", "attack"] = option(
+        "both", "gradient that the momentum uses: the attack's plus the penalty's (code), or the attack's"
+    )
     head_lr: float = option(1e-3, "learning rate (Adam) of the head that assigns groups by features", low=0)
     strict: bool = option(
         False, "PertAlign from the cross-entropy alone, at the cost of another backward pass"
@@ -70,8 +73,9 @@ class FGSMUAP(Method):
     """`loss = CE(z1, S_u(nu)) + lambda MSE(z1, z0)`, z0 at a start shared by a group, z1 one step further.
 
     The start is `s = box(x + clip(u_j))`, for FUAP with noise added to u_j. After the step, for each group j
-    in the batch: `m_j = mean(g_i / ||g||_1) + mu m_j` over its images (the norm over the batch),
-    `u_j = clamp(u_j + r sign(m_j), -r, r)` with `r = size eps`.
+    in the batch: `m_j = mean(G_i / ||G||_1) + mu m_j` over its images (the norm over the batch),
+    `u_j = clamp(u_j + r sign(m_j), -r, r)` with `r = size eps`. G is the gradient at s of the attack's loss
+    plus that of the penalty: in the authors' code the update's backward pass adds to the stored gradient.
 
     Stored: `u` (in multiples of its size r, so that it follows eps) and the momentum `m`, one of each per
     group; how many batches had a gradient that is zero or not finite, which changes neither. With groups by
@@ -88,6 +92,7 @@ class FGSMUAP(Method):
         super().__init__(threat, hyper)
         self.smoothing = Smoothing(hyper.nu, "uniform")
         self.features = Features()
+        self.parts: list[tuple[Tensor, ...]] = []  # what the parts of one batch leave until its last part
         self.register_buffer("u", None)
         self.register_buffer("m", None)
         self.register_buffer("skipped", torch.zeros((), dtype=torch.int64))
@@ -124,48 +129,68 @@ class FGSMUAP(Method):
         if self.u is None:
             raise UserError("this method stores shared perturbations; call setup(...) first")
         x, threat = batch.x, self.threat
-        group, offset = self._assign(model, batch)
+        group, offset, features = self._assign(model, batch)
         shared = self.hyper.size * threat.eps * self.u.to(x)[group]
-        start = threat.inside(x, offset + shared)
+        start = threat.inside(x, offset + shared).requires_grad_()  # the update's backward pass adds to it
         g, z0 = self.attack_gradient(model, start, batch.y, batch.loss_scale, keep_graph=True)
-        x_adv = threat.projected_step(x, start - x, g, threat.eps)
-        return Crafted(x_adv, g, logits=z0.detach(), step_size=threat.eps, kept=(z0, group))
+        x_adv = threat.projected_step(x, start.detach() - x, g, threat.eps)
+        kept = (z0, start, group, *features)
+        return Crafted(x_adv, g, logits=z0.detach(), step_size=threat.eps, kept=kept)
 
-    def _assign(self, model: nn.Module, batch: Inputs) -> tuple[Tensor, Tensor | float]:
-        """The group of each image, and the noise that its start contains."""
+    @torch.no_grad()
+    def _assign(self, model: nn.Module, batch: Inputs) -> tuple[Tensor, Tensor | float, tuple[Tensor, ...]]:
+        """Return the group of each image, the noise that its start contains, and what assigned the group."""
         if self.hyper.groups == "one":
-            return torch.zeros_like(batch.y), 0.0
+            return torch.zeros_like(batch.y), 0.0, ()
         if self.hyper.groups == "class":
-            return batch.y, 0.0
+            return batch.y, 0.0, ()
         noisy = self.threat.clamp(batch.x + batch.noise[0])
-        with torch.no_grad(), self.features.recording(model):
+        with self.features.recording(model):
             model(noisy)
             features = self.features.last.to(next(self.head.parameters()))
-        with torch.enable_grad():
-            scores = self.head[0](features)
-            logits = self.head[1](scores.relu())
-            self.adam.minimize(cross_entropy(logits, soft_targets(logits, batch.y, self.hyper.nu, "uniform")))
-        return scores.detach().argmax(1), noisy - batch.x
+        return self.head[0](features).argmax(1), noisy - batch.x, (features, batch.y)
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
         """Smoothed cross-entropy plus the distance of the logits, with gradients through both passes."""
         return self.train_loss(logits, batch.y) + self.hyper.lam * mse(logits, crafted.kept[0])
 
     def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
-        """Move the perturbation of each group in the batch along the momentum of its mean gradient."""
+        """Once per batch, move the perturbation of each group along the momentum of its mean gradient."""
+        _, start, *known = crafted.kept
+        g = precise(cast(Tensor, crafted.gradient))
+        if self.hyper.momentum_of == "both":
+            g = g + unscaled(precise(cast(Tensor, start.grad)), batch.loss_scale)
+        if batch.first_row == 0:
+            self.parts = []
+        self.parts.append((g, *known))
+        if self.ends_batch:
+            gradients, *rest = zip(*self.parts, strict=True)
+            images = batch.first_row + len(batch.x)
+            # The gradients of a part are those of its mean loss.
+            g = torch.cat([part * (len(part) / images) for part in gradients])
+            self._move(g, *map(torch.cat, rest))
+            self.parts = []
+        return {"skipped": self.skipped.clone()}
+
+    def _move(self, g: Tensor, group: Tensor, *features: Tensor) -> None:
+        """Update momentum and perturbations by a batch's gradients, and train the head, if there is one."""
         u, m = cast(Tensor, self.u), cast(Tensor, self.m)
-        g, group = precise(cast(Tensor, crafted.gradient)), crafted.kept[1]
         total = g.abs().sum()
         usable = total.isfinite() & (total > 0)
         added = (g.sign() if self.hyper.mom_of == "sign" else g / total).to(m)
         sums = torch.zeros_like(m).index_add_(0, group, added)
-        counts = torch.zeros(len(m), device=m.device).index_add_(0, group, torch.ones_like(group).to(m))
+        counts = m.new_zeros(len(m)).index_add_(0, group, torch.ones_like(group).to(m))
         counts = counts.view(-1, *[1] * (m.dim() - 1))
         changes = usable & (counts > 0)
         m.copy_(torch.where(changes, sums / counts.clamp(min=1) + self.hyper.mu * m, m))
         u.copy_(torch.where(changes, (u + m.sign()).clamp(-1, 1), u))
         self.skipped.add_(~usable)
-        return {"skipped": self.skipped.clone()}
+        if features:
+            inputs, y = features
+            with torch.enable_grad():
+                logits = self.head[1](self.head[0](inputs).relu())
+                targets = soft_targets(logits, y, self.hyper.nu, "uniform")
+                self.adam.minimize(cross_entropy(logits, targets))
 
 
 preset(

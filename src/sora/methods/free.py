@@ -68,22 +68,24 @@ class Free(Method):
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
         """No pass at all: the perturbation comes from the last update."""
-        x, rows = batch.x, len(batch.x)
-        if self.delta is None or rows > len(self.delta):
+        x, last = batch.x, batch.first_row + len(batch.x)
+        if self.delta is None or last > len(self.delta):
             held = 0 if self.delta is None else len(self.delta)
-            raise UserError(f"free holds {held} rows, the batch has {rows}; call setup(batch_size=...) first")
+            raise UserError(f"free holds {held} rows, the batch has {last}; call setup(batch_size=...) first")
+        rows = slice(batch.first_row, last)
         # The perturbation of a row comes from another image, so x + delta may leave the box.
-        x_adv = self.threat.clamp(x + self.delta[:rows].to(x.dtype))
-        previous = self.previous[:rows].clone()  # `update_state` overwrites it before it is compared
+        x_adv = self.threat.clamp(x + self.delta[rows].to(x.dtype))
+        previous = self.previous[rows].clone()  # `update_state` overwrites it before it is compared
         return Crafted(x_adv, previous, step_size=self.hyper.alpha * self.threat.eps)
 
     def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
         """Step the perturbation along the gradient of the weight update, projected onto ball and box."""
         x, threat, g = batch.x, self.threat, cast(Tensor, learned.gradient)
-        delta = cast(Tensor, self.delta)[: len(x)]
+        rows = slice(batch.first_row, batch.first_row + len(x))
+        delta = cast(Tensor, self.delta)[rows]
         delta.copy_(threat.projected_step(x, delta, g, self.hyper.alpha * threat.eps) - x)
         # PertAlign compares replays of one batch: the last one stores nothing for the next batch.
         last = self.replay == self.hyper.replays - 1
-        self.previous[: len(x)] = torch.where(last, 0.0, g)
-        self.replay.add_(1).remainder_(self.hyper.replays)
+        self.previous[rows] = torch.where(last, 0.0, g)
+        self.replay.add_(self.ends_batch).remainder_(self.hyper.replays)
         return {}

@@ -95,17 +95,22 @@ class LIET(Method):
             self.lam.fill_(self.hyper.lam * epoch / self.epochs)
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Which pixels are replaced, by what noise, and one sign for the whole batch."""
-        share = torch.empty((), dtype=torch.float32, device=x.device).uniform_(self.hyper.lo, self.hyper.hi)
-        replaced = torch.rand(x.shape, device=x.device) < share
+        """Draw which pixels are replaced, by what noise, and one sign for the whole batch."""
+        first = self.first_row == 0  # a batch that comes in parts has one share and one sign
+        if first:
+            self.share = torch.empty((), dtype=torch.float32, device=x.device)
+            self.share.uniform_(self.hyper.lo, self.hyper.hi)
+        replaced = torch.rand(x.shape, device=x.device) < self.share
         noise = self.threat.random_start(x) * self.hyper.k
-        return replaced, noise, torch.randint(0, 2, (), device=x.device) * 2 - 1
+        if first:
+            self.sign = torch.randint(0, 2, (), device=x.device) * 2 - 1
+        return replaced, noise, self.sign
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
         """One step of size eps from the clamped start."""
         x, threat = batch.x, self.threat
         replaced, noise, sign = batch.noise
-        if self.batches.due(self.hyper.every):
+        if batch.first_row == 0 and self.batches.due(self.hyper.every):
             self._refresh(model, batch)
         information = threat.eps * self._information().to(x)[batch.y]
         start = threat.clamp(x + sign * torch.where(replaced, noise, information))

@@ -2,8 +2,8 @@
 
 A batch that does not fit into memory at once is split (`accumulate`). For the method each part is a step of
 its own: SORA's coefficient is updated once per part. What a method decides per batch, it decides once
-(`ends_batch`). Losses are weighted by the parts' sizes, so the gradients add up to those of the batch's mean
-loss.
+(`ends_batch`); what it stores per row, all parts use. Losses are weighted by the parts' sizes, so the
+gradients add up to those of the batch's mean loss.
 """
 
 from __future__ import annotations
