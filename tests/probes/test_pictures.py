@@ -23,7 +23,7 @@ NOWHERE = Path("picture.png")
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The figures that probes would have written."""
     drawn: list[Any] = []
-    monkeypatch.setattr(on_paper, "write", lambda figure, file, dpi=110: drawn.append(figure))
+    monkeypatch.setattr(on_paper, "save", lambda figure, file: drawn.append(on_paper.draw(figure)))
     return drawn
 
 

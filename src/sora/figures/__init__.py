@@ -1,37 +1,214 @@
-"""Figures as plain data, with one renderer for files (matplotlib) and one for the page (Plotly)."""
+"""What a figure shows, as plain data: panels with axes, and in each panel a list of items.
 
-from sora.figures.description import (
-    PALETTE,
-    Axis,
-    Bars,
-    Contours,
-    Figure,
-    Item,
-    Line,
-    Note,
-    Panel,
-    Picture,
-    Points,
-    Regions,
-    Rule,
-    Span,
-    Surface,
-)
+`on_paper` draws it into a file (PDF, SVG or PNG, by matplotlib), `on_page` describes it to Plotly for a page.
+Importing this module imports no drawing library.
+"""
 
-__all__ = [
-    "PALETTE",
-    "Axis",
-    "Bars",
-    "Contours",
-    "Figure",
-    "Item",
-    "Line",
-    "Note",
-    "Panel",
-    "Picture",
-    "Points",
-    "Regions",
-    "Rule",
-    "Span",
-    "Surface",
-]
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+# Each has a contrast of at least 3:1 against the page's white and against its dark background.
+RED, BLUE, GREEN, ORANGE, PURPLE = "#d1413b", "#2f7fc1", "#2b9a66", "#d07b12", "#8b68c8"
+TEAL, PINK, BROWN, OLIVE, GREY = "#1592a0", "#cf5b9c", "#a8703a", "#7f8f2a", "#878d96"
+PALETTE = (BLUE, RED, GREEN, ORANGE, PURPLE, TEAL, PINK, BROWN, OLIVE, GREY)
+
+Style = Literal["solid", "dashed", "dotted"]
+Marker = Literal["", "circle", "square", "triangle", "diamond", "cross", "plus", "star"]
+Numbers = Sequence[float | None]  # None: a gap
+Grid = Sequence[Sequence[float]]  # rows along y
+
+PICTURES, PAGES = (".pdf", ".svg", ".png"), (".html", ".htm")  # the files that a figure can be written to
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve; `low` and `high` shade a band around it."""
+
+    x: Numbers
+    y: Numbers
+    name: str = ""
+    colour: str = BLUE
+    style: Style = "solid"
+    width: float = 1.8
+    marker: Marker = ""
+    low: Numbers = ()
+    high: Numbers = ()
+    in_legend: bool = True
+
+
+@dataclass(frozen=True)
+class Points:
+    """Single points; `spread` is drawn above and below each."""
+
+    x: Numbers
+    y: Numbers
+    name: str = ""
+    colour: str = BLUE
+    marker: Marker = "circle"
+    size: float = 8.0
+    spread: Numbers = ()
+    hollow: bool = False
+    outline: str = ""
+    in_legend: bool = True
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Bars at 0, 1, ...; their labels, which may be equal, stand below unless the axis has names."""
+
+    labels: Sequence[str]
+    values: Sequence[float]
+    name: str = ""
+    colour: str = BLUE
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A straight line across the panel, at a value of the axis `x` (upright) or `y` (level)."""
+
+    at: float
+    axis: Literal["x", "y"] = "x"
+    name: str = ""
+    colour: str = GREY
+    style: Style = "dotted"
+    in_legend: bool = True
+
+
+@dataclass(frozen=True)
+class Span:
+    """A shaded range of the x axis."""
+
+    start: float
+    end: float
+    name: str = ""
+    colour: str = RED
+
+
+@dataclass(frozen=True)
+class Note:
+    """A short text at a point."""
+
+    x: float
+    y: float
+    text: str
+    colour: str = "white"
+
+
+@dataclass(frozen=True)
+class Contours:
+    """Values over a plane as colours; those above `top` share the last one."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    z: Grid
+    top: float
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Surface:
+    """Values over a plane as a surface in space."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    z: Grid
+    top: float
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Regions:
+    """A class for each point of a plane; the border of one class is drawn as a line."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    classes: Sequence[Sequence[int]]
+    colours: Mapping[int, str]
+    border_of: int
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image of integers from 0 to 255, in rows of pixels with one or three channels."""
+
+    pixels: Sequence[Sequence[Sequence[int]]]
+
+
+Item: TypeAlias = Line | Points | Bars | Rule | Span | Note | Contours | Surface | Regions | Picture
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis; limits that are None follow the data."""
+
+    label: str = ""
+    low: float | None = None
+    high: float | None = None
+    percent: bool = False
+    whole: bool = False
+    """Ticks at integers only."""
+    scale: Literal["linear", "log", "symlog"] = "linear"
+    """`symlog` is linear around 0; the page draws it as linear."""
+    names: Mapping[float, str] = field(default_factory=dict)
+    """Texts in place of ticks, by position."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes."""
+
+    items: Sequence[Item]
+    title: str = ""
+    x: Axis = Axis()
+    y: Axis = Axis()
+    square: bool = False
+    """Both axes have the same scale."""
+    name: str = ""
+    """What its row of panels shows, for the first panel of a row of images."""
+    legend: bool = True
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether it is one image without axes."""
+        return len(self.items) == 1 and isinstance(self.items[0], Picture)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels, row by row.
+
+    Attributes:
+        panels: The panels; None leaves a place empty.
+        columns: Panels per row.
+        title: A line above the panels.
+        width: Inches per panel in a file.
+        height: Inches per panel in a file.
+        legend_below: One legend of all panels, with this title, in place of one in each.
+        caption: What the figure shows, in a sentence; the page prints it.
+    """
+
+    panels: Sequence[Panel | None]
+    columns: int = 3
+    title: str = ""
+    width: float = 5.0
+    height: float = 3.8
+    legend_below: str | None = None
+    caption: str = ""
+
+
+def thin(x: Numbers, y: Numbers, points: int) -> tuple[Numbers, Numbers]:
+    """Return at most about `points` of a curve: its ends, and the extremes of each of many intervals."""
+    if len(x) <= points:
+        return x, y
+    count = max(1, points // 2 - 1)
+    size = len(x) / count
+    kept = {0, len(x) - 1}
+    for number in range(count):
+        interval = [k for k in range(int(number * size), int((number + 1) * size)) if y[k] is not None]
+        if interval:
+            kept |= {min(interval, key=lambda k: y[k] or 0.0), max(interval, key=lambda k: y[k] or 0.0)}
+    places = sorted(kept)
+    return [x[k] for k in places], [y[k] for k in places]

@@ -1,8 +1,8 @@
 """Figures for the page: each panel as the data and layout that Plotly draws, each image as a `data:` URL.
 
-Nothing of Plotly's Python package is needed for this. Colours of text, grid and background are left to the
-page, which has a light and a dark theme. Text may come from files of unknown origin:
-Plotly interprets a few tags and entities in text, so they are escaped here.
+Plotly's Python package is not needed for this. The page, which has a light and a dark theme, sets the colours
+of text, grid and background. Text may come from files of unknown origin: Plotly interprets a few tags and
+entities in text, so they are escaped here.
 """
 
 from __future__ import annotations
@@ -12,129 +12,109 @@ import html
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import singledispatch
 from typing import Any
 
-from sora.figures.description import (
-    Axis,
-    Bars,
-    Contours,
-    Figure,
-    Item,
-    Line,
-    Note,
-    Panel,
-    Picture,
-    Points,
-    Regions,
-    Rule,
-    Span,
-    Surface,
-)
+from sora import figures as fig
 
-Trace = dict[str, Any]
+Json = dict[str, Any]
 DASHES = {"solid": "solid", "dashed": "dash", "dotted": "dot"}
 SYMBOLS = {"": "circle", "circle": "circle", "square": "square", "triangle": "triangle-up"}
 SYMBOLS |= {"diamond": "diamond", "cross": "x", "plus": "cross", "star": "star"}
 DIGITS = 4  # significant digits of a number in the page
+POINTS = 600  # of a curve, unless the caller needs fewer
 
 
-def render(figure: Figure) -> list[dict[str, Any]]:
-    """The panels of a figure, for the page's template; a surface is left to the files.
+@dataclass
+class _Plot:
+    """What a panel becomes, part by part."""
+
+    points: int
+    traces: list[Json] = field(default_factory=list)
+    shapes: list[Json] = field(default_factory=list)
+    annotations: list[Json] = field(default_factory=list)
+
+
+def render(figure: fig.Figure, points: int = POINTS) -> list[Json]:
+    """Return the panels of a figure for the page's template, without surfaces, which only files show.
 
     Returns:
-        For each panel its `title` and either `plot`, what Plotly draws, or `image`, a `data:` URL.
+        For each panel `title`, `name`, and either `plot`, what Plotly draws, or `image`, a `data:` URL.
     """
     panels = [panel for panel in figure.panels if panel is not None]
-    return [_panel(panel) for panel in panels if panel.is_picture or is_drawn(panel)]
+    return [_render_panel(panel, points) for panel in panels if panel.is_picture or is_drawn(panel)]
 
 
-def is_drawn(panel: Panel) -> bool:
-    """Whether Plotly draws the panel; a picture is embedded, a surface left out."""
-    return not panel.is_picture and not any(isinstance(item, Surface) for item in panel.items)
+def is_drawn(panel: fig.Panel) -> bool:
+    """Return whether Plotly draws the panel: images are embedded, surfaces left out."""
+    return not panel.is_picture and not any(isinstance(item, fig.Surface) for item in panel.items)
 
 
-def _panel(panel: Panel) -> dict[str, Any]:
-    about: dict[str, Any] = {"title": panel.title, "name": panel.name}
+def _render_panel(panel: fig.Panel, points: int) -> Json:
+    about: Json = {"title": panel.title, "name": panel.name}
     if panel.is_picture:
         [picture] = panel.items
-        return {**about, "image": data_address(picture), "plot": None}  # type: ignore[arg-type]
-    return {**about, "image": None, "plot": _plot(panel)}
-
-
-def _plot(panel: Panel) -> dict[str, Any]:
-    traces: list[Trace] = []
-    shapes: list[dict[str, Any]] = []
-    notes: list[dict[str, Any]] = []
+        return {**about, "image": _data_url(picture), "plot": None}  # type: ignore[arg-type]
+    plot = _Plot(points)
     for item in panel.items:
-        _add(item, traces, shapes, notes)
-    over_x = any(isinstance(item, Line) for item in panel.items) and not _is_plane(panel)
-    layout: dict[str, Any] = {
+        _add(item, plot)
+    plane = any(isinstance(item, (fig.Contours, fig.Regions)) for item in panel.items)
+    over_x = any(isinstance(item, fig.Line) for item in panel.items) and not plane
+    layout: Json = {
         "xaxis": _axis(_with_bar_names(panel)),
         "yaxis": _axis(panel.y),
         "hovermode": "x unified" if over_x else "closest",
-        "showlegend": panel.legend and any(trace.get("showlegend") for trace in traces),
+        "showlegend": panel.legend and any(trace.get("showlegend") for trace in plot.traces),
     }
     if panel.square:
         layout["yaxis"] |= {"scaleanchor": "x", "constrain": "domain"}
         layout["xaxis"] |= {"constrain": "domain"}
-    if shapes:
-        layout["shapes"] = shapes
-    if notes:
-        layout["annotations"] = notes
-    return {"data": traces, "layout": layout}
+    layout |= {key: parts for key in ("shapes", "annotations") if (parts := getattr(plot, key))}
+    return {**about, "image": None, "plot": {"data": plot.traces, "layout": layout}}
 
 
-def _with_bar_names(panel: Panel) -> Axis:
-    labels = [label for item in panel.items if isinstance(item, Bars) for label in item.labels]
-    names = panel.x.names or {float(place): label for place, label in enumerate(labels)}
-    return replace(panel.x, names=names)
+def _with_bar_names(panel: fig.Panel) -> fig.Axis:
+    labels = [label for item in panel.items if isinstance(item, fig.Bars) for label in item.labels]
+    return replace(panel.x, names=panel.x.names or {float(at): label for at, label in enumerate(labels)})
 
 
-def _is_plane(panel: Panel) -> bool:
-    return any(isinstance(item, (Contours, Regions)) for item in panel.items)
-
-
-def _axis(axis: Axis) -> dict[str, Any]:
-    drawn: dict[str, Any] = {"title": {"text": escaped(axis.label)}}
+def _axis(axis: fig.Axis) -> Json:
+    drawn: Json = {"title": {"text": _escaped(axis.label)}}
     if axis.names:
-        texts = [escaped(text) for text in axis.names.values()]
-        drawn |= {"tickvals": list(axis.names), "ticktext": texts}
+        drawn |= {"tickvals": list(axis.names), "ticktext": [_escaped(text) for text in axis.names.values()]}
     elif axis.percent:
         drawn |= {"tickformat": ".0%", "hoverformat": ".1%"}
     elif axis.whole:
         drawn |= {"tickformat": ",d"}
-    if axis.log:
+    log = axis.scale == "log"
+    if log:
         drawn |= {"type": "log", "dtick": 1}
     if axis.low is not None and axis.high is not None:
         ends = (axis.low, axis.high)
-        drawn["range"] = [math.log10(end) for end in ends] if axis.log else list(ends)
+        drawn["range"] = [math.log10(end) for end in ends] if log else list(ends)
     elif axis.low == 0:
         drawn["rangemode"] = "tozero"
     return drawn
 
 
-def escaped(text: str) -> str:
-    """Text as Plotly shows it literally, with line breaks kept."""
+def _escaped(text: str) -> str:
+    """Return text that Plotly shows literally, with its line breaks."""
     return html.escape(text, quote=False).replace("\n", "<br>")
 
 
-def rounded(values: Sequence[Any]) -> list[Any]:
-    """Numbers with as many digits as a picture can show; gaps and numbers that are not finite are None."""
+def _rounded(values: Sequence[float | None]) -> list[float | None]:
+    """Return numbers with as many digits as a picture can show; None for gaps and what is not finite."""
     return [_number(value) for value in values]
 
 
-def _number(value: Any) -> Any:
-    if isinstance(value, str):
-        return escaped(value)
+def _number(value: float | None) -> float | None:
     if value is None or not math.isfinite(value):
         return None
     return value if isinstance(value, int) else float(f"{value:.{DIGITS}g}")
 
 
-def data_address(picture: Picture) -> str:
-    """An image as a `data:` URL."""
+def _data_url(picture: fig.Picture) -> str:
     import numpy as np
     from PIL import Image
 
@@ -144,119 +124,95 @@ def data_address(picture: Picture) -> str:
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def _legend(item: Any) -> Trace:
-    return {"name": escaped(item.name), "showlegend": bool(item.name) and item.in_legend}
-
-
-Parts = list[dict[str, Any]]
+def _legend(item: Any) -> Json:
+    return {"name": _escaped(item.name), "showlegend": bool(item.name) and item.in_legend}
 
 
 @singledispatch
-def _add(item: Item, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
+def _add(item: fig.Item, plot: _Plot) -> None:
     raise TypeError(f"no drawing of {type(item).__name__}")
 
 
 @_add.register
-def _(item: Line, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
-    x = rounded(item.x)
+def _(item: fig.Line, plot: _Plot) -> None:
+    line: Json = {"color": item.colour, "width": item.width, "dash": DASHES[item.style]}
+    x, y = item.x, item.y
     if len(item.low):
-        edge = {"type": "scatter", "mode": "lines", "x": x, "line": {"width": 0}, "hoverinfo": "skip"}
-        traces.append({**edge, "y": rounded(item.low), "showlegend": False})
+        edge: Json = {"type": "scatter", "mode": "lines", "x": _rounded(x), "line": {"width": 0}}
+        edge |= {"hoverinfo": "skip", "showlegend": False}
         fill = {"fill": "tonexty", "fillcolor": _pale(item.colour)}
-        traces.append({**edge, **fill, "y": rounded(item.high), "showlegend": False})
-    traces.append(
-        {
-            "type": "scatter",
-            "mode": "lines+markers" if item.marker or len(x) == 1 else "lines",
-            "x": x,
-            "y": rounded(item.y),
-            "line": {"color": item.colour, "width": item.width, "dash": DASHES[item.style]},
-            "marker": {"symbol": SYMBOLS[item.marker], "size": 5},
-            "legendgroup": escaped(item.name),
-            **_legend(item),
-        }
-    )
+        plot.traces += [edge | {"y": _rounded(item.low)}, edge | fill | {"y": _rounded(item.high)}]
+    else:
+        x, y = fig.thin(x, y, plot.points)
+    trace = {"type": "scatter", "x": _rounded(x), "y": _rounded(y), "line": line}
+    trace |= {"mode": "lines+markers" if item.marker or len(x) == 1 else "lines"}
+    trace |= {"marker": {"symbol": SYMBOLS[item.marker], "size": 5}, "legendgroup": _escaped(item.name)}
+    plot.traces.append(trace | _legend(item))
 
 
 @_add.register
-def _(item: Points, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
-    marker: dict[str, Any] = {"symbol": SYMBOLS[item.marker], "size": item.size * 1.25, "color": item.colour}
+def _(item: fig.Points, plot: _Plot) -> None:
+    marker: Json = {"symbol": SYMBOLS[item.marker], "size": item.size * 1.25, "color": item.colour}
     if item.hollow:
         marker |= {"symbol": f"{SYMBOLS[item.marker]}-open", "line": {"width": 2, "color": item.colour}}
-    trace: Trace = {"type": "scatter", "mode": "markers", "x": rounded(item.x), "y": rounded(item.y)}
+    trace: Json = {"type": "scatter", "mode": "markers", "x": _rounded(item.x), "y": _rounded(item.y)}
     trace |= {"marker": marker, "cliponaxis": False, **_legend(item)}
     if len(item.spread):
-        trace["error_y"] = {"array": rounded(item.spread), "color": item.colour, "thickness": 1.4, "width": 4}
-    if len(item.texts):
-        texts = [escaped(text) for text in item.texts]
-        trace |= {"mode": "markers+text", "text": texts, "textposition": "top center"}
-    traces.append(trace)
+        look = {"color": item.colour, "thickness": 1.4, "width": 4}
+        trace["error_y"] = {"array": _rounded(item.spread), **look}
+    plot.traces.append(trace)
 
 
 @_add.register
-def _(item: Bars, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
-    trace: Trace = {
-        "type": "bar",
-        "x": list(range(len(item.labels))),
-        "y": rounded(item.values),
-        "marker": {"color": item.colour},
-        "name": escaped(item.name),
-        "hovertext": [escaped(label) for label in item.labels],
-        "hoverinfo": "text+y",
-    }
-    traces.append(trace | {"showlegend": False})
+def _(item: fig.Bars, plot: _Plot) -> None:
+    trace: Json = {"type": "bar", "x": list(range(len(item.labels))), "y": _rounded(item.values)}
+    trace |= {"marker": {"color": item.colour}, "name": _escaped(item.name), "showlegend": False}
+    texts = [_escaped(label) for label in item.labels]
+    plot.traces.append(trace | {"hovertext": texts, "hoverinfo": "text+y"})
 
 
 @_add.register
-def _(item: Rule, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
+def _(item: fig.Rule, plot: _Plot) -> None:
     if not math.isfinite(item.at):
         return
     line = {"color": item.colour, "width": 1.5, "dash": DASHES[item.style]}
     at, along = item.axis, "y" if item.axis == "x" else "x"
     place = {f"{at}0": item.at, f"{at}1": item.at, f"{along}0": 0, f"{along}1": 1, f"{along}ref": "paper"}
-    shapes.append({"type": "line", "line": line, "layer": "below", **place})
+    plot.shapes.append({"type": "line", "line": line, "layer": "below", **place})
     if item.name and item.in_legend:  # a shape has no entry in the legend
         entry = {"type": "scatter", "mode": "lines", "x": [None], "y": [None], "line": line}
-        traces.append({**entry, **_legend(item), "hoverinfo": "skip"})
+        plot.traces.append({**entry, **_legend(item), "hoverinfo": "skip"})
 
 
 @_add.register
-def _(item: Span, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
-    if not (math.isfinite(item.start) and math.isfinite(item.end)):
-        return
-    place = {"x0": item.start, "x1": item.end, "y0": 0, "y1": 1, "yref": "paper"}
-    shapes.append({"type": "rect", "fillcolor": _pale(item.colour), "line": {"width": 0}, **place})
+def _(item: fig.Span, plot: _Plot) -> None:
+    if math.isfinite(item.start) and math.isfinite(item.end):
+        place = {"x0": item.start, "x1": item.end, "y0": 0, "y1": 1, "yref": "paper"}
+        look = {"fillcolor": _pale(item.colour), "line": {"width": 0}}
+        plot.shapes.append({"type": "rect", **look, **place})
 
 
 @_add.register
-def _(item: Note, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
-    if None in (_number(item.x), _number(item.y)):
-        return
-    look = {"showarrow": False, "font": {"color": item.colour}, "yanchor": "bottom"}
-    notes.append({"x": item.x, "y": item.y, "text": escaped(item.text), **look})
+def _(item: fig.Note, plot: _Plot) -> None:
+    if None not in (_number(item.x), _number(item.y)):
+        look = {"showarrow": False, "font": {"color": item.colour}, "yanchor": "bottom"}
+        plot.annotations.append({"x": item.x, "y": item.y, "text": _escaped(item.text), **look})
 
 
 @_add.register
-def _(item: Contours, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
+def _(item: fig.Contours, plot: _Plot) -> None:
     top = _round_up(item.top)
-    bar = {
-        "title": {"text": escaped(item.name), "side": "right"},
-        "thickness": 12,
-        "outlinewidth": 0,
-        "nticks": 6,
-    }
-    traces.append(
+    bar = {"title": {"text": _escaped(item.name), "side": "right"}, "thickness": 12, "outlinewidth": 0}
+    plot.traces.append(
         {
             "type": "contour",
-            "x": rounded(item.x),
-            "y": rounded(item.y),
-            "z": [rounded(row) for row in item.z],
+            **_plane(item, item.z),
             "colorscale": "Viridis",
             "contours": {"start": 0, "end": top, "size": top / 20},
             "line": {"width": 0},
             "zmin": 0,
             "zmax": top,
-            "colorbar": bar,
+            "colorbar": bar | {"nticks": 6},
             "showlegend": False,
             "hovertemplate": "%{x:.2f}, %{y:.2f}: %{z:.3g}<extra></extra>",
         }
@@ -264,17 +220,15 @@ def _(item: Contours, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
 
 
 @_add.register
-def _(item: Regions, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
+def _(item: fig.Regions, plot: _Plot) -> None:
     present = sorted({c for row in item.classes for c in row})
     position = {c: number for number, c in enumerate(present)}
     steps = [number / len(present) for number in range(len(present) + 1)]
     scale = [[end, item.colours[c]] for number, c in enumerate(present) for end in steps[number : number + 2]]
-    traces.append(
+    plot.traces.append(
         {
             "type": "heatmap",
-            "x": rounded(item.x),
-            "y": rounded(item.y),
-            "z": [[position[c] for c in row] for row in item.classes],
+            **_plane(item, [[position[c] for c in row] for row in item.classes]),
             "text": [[f"class {c}" for c in row] for row in item.classes],
             "zmin": -0.5,
             "zmax": len(present) - 0.5,
@@ -285,8 +239,12 @@ def _(item: Regions, traces: list[Trace], shapes: Parts, notes: Parts) -> None:
     )
 
 
+def _plane(item: fig.Contours | fig.Regions, z: fig.Grid) -> Json:
+    return {"x": _rounded(item.x), "y": _rounded(item.y), "z": [_rounded(row) for row in z]}
+
+
 def _round_up(value: float) -> float:
-    """The next round number, for the end of a scale."""
+    """Return the next round number, for the end of a scale."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable
 from functools import singledispatch
 from pathlib import Path
 from typing import Any
@@ -19,72 +18,44 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
+from sora import figures as fig
 from sora._files import replace_file
 from sora.errors import UserError
-from sora.figures.description import (
-    Axis,
-    Bars,
-    Contours,
-    Figure,
-    Item,
-    Line,
-    Note,
-    Panel,
-    Picture,
-    Points,
-    Regions,
-    Rule,
-    Span,
-    Surface,
-)
 
-FORMATS = (".pdf", ".svg", ".png")
 STYLES = {"solid": "-", "dashed": "--", "dotted": ":"}
 MARKERS = {"": "", "circle": "o", "square": "s", "triangle": "^", "diamond": "D", "cross": "x", "plus": "+"}
 MARKERS["star"] = "*"
 PADDING = 0.09  # inches around panels
 CROWDED = 8  # names under an axis; more are slanted
+POINTS = 2000  # of a curve
+# Names of runs and classes may contain a dollar sign, which would begin a formula.
+LOOK: Any = {"axes.titlesize": 10.5, "text.parse_math": False, "svg.hashsalt": "sora", "pdf.fonttype": 42}
 # Without the date, so that the same figure is the same file.
 METADATA: dict[str, dict[str, Any]] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
 
 
-def save(figure: Figure, file: Path, dpi: int = 130) -> None:
+def save(figure: fig.Figure, file: Path, dpi: int = 130) -> None:
     """Draw a figure into a file of the kind that its name ends in."""
-    check_format(file)
-    # Names of runs and classes may contain a dollar sign, which would begin a formula.
-    with matplotlib.rc_context({"axes.titlesize": 10.5, "text.parse_math": False}):
-        write(draw(figure), file, dpi)
-
-
-def write(drawn: mpl.Figure, file: Path, dpi: int = 110) -> None:
-    """Write a figure of matplotlib under a temporary name, then rename it."""
-    kind = check_format(file)
+    kind = file.suffix.lower()
+    if kind not in fig.PICTURES:
+        raise UserError(f"{str(file)!r} must end in one of {', '.join(fig.PICTURES)}")
     file.parent.mkdir(parents=True, exist_ok=True)
-    for axes in drawn.axes:  # of a figure that was drawn elsewhere
-        axes.title.set_parse_math(False)
     options: dict[str, Any] = {"dpi": dpi, "format": kind[1:], "metadata": METADATA[kind]}
-    with matplotlib.rc_context({"svg.hashsalt": "sora", "pdf.fonttype": 42}):
+    with matplotlib.rc_context(LOOK):
+        drawn = draw(figure)
         replace_file(file, lambda temporary: drawn.savefig(temporary, **options))
 
 
-def svg(figure: Figure) -> str:
-    """A figure as the text of an SVG file."""
+def svg(figure: fig.Figure) -> str:
+    """Return a figure as the text of an SVG file."""
     text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "sora", "text.parse_math": False}):
+    with matplotlib.rc_context(LOOK):
         draw(figure).savefig(text, format="svg", metadata=METADATA[".svg"], transparent=True)
     return text.getvalue()
 
 
-def check_format(file: Path) -> str:
-    """The ending of a file's name; a `UserError` if it is no kind of picture that can be written."""
-    kind = file.suffix.lower()
-    if kind not in FORMATS:
-        raise UserError(f"{str(file)!r} must end in one of {', '.join(FORMATS)}")
-    return kind
-
-
-def draw(figure: Figure) -> mpl.Figure:
-    """The figure in matplotlib."""
+def draw(figure: fig.Figure) -> mpl.Figure:
+    """Return the figure in matplotlib."""
     columns = min(len(figure.panels), figure.columns)
     rows = math.ceil(len(figure.panels) / columns)
     layout = ConstrainedLayoutEngine(w_pad=PADDING, h_pad=PADDING)
@@ -93,13 +64,13 @@ def draw(figure: Figure) -> mpl.Figure:
     for number, panel in enumerate(figure.panels, start=1):
         if panel is None:
             continue
-        spatial = any(isinstance(item, Surface) for item in panel.items)
+        spatial = any(isinstance(item, fig.Surface) for item in panel.items)
         axes = drawn.add_subplot(rows, columns, number, projection="3d" if spatial else None)
         _draw_panel(axes, panel)
         handles, labels = axes.get_legend_handles_labels()
-        entries |= dict(zip(labels, handles, strict=True))
-        if panel.legend and figure.legend_below is None and labels:
-            own = dict(zip(labels, handles, strict=True))  # an entry that occurs twice is shown once
+        own = dict(zip(labels, handles, strict=True))  # an entry that occurs twice is shown once
+        entries |= own
+        if panel.legend and figure.legend_below is None and own:
             axes.legend(own.values(), own, framealpha=0.8, edgecolor="none", fontsize=8.5, loc="best")
     if figure.title:
         drawn.suptitle(figure.title)
@@ -108,7 +79,7 @@ def draw(figure: Figure) -> mpl.Figure:
     return drawn
 
 
-def _draw_panel(axes: Any, panel: Panel) -> None:
+def _draw_panel(axes: Any, panel: fig.Panel) -> None:
     for item in panel.items:
         _draw(item, axes)
     if panel.title:
@@ -118,20 +89,21 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
         axes.spines[:].set_visible(False)
         axes.set_ylabel(panel.name, fontsize=9)
         return
-    _set_axis(panel.x, axes.set_xlabel, axes.xaxis, axes.set_xlim, axes.set_xscale)
-    _set_axis(panel.y, axes.set_ylabel, axes.yaxis, axes.set_ylim, axes.set_yscale)
+    for name, axis in (("x", panel.x), ("y", panel.y)):
+        _set_axis(axes, name, axis)
     if panel.square:
         axes.set_aspect("equal")
-    if not any(isinstance(item, (Surface, Contours, Regions)) for item in panel.items):
+    if not any(isinstance(item, (fig.Surface, fig.Contours, fig.Regions)) for item in panel.items):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.18, linewidth=0.7)
         axes.set_axisbelow(True)
 
 
-def _set_axis(axis: Axis, label: Callable[..., Any], ticks: Any, limits: Any, scale: Any) -> None:
-    label(axis.label)
-    if axis.log:
-        scale("log")
+def _set_axis(axes: Any, name: str, axis: fig.Axis) -> None:
+    ticks = getattr(axes, f"{name}axis")
+    axes.set(**{f"{name}label": axis.label})
+    if axis.scale != "linear":
+        getattr(axes, f"set_{name}scale")(axis.scale, **({"linthresh": 2} if axis.scale == "symlog" else {}))
         ticks.set_major_formatter("{x:g}")  # by default they would be formulas
     if axis.names:
         many = len(axis.names) > CROWDED
@@ -142,16 +114,14 @@ def _set_axis(axis: Axis, label: Callable[..., Any], ticks: Any, limits: Any, sc
     elif axis.whole:
         ticks.set_major_locator(MaxNLocator(integer=True))
     if axis.low is not None or axis.high is not None:
-        limits(axis.low, axis.high)
+        axes.set(**{f"{name}lim": (axis.low, axis.high)})
 
 
 def _legend_below(drawn: mpl.Figure, entries: dict[str, Any], title: str) -> None:
-    """A legend under all panels, with as many columns as fit into the width of the figure."""
+    """Draw a legend under all panels, with as many columns as fit into the width of the figure."""
+    look: dict[str, Any] = {"loc": "outside lower center", "frameon": False, "fontsize": 9.5}
     for columns in range(min(len(entries), 8), 0, -1):
-        legend = drawn.legend(
-            entries.values(), entries, loc="outside lower center", ncols=columns, frameon=False,
-            fontsize=9.5, title=title or None,
-        )  # fmt: skip
+        legend = drawn.legend(entries.values(), entries, ncols=columns, title=title or None, **look)
         if columns == 1 or legend.get_window_extent().width < 0.98 * drawn.bbox.width:
             return
         legend.remove()
@@ -161,87 +131,82 @@ def _label(item: Any) -> str:
     return item.name if item.name and getattr(item, "in_legend", True) else "_"
 
 
+def _array(values: fig.Numbers) -> Any:
+    return np.array(values, dtype=float)  # None becomes NaN, a gap
+
+
 @singledispatch
-def _draw(item: Item, axes: Any) -> None:
+def _draw(item: fig.Item, axes: Any) -> None:
     raise TypeError(f"no drawing of {type(item).__name__}")
 
 
 @_draw.register
-def _(item: Line, axes: Axes) -> None:
-    values: list[Any] = [np.array(part, dtype=float) for part in (item.x, item.y)]
-    axes.plot(
-        *values, color=item.colour, linestyle=STYLES[item.style], linewidth=item.width, label=_label(item),
-        marker=MARKERS[item.marker] or None, markersize=3.5,
-    )  # fmt: skip
-    if len(item.low):
-        low, high = (np.array(part, dtype=float) for part in (item.low, item.high))
-        axes.fill_between(values[0], low, high, color=item.colour, alpha=0.15, linewidth=0)
+def _(item: fig.Line, axes: Axes) -> None:
+    look: dict[str, Any] = {"color": item.colour, "linestyle": STYLES[item.style], "linewidth": item.width}
+    look |= {"label": _label(item), "marker": MARKERS[item.marker] or None, "markersize": 3.5}
+    if not len(item.low):
+        axes.plot(*map(_array, fig.thin(item.x, item.y, POINTS)), **look)
+        return
+    axes.plot(_array(item.x), _array(item.y), **look)
+    band = (_array(values) for values in (item.x, item.low, item.high))
+    axes.fill_between(*band, color=item.colour, alpha=0.15, linewidth=0)
 
 
 @_draw.register
-def _(item: Points, axes: Axes) -> None:
+def _(item: fig.Points, axes: Axes) -> None:
     look: dict[str, Any] = {"marker": MARKERS[item.marker], "markersize": item.size, "linestyle": "none"}
     look |= {"color": item.colour, "label": _label(item), "clip_on": item.hollow}  # whole at the edge
     if item.hollow:
         look |= {"markerfacecolor": "none", "markeredgecolor": item.colour, "markeredgewidth": 1.6}
-    texts = any(isinstance(place, str) for place in item.x)
-    x: Any = list(item.x) if texts else np.array(item.x, dtype=float)
-    y = np.array(item.y, dtype=float)
-    spread = np.nan_to_num(np.array(item.spread, dtype=float))
+    x, y, spread = _array(item.x), _array(item.y), np.nan_to_num(_array(item.spread))
     if spread.any():
         axes.errorbar(x, y, yerr=spread, capsize=3, elinewidth=1.2, **look)
     else:
         (drawn,) = axes.plot(x, y, **look)
         if item.outline:
             drawn.set_path_effects([withStroke(linewidth=3.2, foreground=item.outline)])
-    for place in zip(item.texts, x, y, strict=False):
-        axes.annotate(
-            place[0], place[1:], xytext=(0, 7), textcoords="offset points", fontsize=8.5, ha="center"
-        )
 
 
 @_draw.register
-def _(item: Bars, axes: Axes) -> None:
+def _(item: fig.Bars, axes: Axes) -> None:
     places, labels = range(len(item.labels)), list(item.labels)
     axes.bar(places, list(item.values), tick_label=labels, color=item.colour, label=_label(item))
     axes.tick_params(axis="x", labelrotation=90 if max(map(len, labels)) > 4 else 0)
 
 
 @_draw.register
-def _(item: Rule, axes: Axes) -> None:
+def _(item: fig.Rule, axes: Axes) -> None:
     line = axes.axvline if item.axis == "x" else axes.axhline
     line(item.at, color=item.colour, linestyle=STYLES[item.style], linewidth=1.3, label=_label(item))
 
 
 @_draw.register
-def _(item: Span, axes: Axes) -> None:
+def _(item: fig.Span, axes: Axes) -> None:
     axes.axvspan(item.start, item.end, color=item.colour, alpha=0.10, linewidth=0, label=_label(item))
 
 
 @_draw.register
-def _(item: Note, axes: Axes) -> None:
-    axes.annotate(
-        item.text, (item.x, item.y), color=item.colour, ha="center",
-        path_effects=[withStroke(linewidth=2, foreground="black")] if item.colour == "white" else [],
-    )  # fmt: skip
+def _(item: fig.Note, axes: Axes) -> None:
+    effects = [withStroke(linewidth=2, foreground="black")] if item.colour == "white" else []
+    axes.annotate(item.text, (item.x, item.y), color=item.colour, ha="center", path_effects=effects)
 
 
-def round_ticks(highest: float) -> Any:
-    """Ticks at round numbers from 0 to at least `highest`."""
+def _round_ticks(highest: float) -> Any:
+    """Return ticks at round numbers from 0 to at least `highest`."""
     return MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(0, highest)
 
 
 @_draw.register
-def _(item: Contours, axes: Axes) -> None:
-    ticks = round_ticks(item.top)
+def _(item: fig.Contours, axes: Axes) -> None:
+    ticks = _round_ticks(item.top)
     levels = MaxNLocator(20).tick_values(0, ticks[-1])
     filled = axes.contourf(item.x, item.y, item.z, levels=levels, cmap="viridis", extend="max")
     axes.figure.colorbar(filled, ax=axes, label=item.name, ticks=ticks)
 
 
 @_draw.register
-def _(item: Surface, axes: Any) -> None:
-    ticks = round_ticks(item.top)
+def _(item: fig.Surface, axes: Any) -> None:
+    ticks = _round_ticks(item.top)
     a, b = np.meshgrid(item.x, item.y)
     axes.plot_surface(a, b, np.array(item.z), cmap="viridis", vmin=0, vmax=ticks[-1], rcount=60, ccount=60)
     axes.set(zlabel=item.name, zlim=(0, ticks[-1]), zticks=ticks)
@@ -249,7 +214,7 @@ def _(item: Surface, axes: Any) -> None:
 
 
 @_draw.register
-def _(item: Regions, axes: Axes) -> None:
+def _(item: fig.Regions, axes: Axes) -> None:
     classes = np.array(item.classes)
     colours = {c: matplotlib.colors.to_rgb(colour) for c, colour in item.colours.items()}
     half = (item.x[1] - item.x[0]) / 2
@@ -262,6 +227,6 @@ def _(item: Regions, axes: Axes) -> None:
 
 
 @_draw.register
-def _(item: Picture, axes: Axes) -> None:
+def _(item: fig.Picture, axes: Axes) -> None:
     pixels = np.array(item.pixels, dtype=np.uint8)
     axes.imshow(np.repeat(pixels, 3 // pixels.shape[-1], axis=-1), interpolation="nearest")

@@ -64,7 +64,7 @@ class ProbeInfo(Entry):
         return self.images > 0
 
 
-ORDER = ("eps_curve", "landscape", "boundary", "curvature", "fallen", "samples", "traces")
+ORDER = ("eps_curve", "landscape", "boundary", "theory", "fallen", "samples", "traces")
 PROBES = Registry("probe", "sora.probes", ProbeInfo, ORDER)
 register, names, info = PROBES.register, PROBES.names, PROBES.info
 
@@ -97,18 +97,18 @@ class ProbedModel:
     positions: Sequence[int] | None = None
 
     @property
-    def network(self) -> nn.Module:
+    def bare_model(self) -> nn.Module:
         """The model without a DDP wrapper."""
         return bare(self.model)
 
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        return device_of(self.network)
+        return device_of(self.bare_model)
 
     def examples(self) -> Examples:
         """The images, to be taken by position; in the model's precision, and checked as they are taken."""
-        model = self.network
+        model = self.bare_model
         examples = _Checked(in_precision_of(model, as_examples(self.data)), self.threat)
         first = examples.take(torch.arange(1), self.device)
 

@@ -68,7 +68,7 @@ class Boundary(Probe[ProbedModel]):
         starts in high dimension). `fooled` counts, for each attack, the images among the `correct` ones
         whose prediction it changes.
         """
-        model, threat, seed = subject.network, subject.threat, subject.seed
+        model, threat, seed = subject.bare_model, subject.threat, subject.seed
         values = axis(self.span, self.points)
         with frozen(model):
             x, y = subject.all_images()

@@ -14,8 +14,7 @@ from sora._seeds import mix
 from sora.attacks import pgd
 from sora.evaluation import BATCH
 from sora.evaluation.progress import progress_bar
-from sora.figures import Axis, Figure, Item, Line, Panel, Rule, Span
-from sora.figures.description import BLUE, RED
+from sora.figures import BLUE, RED, Axis, Figure, Item, Line, Panel, Rule, Span
 from sora.probes._base import Probe, ProbedModel, Result, register
 from sora.threat import eps_text
 
@@ -60,7 +59,7 @@ class EpsCurve(Probe[ProbedModel]):
 
     def measure(self, subject: ProbedModel) -> Result:
         """Both curves, and the largest rise of the FGSM curve."""
-        model, examples, threat = subject.network, subject.examples(), subject.threat
+        model, examples, threat = subject.bare_model, subject.examples(), subject.threat
         correct: dict[str, list[Tensor | int]] = {name: [0] * len(MULTIPLES) for name in ("fgsm", "pgd10")}
         batches = torch.split(torch.arange(len(examples.labels)), self.batch_size)
         attacks = len(batches) * len(MULTIPLES[ZERO:])  # counts PGD only, which takes nearly all the time

@@ -32,7 +32,7 @@ class Fallen(Probe[ProbedModel]):
 
     def measure(self, subject: ProbedModel) -> Result:
         """The position of every fallen image, its class and the class it is taken for."""
-        model, examples, threat = subject.network, subject.examples(), subject.threat
+        model, examples, threat = subject.bare_model, subject.examples(), subject.threat
         batches = torch.split(torch.arange(len(examples.labels)), self.batch_size)
         fallen: list[Result] = []
         correct = 0

@@ -9,8 +9,7 @@ import torch
 
 from sora._passes import cross_entropy, frozen
 from sora.evaluation.progress import progress_bar
-from sora.figures import Axis, Contours, Figure, Item, Line, Note, Panel, Rule, Surface
-from sora.figures.description import BLUE, RED
+from sora.figures import BLUE, RED, Axis, Contours, Figure, Item, Line, Note, Panel, Rule, Surface
 from sora.probes._base import Probe, ProbedModel, Result, register
 from sora.probes._plane import SecondAxis, axis, grid_points, plane
 
@@ -36,7 +35,7 @@ class Landscape(Probe[ProbedModel]):
         `bump` is how far the loss along that line climbs above the loss at its end: about 0 where the loss
         rises all the way, large after catastrophic overfitting.
         """
-        model, threat = subject.network, subject.threat
+        model, threat = subject.bare_model, subject.threat
         values = axis(self.span, self.points)
         with frozen(model), progress_bar("landscape", self.points**2, subject.progress) as advance:
             x, y = subject.all_images()

@@ -23,7 +23,7 @@ class Samples(Probe[ProbedModel]):
 
     def measure(self, subject: ProbedModel) -> Result:
         """All images, which are class-balanced and so as different as possible."""
-        model, threat = subject.network, subject.threat
+        model, threat = subject.bare_model, subject.threat
         with frozen(model):
             x, y = subject.all_images()
             attacked = fgsm(model, x, y, threat)

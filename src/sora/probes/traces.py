@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from sora import figures as drawing
 from sora import metrics
-from sora.figures import Axis, Figure, Item, Panel, Rule
-from sora.figures import description as drawing
-from sora.figures.description import Marker, Style
+from sora.figures import Axis, Figure, Item, Marker, Panel, Rule, Style
 from sora.metrics import Scale
 from sora.probes._base import Probe, Result, register
 from sora.runs import RunFolder

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sora.figures import Axis, Figure, Item, Line, Panel, Rule
-from sora.figures.description import BLUE, PALETTE, RED, Marker, Style
+from sora.figures import BLUE, PALETTE, RED, Axis, Figure, Item, Line, Marker, Panel, Rule, Style
 from sora.probes._base import Probe, Result, register
 from sora.runs import RunFolder
 

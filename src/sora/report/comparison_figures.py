@@ -7,13 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sora.figures import Axis, Figure, Item, Line, Panel, Points
-from sora.figures.description import Marker
+from sora.figures import Axis, Figure, Item, Line, Marker, Panel, Points
 from sora.report.comparison import STAR, Row, Setting
 from sora.report.reading import watched_images
 from sora.report.run_figures import STEP, series
 from sora.report.sentences import title_of
-from sora.report.thinning import thin
 
 Colours = Mapping[str, str]
 Accuracies = Mapping[str, Mapping[str, float]]  # setting -> method -> accuracy
@@ -112,16 +110,16 @@ def _known(value: Any) -> bool:
     return value is not None and value == value
 
 
-def overlaid(settings: Sequence[Setting], attack: str, colours: Colours, points: int) -> Figure:
+def overlaid(settings: Sequence[Setting], attack: str, colours: Colours) -> Figure:
     """Robust accuracy and PertAlign of all runs over their steps; a colour per row."""
     panels: list[Panel] = []
     for setting in settings:
-        accuracy = _overlay(setting, colours, lambda run: _watched(run, attack, points))
+        accuracy = _overlay(setting, colours, lambda run: _watched(run, attack))
         where = watched_images(line for row in setting.rows for run in row.runs for line in run.logs["evals"])
         title = f"Accuracy under {title_of(attack)} on {where}; {setting.title}"
         y = Axis(f"accuracy under {title_of(attack)}", 0, None, percent=True)
         panels.append(Panel(accuracy, title, STEP, y))
-        align = _overlay(setting, colours, lambda run: series(run, "pert_align", points))
+        align = _overlay(setting, colours, lambda run: series(run, "pert_align"))
         panels.append(Panel(align, f"PertAlign; {setting.title}", STEP, Axis("PertAlign")))
     present = _present(panels, settings)
     return Figure(present, columns=2, caption="One line per run, one colour per method.")
@@ -139,10 +137,10 @@ def _overlay(setting: Setting, colours: Colours, values: Callable[[Any], Any]) -
     return items
 
 
-def _watched(run: Any, attack: str, points: int) -> tuple[list[float], list[float | None]]:
+def _watched(run: Any, attack: str) -> tuple[list[float], list[float | None]]:
     own = {row["step"]: row["accuracy"].get(attack) for row in run.logs["evals"] if row.get("accuracy")}
     known = sorted(step for step, value in own.items() if value is not None)
-    return thin(known, [own[step] for step in known], points)
+    return known, [own[step] for step in known]
 
 
 def seeds(settings: Sequence[Setting], attack: str, colours: Colours) -> Figure:

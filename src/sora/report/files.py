@@ -7,10 +7,8 @@ from pathlib import Path
 
 from sora._files import create_folder
 from sora.errors import UserError
-from sora.figures import Figure
-from sora.report.page import PAGES, write_figure_page
-
-PICTURES = (".pdf", ".svg", ".png")
+from sora.figures import PAGES, PICTURES, Figure
+from sora.report.page import write_figure_page
 
 
 def check_names(files: Sequence[Path]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from sora import __version__, probes
 from sora._files import create_folder, write_text
 from sora.errors import UserError
-from sora.figures import Figure, on_page
+from sora.figures import PAGES, Figure, on_page
 from sora.report import comparison_figures as across
 from sora.report.comparison import colours, robust_attack, settings_of, table
 from sora.report.reading import DAMAGE, Missing, RunRecord, read_runs
@@ -27,7 +27,6 @@ WITH_IMAGES = 12  # runs whose images fit into the page
 OPEN = 2  # runs whose details are open from the start
 WIDE = 9  # inches; a panel of that width has a row of its own
 LARGEST = 6_000_000  # bytes of a page above which fewer runs are suggested
-PAGES = (".html", ".htm")
 
 
 def write_page(paths: Sequence[str | Path], out: Path, title: str = "") -> list[str]:
@@ -103,7 +102,7 @@ class Page:
 
     def figure(self, title: str, figure: Figure) -> dict[str, Any]:
         """A figure for the template; what Plotly draws is kept apart."""
-        panels = on_page.render(figure)
+        panels = on_page.render(figure, self.points)
         for panel in panels:
             panel["preview"] = None
             if panel["plot"] is not None:
@@ -129,7 +128,7 @@ class Page:
                 across.means(settings, attack), across.means(settings, "clean"), own, title_of(attack)
             ),
             "Accuracy against cost": lambda: across.against_cost(settings, attack, own),
-            "Training, all runs": lambda: across.overlaid(settings, attack, own, min(self.points, 300)),
+            "Training, all runs": lambda: across.overlaid(settings, attack, own),
             "Spread over seeds": lambda: across.seeds(settings, attack, own),
         }
         if len(settings) == 1:
@@ -146,7 +145,7 @@ class Page:
 
     def _run(self, run: RunRecord, is_open: bool) -> dict[str, Any]:
         figures = []
-        drawn = run.attempt("Curves", lambda: self.figure("Training", curves(run, self.points)), None)
+        drawn = run.attempt("Curves", lambda: self.figure("Training", curves(run)), None)
         figures.append(drawn)
         titles = {
             "eps-curve": "Accuracy over eps",

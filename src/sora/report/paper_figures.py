@@ -10,8 +10,7 @@ from typing import Any
 from sora import data, probes
 from sora.errors import UserError, unknown
 from sora.experiments import paper
-from sora.figures import PALETTE, Axis, Bars, Figure, Item, Line, Panel
-from sora.figures.description import BLUE
+from sora.figures import BLUE, PALETTE, Axis, Bars, Figure, Item, Line, Panel
 from sora.probes import Result, SubjectOptions, traces
 from sora.probes._plane import SecondAxis
 from sora.report import comparison_figures as across
@@ -21,7 +20,6 @@ from sora.report.reading import Missing, RunRecord, read_runs
 from sora.report.run_figures import STEP, alarm_rules, series, step_size
 from sora.report.sentences import title_of
 
-POINTS = 2000  # of a curve in a file
 NAMED = 20  # classes whose names fit under the bars
 
 
@@ -108,7 +106,7 @@ def _collapse(request: Request) -> Figure:
     around: list[Panel] = []
     for run, colour in zip(runs, _run_colours(runs), strict=True):
         name = f"PertAlign of {run.label}"
-        x, y = series(run, "pert_align", POINTS)
+        x, y = series(run, "pert_align")
         if x:
             lines.append(Line(x, y, name, colour))
         lines += alarm_rules(run)
@@ -141,7 +139,7 @@ def _traces(request: Request) -> Figure:
 
 
 def _step_size(request: Request) -> Figure:
-    panels = [dataclasses.replace(step_size(run, POINTS), title=_described(run)) for run in request.runs()]
+    panels = [dataclasses.replace(step_size(run), title=_described(run)) for run in request.runs()]
     present = [panel for panel in panels if panel.items]
     if not present:
         raise UserError("none of these runs has logged a step size")

@@ -5,11 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from sora.figures import Axis, Figure, Item, Line, Panel, Rule
-from sora.figures.description import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Style
+from sora.figures import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    RED,
+    Axis,
+    Figure,
+    Item,
+    Line,
+    Panel,
+    Rule,
+    Style,
+)
 from sora.report.reading import RunRecord, watched_images
 from sora.report.sentences import title_of
-from sora.report.thinning import thin
 
 ATTACKS: Mapping[str, tuple[str, Style]] = {
     "clean": (GREY, "dotted"),
@@ -19,10 +31,10 @@ ATTACKS: Mapping[str, tuple[str, Style]] = {
 STEP = Axis("step", whole=True)
 
 
-def curves(run: RunRecord, points: int) -> Figure:
+def curves(run: RunRecord) -> Figure:
     """All panels for which the run has values."""
     alarms = alarm_rules(run)
-    panels = [_accuracy(run, points), _alignment(run, points), step_size(run, points), _loss(run, points)]
+    panels = [_accuracy(run), _alignment(run), step_size(run), _loss(run)]
     present = [panel for panel in panels if panel.items]
     shown = [
         Panel([*panel.items, *alarms], panel.title, panel.x, panel.y, legend=panel.legend)
@@ -31,11 +43,11 @@ def curves(run: RunRecord, points: int) -> Figure:
     return Figure(shown, columns=2, caption="Dotted red lines mark alarms." if alarms else "")
 
 
-def series(run: RunRecord, key: str, points: int) -> tuple[list[float], list[float | None]]:
+def series(run: RunRecord, key: str) -> tuple[list[float], list[float | None]]:
     """The steps and values of one entry of the log; after a rollback, those of the last attempt."""
     rows = {row["step"]: row[key] for row in run.logs["metrics"] if row.get(key) is not None}
     steps = sorted(rows)
-    return thin(steps, [rows[step] for step in steps], points)
+    return steps, [rows[step] for step in steps]
 
 
 def alarm_rules(run: RunRecord) -> list[Rule]:
@@ -44,28 +56,28 @@ def alarm_rules(run: RunRecord) -> list[Rule]:
     return [Rule(step, name="alarm", colour=RED, in_legend=number == 0) for number, step in enumerate(steps)]
 
 
-def _lines(run: RunRecord, points: int, keys: Mapping[str, tuple[str, str]]) -> list[Item]:
+def _lines(run: RunRecord, keys: Mapping[str, tuple[str, str]]) -> list[Item]:
     drawn: list[Item] = []
     for key, (name, colour) in keys.items():
-        x, y = series(run, key, points)
+        x, y = series(run, key)
         if x:
             drawn.append(Line(x, y, name, colour))
     return drawn
 
 
-def _loss(run: RunRecord, points: int) -> Panel:
-    items = _lines(run, points, {"loss": ("training loss", PURPLE)})
+def _loss(run: RunRecord) -> Panel:
+    items = _lines(run, {"loss": ("training loss", PURPLE)})
     return Panel(items, "Loss", STEP, Axis("training loss", low=0), legend=True)
 
 
-def _alignment(run: RunRecord, points: int) -> Panel:
+def _alignment(run: RunRecord) -> Panel:
     keys = {"pert_align": ("PertAlign", BLUE), "linearity": ("linearity coefficient", GREEN)}
-    return Panel(_lines(run, points, keys), "PertAlign and linearity", STEP, Axis("cosine; coefficient"))
+    return Panel(_lines(run, keys), "PertAlign and linearity", STEP, Axis("cosine; coefficient"))
 
 
-def step_size(run: RunRecord, points: int) -> Panel:
+def step_size(run: RunRecord) -> Panel:
     """The length of the attack's step, in linf in 1/255, with SORA's cap (Figures 5 and 12)."""
-    x, y = series(run, "step_size", points)
+    x, y = series(run, "step_size")
     threat = run.summary.get("threat") or run.config.get("threat") or {}
     levels, unit, label = (1, "", "step size")
     if threat.get("norm") != "l2":
@@ -82,13 +94,13 @@ def step_size(run: RunRecord, points: int) -> Panel:
     return Panel(items, "Step size of the attack", STEP, Axis(label, low=0))
 
 
-def _accuracy(run: RunRecord, points: int) -> Panel:
+def _accuracy(run: RunRecord) -> Panel:
     rows = [row for row in run.logs["evals"] if row.get("accuracy")]
     items: list[Item] = []
     for attack, (colour, style) in ATTACKS.items():
         own = {row["step"]: row["accuracy"][attack] for row in rows if attack in row["accuracy"]}
         if own:
-            x, y = thin(sorted(own), [own[step] for step in sorted(own)], points)
+            x, y = sorted(own), [own[step] for step in sorted(own)]
             items.append(Line(x, y, title_of(attack), colour, style, marker="circle" if len(x) < 40 else ""))
     attacks = rows[0].get("attacks") if rows else None
     n = f" (n = {next(iter(attacks.values()))['n']})" if attacks else ""

@@ -12,7 +12,7 @@ from sora import probes
 from sora._files import plain
 from sora._passes import cross_entropy
 from sora.errors import UserError
-from sora.probes import _theory as theory
+from sora.probes import _second_order as theory
 from sora.threat import L2, Linf, Threat
 
 from .toys import THREAT, images, measure, smooth
