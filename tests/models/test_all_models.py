@@ -1,7 +1,8 @@
-"""What holds for every network: sizes, shapes, modes, derivatives, memory format."""
+"""What holds for every model, and the tables of docs/models.md; tests/docs runs its code."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sora.errors import UserError
-from sora.models import create
+from sora.models import create, info, names
 
 CNNS = ["preactresnet18", "resnet18", "senet18", "wideresnet28-10"]
 SMALL: dict[str, dict[str, Any]] = {
@@ -19,20 +20,14 @@ SMALL: dict[str, dict[str, Any]] = {
     "wideresnet28-10": {"width": 8, "depth": 10, "dropout": 0.0},
     "vit-small": {"width": 24, "depth": 2, "heads": 3},
 }
-DATA = {  # classes, channels, pixels
-    "cifar10": (10, 3, 32),
-    "cifar100": (100, 3, 32),
-    "tinyimagenet": (200, 3, 64),
-    "pathmnist": (9, 3, 28),
-    "tissuemnist": (8, 1, 28),
-}
-PARAMETERS = {
-    "resnet18": (11_173_962, 11_220_132, 11_271_432, 11_173_449, 11_171_784),
-    "preactresnet18": (11_172_170, 11_218_340, 11_269_640, 11_171_657, 11_169_992),
-    "wideresnet28-10": (36_479_194, 36_536_884, 36_600_984, 36_478_553, 36_477_624),
-    "senet18": (11_260_354, 11_306_524, 11_357_824, 11_259_841, 11_258_176),
-    "vit-small": (21_342_346, 21_376_996, 21_489_224, 21_336_201, 21_323_528),
-}
+PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+ROWS = [
+    [cell.strip(" `") for cell in line.strip("|").split("|")]
+    for line in PAGE.splitlines()
+    if line[:3] == "| `"
+]
+PARAMETERS = {row[0]: row[1:] for row in ROWS if len(row) == 6}
+DATA = [(10, 3, 32), (100, 3, 32), (200, 3, 64), (9, 3, 28), (8, 1, 28)]  # classes, channels, pixels
 
 
 @pytest.fixture(autouse=True)
@@ -48,14 +43,17 @@ def count(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.parametrize("dataset", DATA)
-@pytest.mark.parametrize("name", PARAMETERS)
-def test_parameters_and_output_shape_of_the_papers_networks(name: str, dataset: str) -> None:
-    classes, channels, pixels = DATA[dataset]
+@pytest.mark.parametrize("name", names())
+def test_the_table_of_parameters(name: str) -> None:
+    assert list(PARAMETERS) == names()
     with torch.device("meta"):
-        model = create(name, classes, channels, pixels)
-        assert count(model) == PARAMETERS[name][list(DATA).index(dataset)]
-        assert model(torch.rand(2, channels, pixels, pixels)).shape == (2, classes)
+        assert [f"{count(create(name, *sizes)):,}" for sizes in DATA] == PARAMETERS[name]
+
+
+def test_the_table_of_options() -> None:
+    assert [row[:3] for row in ROWS if len(row) == 4] == [
+        [name, option, repr(default)] for name in names() for option, default in info(name).options.items()
+    ]
 
 
 @pytest.mark.parametrize(("classes", "expected"), [(10, 46_160_474), (100, 46_218_164), (200, 46_282_264)])
@@ -67,21 +65,16 @@ def test_parameters_of_wideresnet_34_10(classes: int, expected: int) -> None:
 @pytest.mark.parametrize("pixels", [28, 32, 64])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", SMALL)
-def test_small_networks_give_finite_logits(name: str, channels: int, pixels: int) -> None:
+def test_small_models_give_finite_logits(name: str, channels: int, pixels: int) -> None:
     logits = small(name, 7, channels, pixels)(torch.rand(2, channels, pixels, pixels))
     assert logits.shape == (2, 7)
     assert logits.isfinite().all()
 
 
-@pytest.mark.parametrize("name", CNNS)
-def test_convolutional_networks_take_maps_that_are_not_square(name: str) -> None:
-    assert small(name)(torch.rand(2, 3, 20, 33)).shape == (2, 10)
-
-
 @pytest.mark.parametrize("width", [1, 3, 24])
 @pytest.mark.parametrize("name", CNNS)
-def test_any_width_builds(name: str, width: int) -> None:
-    assert create(name, 10, width=width)(torch.rand(2, 3, 16, 16)).shape == (2, 10)
+def test_convolutional_models_of_any_width_take_maps_that_are_not_square(name: str, width: int) -> None:
+    assert create(name, 10, width=width)(torch.rand(2, 3, 16, 21)).shape == (2, 10)
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
@@ -98,16 +91,12 @@ def test_stages_keeps_the_first_stages_of_two_blocks_each(name: str, stages: int
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_evaluation_mode_is_deterministic_and_changes_no_buffer(name: str) -> None:
+def test_both_modes_are_deterministic_and_evaluation_changes_no_buffer(name: str) -> None:
     model, x = small(name).eval(), torch.rand(4, 3, 32, 32)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     assert torch.equal(model(x), model(x))
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_training_mode_without_dropout_is_deterministic(name: str) -> None:
-    model, x = small(name).train(), torch.rand(4, 3, 32, 32)
+    model.train()  # without dropout
     assert torch.equal(model(x), model(x))
 
 
@@ -165,18 +154,10 @@ def small_like(name: str, model: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_one_graph_without_breaks(name: str) -> None:
-    model, x = small(name).eval(), torch.rand(2, 3, 32, 32)
+    fewer = {"stages": 2} if "stages" in info(name).options else {}
+    model, x = create(name, 10, **SMALL[name], **fewer).eval(), torch.rand(2, 3, 32, 32)
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(x), model(x))
-
-
-@pytest.mark.parametrize("name", ["preactresnet18", "resnet18", "senet18"])
-def test_default_initialisation_of_convolutions(name: str) -> None:
-    for module in create(name, 10, width=16).modules():
-        if isinstance(module, nn.Conv2d) and module.bias is None:
-            bound = module.weight[0].numel() ** -0.5
-            assert module.weight.abs().max() <= bound
-            assert module.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.15)
 
 
 def test_vit_refuses_another_image_size() -> None:

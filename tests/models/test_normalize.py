@@ -39,15 +39,12 @@ def test_it_is_layer_zero_of_every_network() -> None:
     torch.testing.assert_close(model(x), model.network(model.normalize(x)))
 
 
-def test_defaults_leave_the_pixels_alone() -> None:
-    x = torch.rand(2, 3, 8, 8)
-    assert torch.equal(create("resnet18", 10, width=4, stages=1).normalize(x), x)
-
-
-def test_one_number_serves_all_channels() -> None:
+def test_one_number_serves_all_channels_and_the_defaults_change_nothing() -> None:
     model = create("resnet18", 10, width=4, stages=1, mean=[0.5], std=[0.25])
     assert model.normalize.mean.flatten().tolist() == [0.5] * 3
     assert model.normalize.std.flatten().tolist() == [0.25] * 3
+    x = torch.rand(2, 3, 8, 8)
+    assert torch.equal(create("resnet18", 10, width=4, stages=1).normalize(x), x)
 
 
 def test_grey_images_are_not_broadcast_into_colour() -> None:

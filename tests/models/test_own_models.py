@@ -63,13 +63,9 @@ def test_it_gets_what_its_signature_accepts(module: str) -> None:
     assert given(f"{module}:any_", 4, 1, 16, a=1) == {**sizes, "a": 1}
 
 
-def test_a_class_is_a_builder_too(module: str) -> None:
+def test_a_class_is_a_builder_too_and_nothing_is_wrapped_with_normalisation(module: str) -> None:
     assert given(f"{module}:Net", 4)["num_classes"] == 4
-
-
-def test_it_is_not_wrapped_with_normalisation(module: str) -> None:
-    model = create(f"{module}:few", 4, mean=[0.5], std=[0.5])
-    assert type(model).__name__ == "Net"
+    assert type(create(f"{module}:few", 4, mean=[0.5], std=[0.5])).__name__ == "Net"
 
 
 def test_a_module_inside_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The paper's models, one architecture per file: pixels in [0, 1] in, logits out."""
+"""The paper's models, one architecture per file, from pixels in [0, 1] to logits."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from torch import nn
 from sora._limits import PARAMETERS
 from sora._registry import Entry, Registry
 from sora.errors import UserError, short, unknown
-from sora.models._checks import check_int
+from sora.models._layers import Normalize, check_int, per_channel
 from sora.models._layout import fast_layout, own_layout
-from sora.models._normalize import Normalize, per_channel
 
 __all__ = ["ModelInfo", "Normalize", "create", "fast_layout", "info", "names", "own_layout", "register"]
 
@@ -61,7 +60,7 @@ def create(
     std: Sequence[float] | None = None,
     **options: Any,
 ) -> nn.Module:
-    """Build a network from [0, 1] images to logits, with fresh weights.
+    """Build a model from [0, 1] images to logits, with fresh weights.
 
     Args:
         name: One of `names()`, or `package.module:function` for a builder of your own. It is called
@@ -69,11 +68,11 @@ def create(
             `width` and the options given; its result is used unchanged, without normalisation.
         num_classes: Number of logits, at least 2.
         in_channels: Channels of the images.
-        image_size: Height and width of the images; convolutional networks accept any.
+        image_size: Height and width of the images; convolutional models accept any.
         width: Channels of the first stage (length of a token in a ViT); None is the paper's.
         mean: Subtracted from the pixels: a list of one number, or of one per channel; None is 0.
         std: Divides the pixels afterwards, given like `mean`; None is 1.
-        **options: Further options of the network, see `info(name).options`.
+        **options: Further options of the model, see `info(name).options`.
 
     Returns:
         A sequence of `normalize` and `network`.
@@ -101,11 +100,11 @@ def create(
 
 
 def _refuse_too_large(name: str, build: Builder, sizes: dict[str, int], options: dict[str, Any]) -> None:
-    """Raise for a network that would not fit into memory, e.g. of a width mistyped by some zeros."""
+    """Raise for a model that would not fit into memory, e.g. of a width mistyped by some zeros."""
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):  # computes shapes only
-            network = _call(name, build, sizes, options)
-        count = sum(parameter.numel() for parameter in network.parameters())
+            model = _call(name, build, sizes, options)
+        count = sum(parameter.numel() for parameter in model.parameters())
     except Exception as error:
         if "overflow" not in str(error.__cause__):
             return  # it cannot be built this way, or not at all, which is reported when it is built
@@ -119,7 +118,7 @@ def _call(name: str, build: Builder, sizes: dict[str, int], options: dict[str, A
     try:
         signature = inspect.signature(build)
     except (TypeError, ValueError):  # some functions written in C
-        raise UserError(f"model {name!r} cannot be called as a builder of networks") from None
+        raise UserError(f"model {name!r} cannot be called as a builder of models") from None
     parameters = signature.parameters.values()
     accepted = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):

@@ -1,4 +1,4 @@
-"""The memory layout in which a network's convolutions run fastest."""
+"""The memory layout in which a model's convolutions run fastest."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sora.models import register
-from sora.models._checks import check_int
-from sora.models._stages import Projection, average, build_stages, conv3x3
+from sora.models._layers import Projection, average, build_stages, check_int, conv3x3
 
 
 class BasicBlock(nn.Module):

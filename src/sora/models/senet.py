@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sora.models import register
-from sora.models._stages import Projection, conv3x3
+from sora.models._layers import Projection, conv3x3
 from sora.models.resnet import ResNet
 
 REDUCTION = 16

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from sora.errors import UserError
 from sora.models import register
-from sora.models._checks import check_int
+from sora.models._layers import check_int
 
 EPSILON = 1e-6
 MLP_RATIO = 4
@@ -36,7 +36,7 @@ class Attention(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """LayerNorm, attention, add; LayerNorm, two-layer GELU network, add."""
+    """LayerNorm, attention, add; LayerNorm, two linear layers with GELU between, add."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

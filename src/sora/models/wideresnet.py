@@ -9,36 +9,12 @@ from torch import Tensor, nn
 
 from sora.errors import UserError
 from sora.models import register
-from sora.models._checks import check_int
-from sora.models._stages import Projection, average, build_stages, conv3x3
+from sora.models._layers import average, build_stages, check_int, conv3x3
+from sora.models.preactresnet import PreActBlock
 
 STEM = 16
 GROUPS = 3
 PAPER_WIDTH = 10 * STEM
-
-
-class WideBlock(nn.Module):
-    """BN, ReLU, conv, BN, ReLU, dropout, conv, plus the shortcut; a projection reads the activated input."""
-
-    def __init__(self, in_channels: int, out_channels: int, stride: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.bn1 = nn.BatchNorm2d(in_channels)
-        self.conv1 = conv3x3(in_channels, out_channels, stride)
-        self.bn2 = nn.BatchNorm2d(out_channels)
-        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
-        self.conv2 = conv3x3(out_channels, out_channels)
-        self.shortcut: nn.Module | None = None
-        if stride != 1 or in_channels != out_channels:
-            self.shortcut = Projection(in_channels, out_channels, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (N, in, H, W) to (N, out, H / stride, W / stride)."""
-        out: Tensor = F.relu(self.bn1(x), inplace=True)
-        if self.shortcut is not None:
-            x = self.shortcut(out)
-        out = self.conv1(out)
-        out = self.conv2(self.dropout(F.relu(self.bn2(out), inplace=True)))
-        return out.add_(x)
 
 
 @register(
@@ -82,7 +58,7 @@ class WideResNet(nn.Module):
         stem = min(STEM, width)
         features = width << (GROUPS - 1)
         self.stem = conv3x3(in_channels, stem)
-        block = partial(WideBlock, dropout=dropout)
+        block = partial(PreActBlock, shortcut_input="activated", dropout=dropout)
         self.stages = build_stages(block, stem, width, GROUPS, blocks=(depth - 4) // 6)
         self.norm = nn.BatchNorm2d(features)
         self.head = nn.Linear(features, num_classes)
