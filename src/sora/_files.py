@@ -14,11 +14,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
-
 from sora.errors import RunError, UserError
 
 # Every file is first written in a scratch folder beside its place. The folder's name says which process made
@@ -119,35 +114,6 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file in the same way; NaN and infinity become null."""
     write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
-
-
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file in the same way."""
-    contiguous, places = dict[str, Tensor](), set[int]()
-    for name, tensor in tensors.items():
-        kept = tensor.detach().contiguous()
-        place = kept.untyped_storage().data_ptr()
-        # The format has no shared memory: what two names have in common is written twice.
-        contiguous[name] = kept.clone() if place in places else kept
-        places.add(place)
-
-    def write(temporary: Path) -> None:
-        try:
-            save_file(contiguous, temporary, dict(metadata))
-        except SafetensorError as error:  # a full disk, for example
-            raise RunError(f"cannot write {path}: {error}") from None
-
-    replace_file(path, write)
-
-
-def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write an npz file in the same way."""
-
-    def write(temporary: Path) -> None:
-        with temporary.open("wb") as file:  # NumPy would add .npz to a path without it
-            np.savez(file, **arrays)
-
-    replace_file(path, write)
 
 
 def link(source: Path, target: Path) -> None:

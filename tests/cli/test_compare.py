@@ -9,9 +9,9 @@ import time
 
 import pytest
 
+from sora._locks import locked_folder, wait_until_free
 from sora.cli.demo import story
 from sora.runs import RunFolder
-from sora.runs.lock import locked, wait_until_free
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_runs_of_a_killed_grid_end_and_the_next_grid_continues_them(sora, tiny, 
     grid.kill()
     grid.wait()
     wait_until_free(run, 120)
-    with locked(run):  # the run has ended
+    with locked_folder(run):  # the run has ended
         assert not (run / "summary.json").exists()
         checkpoints = RunFolder(run).checkpoints
         written = checkpoints.read(checkpoints.newest_first()[0])[1]["step"]
@@ -207,7 +207,7 @@ def test_runs_of_a_killed_grid_end_and_the_next_grid_continues_them(sora, tiny, 
 
 def test_a_second_grid_in_the_same_folder_is_refused(sora, tiny, tmp_path) -> None:
     (tmp_path / "c").mkdir()
-    with locked(tmp_path / "c"):
+    with locked_folder(tmp_path / "c"):
         done = sora("compare", *tiny, *LONG, "--out", tmp_path / "c", "--resume")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "in use by another process" in done.err

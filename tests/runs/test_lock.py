@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from sora._locks import locked as locked_file
+from sora._locks import locked, locked_folder, wait_until_free
 from sora.cli import main
 from sora.errors import RunError, UserError
 from sora.runs import RunFolder
-from sora.runs.lock import locked, wait_until_free
 
-HOLD = "import sys; from pathlib import Path; from sora.runs.lock import locked\n"
-HOLD += "with locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+HOLD = "import sys; from pathlib import Path; from sora._locks import locked_folder\n"
+HOLD += "with locked_folder(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
 
 
 def holder(folder: Path) -> subprocess.Popen[str]:
@@ -45,11 +44,11 @@ def test_a_second_process_is_refused_and_touches_nothing(
 
 def test_the_lock_ends_with_a_killed_process(tmp_path: Path) -> None:
     with holder(tmp_path) as first:
-        with pytest.raises(UserError, match="in use"), locked(tmp_path):
+        with pytest.raises(UserError, match="in use"), locked_folder(tmp_path):
             pass
         first.kill()
         first.wait()
-        with locked(tmp_path):
+        with locked_folder(tmp_path):
             assert f"process {os.getpid()} on" in (tmp_path / ".lock").read_text()
 
 
@@ -64,12 +63,12 @@ def test_waiting_for_a_lock(tmp_path: Path) -> None:
     wait_until_free(tmp_path / "nothing", 60)
     with holder(tmp_path) as first:
         wait_until_free(tmp_path, 0.3)
-        with pytest.raises(UserError), locked(tmp_path):
+        with pytest.raises(UserError), locked_folder(tmp_path):
             pass
         assert first.stdin is not None
         first.stdin.close()
         wait_until_free(tmp_path, 60)
-        with locked(tmp_path):
+        with locked_folder(tmp_path):
             pass
 
 
@@ -77,11 +76,11 @@ def test_a_folder_made_for_nothing_is_removed_and_an_older_one_stays(tmp_path: P
     new, old = tmp_path / "new", tmp_path / "old"
     old.mkdir()
     for folder in (new, old):
-        with locked(folder):
+        with locked_folder(folder):
             pass
     assert not new.exists()
     assert old.exists()
-    with locked(new):
+    with locked_folder(new):
         (new / "log").touch()
     assert (new / "log").exists()
 
@@ -95,7 +94,7 @@ def test_a_file_system_without_locks_is_used_without_one(
         raise OSError(errno.ENOTSUP, "Operation not supported")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with locked(tmp_path / "run"), locked_file(tmp_path / "file"):
+    with locked_folder(tmp_path / "run"), locked(tmp_path / "file"):
         assert (tmp_path / "file").exists()
 
 
@@ -103,6 +102,6 @@ def test_a_lock_file_that_is_a_link_or_a_pipe_is_refused(tmp_path: Path) -> None
     (tmp_path / "link").symlink_to(tmp_path / "outside")
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe"):
-        with pytest.raises(RunError, match="is a link or a special file"), locked_file(tmp_path / name):
+        with pytest.raises(RunError, match="is a link or a special file"), locked(tmp_path / name):
             pass
     assert not (tmp_path / "outside").exists()

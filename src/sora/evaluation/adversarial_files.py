@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from sora._files import write_arrays
+from sora._files import replace_file
 from sora._limits import TEXT
 from sora._passes import frozen
 from sora._reading import parse_json
@@ -48,7 +48,13 @@ def save_adversarial(
     path.parent.mkdir(parents=True, exist_ok=True)
     attacked = {f"{PREFIX}{name}": x.numpy() for name, x in evaluation.inputs.items()}
     images = {"labels": evaluation.labels.numpy(), "positions": positions.numpy()}
-    write_arrays(path, {**images, "about": np.array(json.dumps(facts)), **attacked})
+    arrays: dict[str, Any] = {**images, "about": np.array(json.dumps(facts)), **attacked}
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:  # NumPy would add .npz to a path without it
+            np.savez(file, **arrays)
+
+    replace_file(path, write)
 
 
 def check_adversarial(

@@ -21,10 +21,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from sora._devices import check_count, device_name
 from sora._files import write_text
+from sora._locks import locked_folder, wait_until_free
 from sora.errors import RunError, UserError
 from sora.experiments.engines import Engine, Handle, Work, create
 from sora.runs import RunFolder
-from sora.runs.lock import locked, wait_until_free
 from sora.settings import Resolved, differences, is_custom
 
 POLL = 0.3  # seconds between checks of the processes
@@ -96,7 +96,7 @@ def _compute(grid: Sequence[Job], jobs: int, engine: Engine, quiet: bool) -> Non
     waiting, running = list(unfinished), list[Job]()
     with ExitStack() as stack:
         for parent in sorted({job.folder.path.parent for job in grid}):
-            stack.enter_context(locked(parent))  # two grids in one folder would start each run twice
+            stack.enter_context(locked_folder(parent))  # two grids in one folder would start each run twice
         for job in unfinished:  # of a grid that was killed: its runs are writing their checkpoints
             wait_until_free(job.folder.path, PATIENCE)
         refresh = stack.enter_context(_progress(unfinished, quiet))

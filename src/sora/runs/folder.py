@@ -14,16 +14,17 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from sora._files import make_folder, remove_leftovers, write_json, write_tensors, write_text
+from sora._files import make_folder, remove_leftovers, write_json, write_text
 from sora._limits import SETTINGS
+from sora._locks import locked_folder
 from sora._reading import parse_json, read_text
 from sora.errors import RunError, UserError
 from sora.runs.checkpoints import Checkpoints
 from sora.runs.digests import digest_file, with_checksum, without_checksum
-from sora.runs.lock import locked
 from sora.runs.logs import Log, LogStart, read_last_line, read_log
 from sora.runs.shapes import check_evaluations, check_summary
 from sora.runs.snapshots import Snapshots
+from sora.runs.tensors import write_tensors
 from sora.settings import Settings
 from sora.settings.files import parse_config, parse_yaml
 
@@ -83,7 +84,7 @@ class RunFolder:
 
     def lock(self) -> AbstractContextManager[None]:
         """Keep other processes from training here; a `UserError` if one does."""
-        return locked(self.path)
+        return locked_folder(self.path)
 
     def remove_leftovers(self) -> None:
         """Delete what killed processes left half-written; the caller holds the lock."""

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
-from sora._files import write_tensors
+from sora._files import replace_file
 from sora.errors import RunError
 from sora.runs.digests import digest_tensors
 
@@ -23,6 +24,25 @@ class Stored(NamedTuple):
     tensors: dict[str, Tensor]
     text: str
     verified: bool
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file under a temporary name, then rename it."""
+    contiguous, places = dict[str, Tensor](), set[int]()
+    for name, tensor in tensors.items():
+        kept = tensor.detach().contiguous()
+        place = kept.untyped_storage().data_ptr()
+        # The format has no shared memory: what two names have in common is written twice.
+        contiguous[name] = kept.clone() if place in places else kept
+        places.add(place)
+
+    def write(temporary: Path) -> None:
+        try:
+            save_file(contiguous, temporary, dict(metadata))
+        except SafetensorError as error:  # a full disk, for example
+            raise RunError(f"cannot write {path}: {error}") from None
+
+    replace_file(path, write)
 
 
 def write_verified(path: Path, tensors: Mapping[str, Tensor], text: str = "") -> None:

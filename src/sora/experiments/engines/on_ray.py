@@ -19,10 +19,10 @@ from typing import Any
 import ray
 
 from sora._files import write_text
+from sora._locks import wait_until_free
 from sora.errors import UserError
 from sora.experiments.engines.base import Ended, Engine, Work
 from sora.experiments.engines.local import Process
-from sora.runs.lock import wait_until_free
 
 RETRIES = 5  # of a task whose worker died
 PATIENCE = 120.0  # seconds for the process of a worker that died to write its checkpoint

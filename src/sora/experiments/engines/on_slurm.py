@@ -10,10 +10,10 @@ from typing import Any
 import submitit
 from submitit.slurm.slurm import SlurmExecutor
 
+from sora._locks import wait_until_free
 from sora.errors import UserError
 from sora.experiments.engines.base import Ended, Work
 from sora.experiments.engines.local import Process, train_arguments
-from sora.runs.lock import wait_until_free
 
 PATIENCE = 120.0  # seconds for the process of a job that was ended to write its checkpoint
 LOGS = "slurm"  # folder beside the runs
