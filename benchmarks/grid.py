@@ -13,8 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sora.experiments.engines import Ended, Work
-from sora.experiments.engines.local import Local, Process
+from sora.experiments.engines import Ended, Local, Process, Work
 from sora.experiments.grid import run_grid
 from sora.runs import RunFolder
 from sora.settings import Request

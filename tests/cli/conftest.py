@@ -1,6 +1,5 @@
 """Calling the command line in this process: the same code as the `sora` command, without its start-up."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -38,8 +37,7 @@ def sora(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
 @pytest.fixture
 def grid_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Grids compute their runs in this process, without the seconds that a new one takes to start."""
-    monkeypatch.setitem(sys.modules, "sora.experiments.engines.in_process", in_process)
-    monkeypatch.setitem(engines.ENGINES, "local", "in_process")
+    monkeypatch.setitem(engines.ENGINES, "local", in_process.__name__)
 
 
 @pytest.fixture

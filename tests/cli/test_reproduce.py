@@ -1,11 +1,10 @@
 """`sora reproduce`, on digits and at toy size."""
 
 import json
-import sys
 
 import pytest
 
-from sora.experiments import engines, estimate
+from sora.experiments import cost, engines
 from tests.experiments import in_process
 
 SMALL = ["--seeds", "1", "--epochs", "1", "--width", "4", "--limit-train", "32", "--limit-test", "30"]
@@ -124,9 +123,8 @@ def test_a_dry_run_estimates_from_measured_steps(sora, tmp_path) -> None:
 
 
 def test_a_dry_run_prints_the_batch_files_of_slurm(sora, tmp_path, monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "sora.experiments.engines.in_process", in_process)
-    monkeypatch.setitem(engines.ENGINES, "slurm", "in_process")
-    monkeypatch.setattr(estimate, "estimate", lambda runs, jobs: estimate.Estimate(1, 1))
+    monkeypatch.setitem(engines.ENGINES, "slurm", in_process.__name__)
+    monkeypatch.setattr(cost, "estimate", lambda runs, jobs: cost.Estimate(1, 1))
     monkeypatch.setattr(in_process.InProcess, "describe", lambda engine, work: f"batch file of {work.name}")
     flags = ["--dataset", "digits", *SMALL, "--out", tmp_path / "c", "--dry-run", "--engine", "slurm"]
     done = sora("reproduce", "components", *flags)

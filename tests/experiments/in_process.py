@@ -9,8 +9,7 @@ from collections.abc import Callable
 from unittest.mock import patch
 
 from sora.cli import main
-from sora.experiments.engines import Ended, Work
-from sora.experiments.engines.local import train_arguments
+from sora.experiments.engines import Ended, Work, train_arguments
 from sora.settings import GRID_CONFIG
 
 

@@ -7,15 +7,33 @@ import statistics
 
 import pytest
 
-from sora.experiments.beside_paper import Cell, Table, cells_of, correlation, fallen
-from sora.experiments.beside_paper_formats import csv_lines, footer, grid_of, latex, markdown, title_of
+from sora.experiments.beside_paper import (
+    Table,
+    correlation,
+    csv_lines,
+    fallen,
+    footer,
+    grid_of,
+    latex,
+    markdown,
+    title_of,
+)
 from sora.experiments.paper import Value
+from sora.experiments.tables import Cell
 
 MISSING = "not in the paper"
 
 
 def value(mean: float, std: float | None = None) -> Value:
     return Value(mean, std, "tab:x", f"{mean:.2f}")
+
+
+def cells_of(rows, metrics, values, numbers) -> dict[str, dict[str, Cell]]:
+    ours, theirs = ({row: table.get(row, {}) for row in rows} for table in (values, numbers))
+    return {
+        row: {metric: Cell(tuple(ours[row].get(metric, ())), theirs[row].get(metric)) for metric in metrics}
+        for row in rows
+    }
 
 
 def made_up(*, comparable: bool = True) -> Table:
@@ -36,7 +54,7 @@ def test_a_cell_has_both_deviations_and_the_difference() -> None:
     cell = Cell((70.0, 80.0), value(74.5, 0.5))
     assert cell.population_std == pytest.approx(5.0)
     assert cell.sample_std == pytest.approx(statistics.stdev([70.0, 80.0]))
-    assert (cell.ours(), cell.theirs(), cell.difference) == ("75.00 ± 5.00", "74.50 ± 0.50", 0.5)
+    assert (cell.ours("population"), cell.theirs(), cell.difference) == ("75.00 ± 5.00", "74.50 ± 0.50", 0.5)
     assert (Cell((70.0,)).ours(), Cell().ours(), Cell().theirs()) == ("70.00", "-", MISSING)
 
 

@@ -15,7 +15,7 @@ from sora._parent import start_child
 from sora.cli import main
 from sora.errors import UserError
 from sora.experiments import engines
-from sora.experiments.engines import Ended, Work, local
+from sora.experiments.engines import Ended, Process, Work
 from sora.experiments.grid import GridInterrupted, run_grid
 from sora.runs import RunFolder
 from sora.settings import Request, Resolved
@@ -145,8 +145,8 @@ def test_a_run_that_writes_more_than_a_pipe_holds_ends(
     def start(command: list[str], environment: dict[str, str], **options: Any) -> Any:
         return start_child([sys.executable, "-c", talkative], environment, **options)
 
-    monkeypatch.setattr(local, "start_child", start)
-    process, ended = local.Process([], tmp_path / "a.yaml", tmp_path / "a"), None
+    monkeypatch.setattr(engines, "start_child", start)
+    process, ended = Process([], tmp_path / "a.yaml", tmp_path / "a"), None
     deadline = time.monotonic() + 60
     while ended is None and time.monotonic() < deadline:
         ended = process.ended()
@@ -177,7 +177,7 @@ def test_a_run_that_was_sent_back_leaves_nothing_on_the_worker(
     pytest.importorskip("ray")
     from sora.experiments.engines import on_ray
 
-    class Process:
+    class Written:
         def __init__(self, arguments: list[str], settings: Path, folder: Path) -> None:
             folder.mkdir(exist_ok=True)
             (folder / "summary.json").write_text(settings.read_text())
@@ -185,7 +185,7 @@ def test_a_run_that_was_sent_back_leaves_nothing_on_the_worker(
         def wait(self) -> Ended:
             return Ended(code, "")
 
-    monkeypatch.setattr(on_ray, "Process", Process)
+    monkeypatch.setattr(on_ray, "Process", Written)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "worker"))
     (tmp_path / "worker").mkdir()
     ended, _, packed = on_ray._compute_elsewhere("fgsm-s0", [], "method: fgsm")
@@ -204,9 +204,9 @@ def test_a_finished_run_leaves_no_open_file(tmp_path: Path, monkeypatch: pytest.
             [sys.executable, "-c", "import sys; sys.exit('the reason')"], environment, **options
         )
 
-    monkeypatch.setattr(local, "start_child", start)
+    monkeypatch.setattr(engines, "start_child", start)
     before = len(os.listdir("/proc/self/fd"))
-    process = local.Process([], tmp_path / "a.yaml", tmp_path / "a")
+    process = Process([], tmp_path / "a.yaml", tmp_path / "a")
     assert process.wait() == Ended(1, "the reason")
     assert process.wait() == process.ended() == Ended(1, "the reason")
     process.stop()

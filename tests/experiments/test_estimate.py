@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sora.attacks import create
-from sora.experiments.estimate import Estimate, passes_of, passes_while_training
+from sora.experiments.cost import Estimate, attack_passes, passes_while_training
 from sora.experiments.grid import default_jobs
 from sora.settings import Settings
 
@@ -18,14 +18,14 @@ def test_runs_that_find_a_gpu_are_computed_one_after_another(monkeypatch: pytest
 
 
 def test_autoattack_counts_the_passes_of_all_its_parts() -> None:
-    single = passes_of(create("apgd-ce"), 10)
-    assert passes_of(create("aa"), 10) > 5 * single
-    assert passes_of(create("pgd10"), 10) >= 10
+    single = attack_passes(create("apgd-ce"), 10)
+    assert attack_passes(create("aa"), 10) > 5 * single
+    assert attack_passes(create("pgd10"), 10) >= 10
 
 
 def test_evaluations_between_epochs_count_both_kinds_of_weights_where_they_compete() -> None:
     common = {"epochs": 10, "attacks": ("clean", "pgd10")}
-    once = sum(passes_of(create(name), 10) for name in ("clean", "pgd10"))
+    once = sum(attack_passes(create(name), 10) for name in ("clean", "pgd10"))
     assert passes_while_training(Settings(**common), 50_000, 10) == 10 * 1000 * once
     assert passes_while_training(Settings(**common, eval_every=3, holdout=200), 50_000, 10) == 3 * 200 * once
     assert passes_while_training(Settings(**common, eval_every=0), 50_000, 10) == 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sora.errors import UserError
-from sora.experiments import facts, paper, paper_tables
+from sora.experiments import paper, paper_tables
 from sora.experiments.reproduce import Target
 
 
@@ -24,7 +24,7 @@ def test_memory_is_in_multiples_of_fgsm_also_where_fgsm_is_no_row(monkeypatch: p
         passes = {"forwards": 2, "backwards": 2}
         return [{"name": name, "peak_bytes": measured[name] * 2**23, **passes} for name in names]
 
-    monkeypatch.setattr(facts, "cost_table", cost_table)
+    monkeypatch.setattr(paper_tables, "cost_table", cost_table)
     cells = cost_of("sora", "pgd-10").cells
     texts = {name: row["memory"].text for name, row in cells.items()}
     assert texts == {"sora": "1.50 x, 3.0 MB/image", "pgd-10": "2.50 x, 5.0 MB/image"}
@@ -42,7 +42,7 @@ def test_the_header_names_the_machine_that_was_measured(
         devices.append(device)
         return [{"name": name, "peak_bytes": 1, "forwards": 1, "backwards": 1} for name in names]
 
-    monkeypatch.setattr(facts, "cost_table", cost_table)
+    monkeypatch.setattr(paper_tables, "cost_table", cost_table)
     monkeypatch.setattr(paper_tables, "pick_device", torch.device)
     monkeypatch.setattr(
         paper_tables, "machine", lambda device: {"gpu": f"processor of {device}", "threads": 1}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sora import methods
-from sora.experiments.passes import Passes, passes_of, passes_of_run
+from sora.experiments.cost import Passes, passes_of, passes_of_run
 from sora.runs import RunFolder
 from sora.settings import Settings
 from tests.report.toys import write_run

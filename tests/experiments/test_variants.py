@@ -7,11 +7,9 @@ import pytest
 
 from sora.errors import UserError
 from sora.experiments import compare as comparing
-from sora.experiments.compare import compare, mean_std, row_name
-from sora.experiments.grid_files import read_grid
-from sora.experiments.plan import plan
-from sora.experiments.tables import protocol, table, write
-from sora.experiments.variants import Variant, of_methods, parse_variant
+from sora.experiments.compare import compare, protocol, row_name, table, write
+from sora.experiments.tables import Cell
+from sora.experiments.variants import Variant, of_methods, parse_variant, plan, read_grid
 from sora.runs import RunFolder
 from sora.settings import Request
 
@@ -27,7 +25,7 @@ def test_a_variant_from_text() -> None:
 
 
 def test_every_variant_has_every_seed_in_a_folder_of_its_own() -> None:
-    variants = [parse_variant("1.5 x: sora sora.alpha_max=1.5"), *of_methods(["fgsm"])]
+    variants = [parse_variant("1.5 x: sora sora.alpha_max=1.5"), *of_methods("fgsm")]
     runs = plan(Request({"dataset": "digits", "batch_size": 32}), variants, 2, Path("out"))
     names = [resolved.settings.folder().name for resolved in runs]
     assert names == ["1-5-x-s0", "1-5-x-s1", "fgsm-s0", "fgsm-s1"]
@@ -67,7 +65,7 @@ def test_mistakes_in_a_file_are_one_line(text, tmp_path) -> None:
 
 def test_a_variant_that_is_common_to_all_does_not_name_the_rows(tmp_path) -> None:
     (tmp_path / "c.yaml").write_text("variant: mine\n")
-    variants = [*of_methods(["fgsm", "sora"]), parse_variant("own: sora sora.beta=0.1")]
+    variants = [*of_methods("fgsm,sora"), parse_variant("own: sora sora.beta=0.1")]
     for request in (Request(config=str(tmp_path / "c.yaml")), Request({"variant": "mine"})):
         runs = plan(request, variants, 1, Path("out"))
         assert [resolved.settings.variant for resolved in runs] == [None, None, "own"]
@@ -91,7 +89,7 @@ def test_flags_are_merged_with_the_options_of_a_grid_file(tmp_path) -> None:
 
 def test_the_folder_of_the_data_is_planned_as_the_runs_store_it(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (resolved,) = plan(Request({"data_dir": "data"}), of_methods(["fgsm"]), 1, Path("out"))
+    (resolved,) = plan(Request({"data_dir": "data"}), of_methods("fgsm"), 1, Path("out"))
     assert resolved.settings.data_dir == str(tmp_path.resolve() / "data")
 
 
@@ -115,7 +113,11 @@ def summary(**changes):
     base = {"method": "sora", "variant": None, "dataset": "digits", "model": "m", "seed": 0, "epochs": 1}
     base |= {"threat": {"norm": "linf", "eps": 8 / 255}, "attacks": attack, "versions": {"torch": "2"}}
     base |= {"accuracy": {"clean": 0.5, "pgd10": 0.25}, "train_seconds": 3.0, "images_per_second": 1.0}
-    base |= {"peak_memory_mb": 100.0, "pert_align": {"last": 1.0}, "co": {"verdict": None, "events": []}}
+    base |= {
+        "peak_memory_mb": 100.0,
+        "pert_align": {"last": 1.0},
+        "co": {"verdict": None, "events": [], "guard": "warn"},
+    }
     return base | {"machine": {"cpu": "x", "gpu": None, "threads": 1}} | changes
 
 
@@ -153,7 +155,7 @@ def test_values_of_every_seed_are_kept() -> None:
     entry = compared(*runs)["methods"]["sora"]
     assert entry["accuracy"]["clean"]["values"] == [0.5, 0.7]
     assert entry["accuracy"]["aa"]["values"] == [None, 0.1]
-    assert mean_std([1.0, None, 3.0])["mean"] == 2.0
+    assert Cell((1.0, None, 3.0)).summary()["mean"] == 2.0
 
 
 def test_a_mean_over_some_of_the_seeds_says_so(tmp_path) -> None:

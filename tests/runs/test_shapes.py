@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from sora.errors import RunError, UserError
-from sora.experiments.compare import compare_finished
-from sora.experiments.tables import markdown
+from sora.experiments.compare import compare_finished, markdown
 from sora.runs import RunFolder
 from sora.training import train
 from tests.training.conftest import BuildSettings

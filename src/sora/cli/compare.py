@@ -17,11 +17,8 @@ from sora.cli._parse import parse
 from sora.cli._settings import Extra, parse_run_flags
 from sora.cli._tables import plain_table
 from sora.errors import RunError, UserError
-from sora.experiments.compare import Outcome, compare_finished, train_and_compare
-from sora.experiments.grid_files import read_grid
-from sora.experiments.plan import method_names, plan
-from sora.experiments.tables import protocol, table, write
-from sora.experiments.variants import Variant, of_methods, parse_variant
+from sora.experiments.compare import Comparison, compare_finished, protocol, table, train_and_compare, write
+from sora.experiments.variants import Variant, of_methods, parse_variant, plan, read_grid
 from sora.runs.finding import find_runs
 
 METHODS = "fgsm,n-fgsm,sora"  # compared if no row is named
@@ -97,7 +94,7 @@ def _variants(verb: Any) -> list[Variant]:
     """The rows that the command line names; the default methods if it names none."""
     named = bool(verb.variant or verb.grid)
     methods = verb.methods if verb.methods is not None or named else METHODS
-    rows = of_methods(method_names(methods)) if methods is not None else []
+    rows = of_methods(methods) if methods is not None else []
     return [*rows, *map(parse_variant, verb.variant)]
 
 
@@ -130,9 +127,9 @@ def compare_runs(argv: list[str]) -> int:
     return 0
 
 
-def show(outcome: Outcome, folder: Path, *, as_json: bool) -> None:
+def show(outcome: Comparison, folder: Path, *, as_json: bool) -> None:
     """Print the comparison as JSON, or as a table with its protocol under it."""
-    comparison: dict[str, Any] = outcome.comparison
+    comparison = outcome.table
     if as_json:
         print(json.dumps(plain(comparison), indent=2))
         return
@@ -140,7 +137,7 @@ def show(outcome: Outcome, folder: Path, *, as_json: bool) -> None:
     print(f"{protocol(comparison)}\n{folder}/comparison.json, .csv, .md")
 
 
-def report_failures(outcome: Outcome, count: int, folder: Path) -> int:
+def report_failures(outcome: Comparison, count: int, folder: Path) -> int:
     """Name the runs that failed; 0 if there are none."""
     for name, error in outcome.failed.items():
         print(f"sora: {name} failed: {error}", file=sys.stderr)

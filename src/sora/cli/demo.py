@@ -12,12 +12,11 @@ from sora import probes
 from sora.cli._parse import parse
 from sora.cli.compare import report_failures, show
 from sora.experiments.compare import train_and_compare
-from sora.experiments.plan import plan
-from sora.experiments.variants import of_methods
+from sora.experiments.variants import of_methods, plan
 from sora.runs import RunFolder
 from sora.settings import Request
 
-METHODS = ("fgsm", "sora")
+METHODS = "fgsm,sora"
 CHANCE = 10.0  # per cent of ten classes
 
 
@@ -46,7 +45,7 @@ def run(argv: list[str]) -> int:
         folders = {resolved.settings.method: RunFolder(resolved.settings.folder()) for resolved in runs}
         print()
         for name, run_folder in folders.items():
-            print(story(name, outcome.comparison["methods"][name], run_folder.read_log("evals")))
+            print(story(name, outcome.table["methods"][name], run_folder.read_log("evals")))
         picture = folder / "demo.png"
         probe = probes.create("training", title="digits, linf eps 0.15")
         probe.picture({name: probe.measure(each) for name, each in folders.items()}, picture)

@@ -88,7 +88,7 @@ def run(argv: list[str]) -> int:
     target = _target(flags)
     if flags.dry_run:
         return _dry_run(target, flags)
-    from sora.experiments.beside_paper_formats import write
+    from sora.experiments.beside_paper import write
     from sora.experiments.paper_tables import reproduce
 
     with chosen_engine(flags) as engine:
@@ -171,7 +171,7 @@ def _list(*, as_json: bool) -> int:
 
 
 def _dry_run(target: Any, flags: Flags) -> int:
-    from sora.experiments.estimate import estimate
+    from sora.experiments.cost import estimate
 
     check_engine_flags(flags)
     if target.grid.kind in _WITHOUT_EFFECT:
@@ -208,7 +208,7 @@ def _hours(hours: float) -> str:
 
 def _print(table: Any) -> None:
     """The table for the console, in blocks of columns that fit its width."""
-    from sora.experiments.beside_paper_formats import footer, grid_of
+    from sora.experiments.beside_paper import footer, grid_of
 
     console = Console(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
@@ -231,7 +231,7 @@ def _print(table: Any) -> None:
 
 def _blocks(table: Any, width: int) -> list[list[str]]:
     """The metrics in groups whose columns fit a width, at least one in each."""
-    from sora.experiments.beside_paper_formats import grid_of
+    from sora.experiments.beside_paper import grid_of
 
     left = width - max(len(row) for row in table.cells) - len(table.source) - 3 * _SPACING
     blocks: list[list[str]] = [[]]

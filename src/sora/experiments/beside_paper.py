@@ -1,86 +1,25 @@
-"""Our results beside the paper's: cells, differences, the order of the rows, and which rows collapsed."""
+"""Our results beside the paper's: differences, the order of the rows, which rows collapsed, and the files."""
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from sora.experiments.paper import Deviation, Value
+from sora._files import create_folder, write_json, write_text
+from sora.experiments.paper import Deviation
+from sora.experiments.tables import Cell, csv_text, markdown_table
 
-PENDING = "-"
 # A row has collapsed if its PGD-10 accuracy is under a quarter of its FGSM accuracy, or, in a table
 # without FGSM, under a quarter of the best row's.
 LOST = 4
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One value of ours, the paper's, or both."""
-
-    values: tuple[float | None, ...] = ()
-    """Ours, one per seed; None where it is missing."""
-    paper: Value | None = None
-    text: str | None = None
-    """Ours where it is no number."""
-
-    @property
-    def known(self) -> list[float]:
-        """The values that are not missing."""
-        return [value for value in self.values if value is not None]
-
-    @property
-    def mean(self) -> float | None:
-        """Mean over the seeds."""
-        return statistics.fmean(self.known) if self.known else None
-
-    @property
-    def population_std(self) -> float | None:
-        """The deviation that the paper reports: of these seeds, divided by their number."""
-        return statistics.pstdev(self.known) if len(self.known) > 1 else None
-
-    @property
-    def sample_std(self) -> float | None:
-        """The estimate for all seeds, divided by their number less one."""
-        return statistics.stdev(self.known) if len(self.known) > 1 else None
-
-    @property
-    def difference(self) -> float | None:
-        """Ours less the paper's."""
-        theirs = self.paper.mean if self.paper else None
-        return None if self.mean is None or theirs is None else self.mean - theirs
-
-    def ours(self, kind: Deviation = "population") -> str:
-        """Ours as printed, with one kind of deviation."""
-        if self.text is not None or self.mean is None:
-            return self.text or PENDING
-        deviation = self.population_std if kind == "population" else self.sample_std
-        known, seeds = len(self.known), len(self.values)
-        some = f" ({known} of {seeds} seeds)" if known < seeds else ""
-        return f"{self.mean:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}") + some
-
-    def theirs(self, source: str = "paper") -> str:
-        """The paper's as printed there."""
-        if self.paper is None:
-            return f"not in the {source}"
-        return self.paper.text if self.paper.std is None else f"{self.paper.text} ± {self.paper.std:.2f}"
-
-    def record(self, *, comparable: bool) -> dict[str, Any]:
-        """Everything about the cell, for files; a difference only where it means something."""
-        ours = {
-            "mean": self.mean,
-            "population_std": self.population_std,
-            "sample_std": self.sample_std,
-            "values": list(self.values),
-            "text": self.text,
-        }
-        return {
-            "ours": ours,
-            "paper": None if self.paper is None else self.paper._asdict(),
-            "difference": self.difference if comparable else None,
-        }
+_TITLES = {"clean": "clean", "fgsm": "FGSM", "pgd10": "PGD-10", "aa": "AA"}
+_LATEX = str.maketrans(
+    {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "±": r"$\pm$", "{": r"\{", "}": r"\}"}
+    | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +45,7 @@ class Table:
     failed: Mapping[str, str] = field(default_factory=dict)
 
     def order(self) -> dict[str, dict[str, float | int | None]]:
-        """Rank correlation between our rows and the paper's, by metric, where both have at least two."""
+        """Return the rank correlation of our rows and the paper's, by metric, where both have two or more."""
         pairs = {metric: self._pairs(metric) for metric in self.metrics}
         return {metric: correlation(found) for metric, found in pairs.items() if len(found) > 1}
 
@@ -116,7 +55,7 @@ class Table:
         return [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
 
     def collapsed(self) -> dict[str, Any]:
-        """The rows that lost their robustness, in ours and in the paper, among those that both have.
+        """Return the rows that lost their robustness, in ours and in the paper, among those that both have.
 
         A row of ours is named if any of its seeds did; `ours_seeds` says how many of how many.
         """
@@ -135,7 +74,7 @@ class Table:
         }
 
     def record(self) -> dict[str, Any]:
-        """Everything, for `--json`."""
+        """Return everything, for `--json`."""
         return {
             "table": self.name,
             "title": self.title,
@@ -156,7 +95,7 @@ class Table:
 
 
 def _seeds(cells: Mapping[str, Cell]) -> int:
-    """How many seeds of a row have a PGD-10 accuracy."""
+    """Count the seeds of a row that have a PGD-10 accuracy."""
     return len(cells["pgd10"].known) if "pgd10" in cells else 0
 
 
@@ -171,9 +110,9 @@ def _means_in_paper(cells: Mapping[str, Cell]) -> dict[str, float]:
 
 
 def fallen(rows: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Rows whose PGD-10 accuracy is below a quarter of their FGSM accuracy; without it, of the best PGD-10.
+    """Return the rows with PGD-10 accuracy below a quarter of their FGSM accuracy, or of the best PGD-10.
 
-    The same rule for ours and the paper's, on what the table shows. A network trained without attacks has no
+    The same rule for ours and the paper's, on what the table shows. A model trained without attacks has no
     robustness to lose.
     """
     best = max((values["pgd10"] for values in rows.values()), default=0.0)
@@ -184,24 +123,8 @@ def fallen(rows: Mapping[str, Mapping[str, float]]) -> list[str]:
     ]
 
 
-def cells_of(
-    rows: Sequence[str],
-    metrics: Sequence[str],
-    values: Mapping[str, Mapping[str, Sequence[float | None]]],
-    numbers: Mapping[str, Mapping[str, Value]],
-) -> dict[str, dict[str, Cell]]:
-    """A cell for every row and metric."""
-    return {
-        row: {
-            metric: Cell(tuple(values.get(row, {}).get(metric, ())), numbers.get(row, {}).get(metric))
-            for metric in metrics
-        }
-        for row in rows
-    }
-
-
 def correlation(pairs: Sequence[tuple[float, float]]) -> dict[str, float | int | None]:
-    """Spearman's and Kendall's (tau-b) rank correlation; None where all values of a side are equal."""
+    """Return Spearman's and Kendall's (tau-b) rank correlation; None where all values of a side are equal."""
     from scipy import stats  # comes with scikit-learn; slow to import
 
     n = len(pairs)
@@ -215,3 +138,124 @@ def correlation(pairs: Sequence[tuple[float, float]]) -> dict[str, float | int |
         "kendall": None if math.isnan(kendall) else kendall,
         "n": n,
     }
+
+
+def title_of(metric: str) -> str:
+    """Return a metric as the head of a column: `PGD-10`, `FGSM at 3/255`, `clean, gap`."""
+    name, at, radius = metric.partition("@")
+    gap = name.endswith("-gap")
+    name = name.removesuffix("-gap")
+    title = _TITLES.get(name, name)
+    return title + (f" at {radius}" if at else "") + (", gap" if gap else "")
+
+
+def grid_of(table: Table, metrics: Sequence[str] | None = None) -> tuple[list[str], list[list[str]]]:
+    """Return column heads, and for each row a line for ours, the paper's and the difference."""
+    shown = list(table.metrics if metrics is None else metrics)
+    lines: list[list[str]] = []
+    for row, cells in table.cells.items():
+        chosen = [cells[metric] for metric in shown]
+        lines.append([row, "ours", *(cell.ours(table.deviation) for cell in chosen)])
+        lines.append(["", table.source, *(cell.theirs(table.source) for cell in chosen)])
+        if table.comparable and any(cell.difference is not None for cell in chosen):
+            differences = [cell.difference for cell in chosen]
+            lines.append(["", "diff.", *("" if d is None else f"{d:+.2f}" for d in differences)])
+    return ["row", "", *map(title_of, shown)], lines
+
+
+def footer(table: Table) -> list[str]:
+    """Return what the table says as a whole: the order of its rows, which collapsed, and the notes."""
+    source, deviation = table.source, table.deviation
+    lines = [_order_line(title_of(metric), found, source) for metric, found in table.order().items()]
+    collapsed = table.collapsed()
+    if collapsed["rows"]:
+        ours = ", ".join(_with_seeds(row, *counts) for row, counts in collapsed["ours_seeds"].items())
+        lines.append(
+            "collapsed (PGD-10 below a quarter of FGSM, or of the best PGD-10; "
+            f"n = {len(collapsed['rows'])}), in ours: {ours or 'none'}; "
+            f"in the {source}: {', '.join(collapsed['paper']) or 'none'}"
+        )
+    if any(len(cell.known) > 1 for row in table.cells.values() for cell in row.values()):
+        lines.append(
+            f"± is the {deviation} deviation over the seeds, as in the {source}; the files have both kinds"
+        )
+    return [*lines, *(f"note: {note}" for note in table.notes)]
+
+
+def _with_seeds(row: str, fallen: int, seeds: int) -> str:
+    return row if fallen == seeds else f"{row} ({fallen} of {seeds} seeds)"
+
+
+def _order_line(title: str, found: Mapping[str, Any], source: str) -> str:
+    if found["spearman"] is None:
+        return f"order by {title}: undefined, all rows are equal (n = {found['n']})"
+    correlations = f"Spearman {found['spearman']:+.2f}, Kendall {found['kendall']:+.2f}"
+    return f"order by {title}, ours against the {source}'s: {correlations} (n = {found['n']})"
+
+
+def markdown(table: Table) -> str:
+    """Return the table in Markdown."""
+    lines = [
+        f"# {table.title}",
+        "",
+        *(f"- {line}" for line in table.header),
+        "",
+        markdown_table(*grid_of(table)),
+        "",
+    ]
+    return "\n".join([*lines, *(f"- {line}" for line in footer(table))]) + "\n"
+
+
+def latex(table: Table) -> str:
+    """Return the table in LaTeX, with booktabs."""
+    head, lines = grid_of(table)
+    body: list[str] = []
+    for line in lines:
+        if line[0] and body:
+            body.append(r"    \midrule")
+        body.append(f"    {' & '.join(cell.translate(_LATEX) for cell in line)} \\\\")
+    return "\n".join(
+        [
+            *(f"% {line}" for line in (*table.header, *footer(table))),
+            r"\begin{table}",
+            f"  \\caption{{{table.title.translate(_LATEX)}}}",
+            f"  \\label{{tab:ours-{table.name}}}",
+            f"  \\begin{{tabular}}{{ll{'r' * (len(head) - 2)}}}",
+            r"    \toprule",
+            f"    {' & '.join(cell.translate(_LATEX) for cell in head)} \\\\",
+            r"    \midrule",
+            *body,
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def csv_lines(table: Table) -> str:
+    """Return the table as CSV, one line per cell."""
+    head = ["row", "metric", "ours", "ours_population_std", "ours_sample_std", "seeds"]
+    lines: list[list[Any]] = [[*head, "paper", "paper_std", "paper_label", "difference", "comparable"]]
+    for row, cells in table.cells.items():
+        for metric, cell in cells.items():
+            ours = [cell.text if cell.mean is None else cell.mean, cell.population_std, cell.sample_std]
+            theirs = _csv_of_paper(cell, table.source)
+            difference = cell.difference if table.comparable else None
+            lines.append([row, metric, *ours, len(cell.known), *theirs, difference, table.comparable])
+    return csv_text(lines)
+
+
+def _csv_of_paper(cell: Cell, source: str) -> list[Any]:
+    if cell.paper is None:
+        return [cell.theirs(source), None, None]
+    return [cell.paper.text, cell.paper.std, cell.paper.label]
+
+
+def write(table: Table, folder: Path) -> None:
+    """Write `TABLE.json`, `.csv`, `.md` and `.tex` into the folder of the runs."""
+    create_folder(folder)
+    write_json(folder / f"{table.name}.json", table.record())
+    write_text(folder / f"{table.name}.csv", csv_lines(table))
+    write_text(folder / f"{table.name}.md", markdown(table))
+    write_text(folder / f"{table.name}.tex", latex(table))

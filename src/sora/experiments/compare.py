@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sora._files import write_json, write_text
 from sora.errors import RunError, UserError
 from sora.evaluation.records import with_later_results
+from sora.evaluation.result import VERDICTS
+from sora.experiments.cost import Passes, passes_of_run
 from sora.experiments.engines import Engine
 from sora.experiments.grid import run_grid
-from sora.experiments.passes import Passes, passes_of_run
-from sora.experiments.tables import SEVERITY, attacks_of, write
+from sora.experiments.tables import PENDING, Cell, csv_text, markdown_table
 from sora.experiments.variants import LONGEST
 from sora.runs import RunFolder, unique_labels
-from sora.runs.provenance import settings_hash
+from sora.runs.provenance import machine_line, settings_hash
 from sora.settings import Resolved
+from sora.threat import eps_text
 
 COMMON = ("dataset", "model", "threat")  # facts that a table states once if all its rows share them
 
 
-class Outcome(NamedTuple):
-    """A comparison, and the runs that failed and are not in it, with their errors."""
+class Comparison(NamedTuple):
+    """A table, and the runs that failed and are not in it, with their errors."""
 
-    comparison: dict[str, Any]
+    table: dict[str, Any]
     failed: dict[str, str]
 
 
@@ -37,7 +38,7 @@ def train_and_compare(
     jobs: int = 0,
     quiet: bool = False,
     engine: Engine | None = None,
-) -> Outcome:
+) -> Comparison:
     """Compute the runs that are missing, then write and return the comparison of those that finished."""
     grid = run_grid(runs, jobs, quiet=quiet, engine=engine)
     failed = {job.name: job.error for job in grid if job.error}
@@ -50,11 +51,11 @@ def train_and_compare(
     names = [_row_name(settings.variant, settings.method, settings.guard) for settings in planned]
     comparison = compare(summaries, names, [job.folder for job in finished])
     write(comparison, folder)
-    return Outcome(comparison, failed)
+    return Comparison(comparison, failed)
 
 
 def compare_finished(folders: Sequence[RunFolder]) -> dict[str, Any]:
-    """Finished runs in one table; those of one variant with other seeds share a row."""
+    """Compare finished runs; those of one variant with different seeds share a row."""
     summaries = [_finished_summary(folder) for folder in folders]
     return compare(summaries, row_names(folders, summaries), folders)
 
@@ -74,7 +75,7 @@ def _finished_summary(folder: RunFolder) -> dict[str, Any]:
 
 
 def row_names(folders: Sequence[RunFolder], summaries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A row per variant; where two variants share a name, the folder's name is put in front."""
+    """Return the row of each run, one per variant; the folder tells apart variants with the same name."""
     keys = [variant_key(*pair) for pair in zip(folders, summaries, strict=True)]
     groups: dict[tuple[str, ...], list[int]] = {}
     for position, key in enumerate(keys):
@@ -95,7 +96,7 @@ def row_names(folders: Sequence[RunFolder], summaries: Sequence[Mapping[str, Any
 
 
 def variant_key(folder: RunFolder, summary: Mapping[str, Any]) -> tuple[str, ...]:
-    """What runs of one row have in common: the name, and every setting but the seed, and the images."""
+    """Return what the runs of one row share: the name, every setting but the seed, and the images."""
     settings = dataclasses.replace(folder.read_settings(), seed=0)
     images = (summary.get("data") or {}).get("fingerprint", "")
     return row_name(summary), settings_hash(settings), str(images)
@@ -139,12 +140,12 @@ def compare(
 
 
 def _common(values: Sequence[Any]) -> Any:
-    """The value that all share; None if they differ."""
+    """Return the value that all share, None if they differ."""
     return values[0] if all(value == values[0] for value in values) else None
 
 
 def _shared(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The entries that all tables have, with the same value."""
+    """Return the entries that all tables have with the same value."""
     return {key: value for key, value in tables[0].items() if all(own.get(key) == value for own in tables)}
 
 
@@ -153,9 +154,8 @@ def _n_test(summary: Mapping[str, Any]) -> int:
 
 
 def row_name(summary: Mapping[str, Any]) -> str:
-    """The variant if the run has one, else the method, with the guard's action if it may change training."""
-    guard = summary["co"].get("guard", "warn")  # version 0.1.0 did not store it
-    return _row_name(summary.get("variant"), str(summary["method"]), guard)
+    """Return a run's variant, else its method, with the guard's action if it may change training."""
+    return _row_name(summary.get("variant"), str(summary["method"]), summary["co"]["guard"])
 
 
 def _row_name(variant: object, method: str, guard: str) -> str:
@@ -174,21 +174,138 @@ def _aggregate(runs: Sequence[Mapping[str, Any]], passes: Passes) -> dict[str, A
         "n_test": _n_test(first),
         "seeds": [run["seed"] for run in runs],
         "epochs": first["epochs"],
-        "accuracy": {key: mean_std([run["accuracy"].get(key) for run in runs]) for key in attacks_of(runs)},
-        "verdict": min(verdicts, key=lambda verdict: SEVERITY.index(verdict) if verdict in SEVERITY else 99),
+        "accuracy": {key: _summary([run["accuracy"].get(key) for run in runs]) for key in attacks_of(runs)},
+        "verdict": min(verdicts, key=lambda verdict: VERDICTS.index(verdict) if verdict in VERDICTS else 99),
         "verdicts": verdicts,
-        "pert_align": mean_std([run["pert_align"]["last"] for run in runs]),
+        "pert_align": _summary([run["pert_align"]["last"] for run in runs]),
         "alarms": [run["co"]["events"][0]["step"] if run["co"]["events"] else None for run in runs],
         **passes._asdict(),
-        "train_seconds": mean_std([run["train_seconds"] for run in runs]),
-        "images_per_second": mean_std([run["images_per_second"] for run in runs]),
-        "peak_memory_mb": mean_std([run.get("peak_memory_mb") for run in runs]),
+        "train_seconds": _summary([run["train_seconds"] for run in runs]),
+        "images_per_second": _summary([run["images_per_second"] for run in runs]),
+        "peak_memory_mb": _summary([run.get("peak_memory_mb") for run in runs]),
     }
 
 
-def mean_std(values: Sequence[float | None]) -> dict[str, Any]:
-    """Mean and sample deviation of the values that exist, and all of them in the order of the seeds."""
-    real = [value for value in values if value is not None]
-    mean = statistics.fmean(real) if real else math.nan
-    std = statistics.stdev(real) if len(real) > 1 else math.nan
-    return {"mean": mean, "std": std, "values": list(values)}
+def _summary(values: Sequence[float | None]) -> dict[str, Any]:
+    return Cell(tuple(values)).summary()
+
+
+def table(comparison: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return column heads and rows, as text; a column for each fact in which the rows differ."""
+    entries = comparison["methods"]
+    attacks, facts = attacks_of(entries.values()), _different_facts(comparison)
+    head = [_first_column(entries), *facts, *(f"{name} %" for name in attacks), "verdict", "PertAlign"]
+    head += ["alarm at step", "forwards", "train s", "peak MB"]
+    rows = []
+    for name, entry in entries.items():
+        alarms = [str(step) for step in entry["alarms"] if step is not None]
+        rows.append(
+            [
+                name,
+                *(_fact(entry, fact) for fact in facts),
+                *(plus_minus(entry["accuracy"].get(attack), 100, 1) for attack in attacks),
+                verdicts_text(entry["verdicts"]),
+                plus_minus(entry["pert_align"], 1, 2),
+                ", ".join(alarms) or PENDING,
+                entry["forwards"],
+                plus_minus(entry["train_seconds"], 1, 0),
+                plus_minus(entry["peak_memory_mb"], 1, 0),
+            ]
+        )
+    return head, rows
+
+
+def plus_minus(value: Mapping[str, Any] | None, factor: float, digits: int) -> str:
+    """Return one entry of a comparison as text; `-` where there is none."""
+    return Cell(tuple(value["values"]) if value else ()).ours(factor=factor, digits=digits)
+
+
+def attacks_of(entries: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return all attacks that at least one of the entries was evaluated under."""
+    return list(dict.fromkeys(name for entry in entries for name in entry["accuracy"]))
+
+
+def _first_column(entries: Mapping[str, Any]) -> str:
+    return "variant" if any(entry.get("variant") for entry in entries.values()) else "method"
+
+
+def _different_facts(comparison: Mapping[str, Any]) -> list[str]:
+    keys = {"dataset": "dataset", "model": "model", "threat": "eps", "n_test": "n"}
+    return [title for key, title in keys.items() if comparison.get(key) is None]
+
+
+def _fact(entry: Mapping[str, Any], title: str) -> str:
+    if title == "eps":
+        return radius(entry["threat"])
+    return str(entry["n_test" if title == "n" else title])
+
+
+def radius(threat: Mapping[str, Any]) -> str:
+    """Return a threat's eps as text: `8/255` for linf, `l2 0.5` for another norm."""
+    text = eps_text(threat["eps"])
+    return text if threat["norm"] == "linf" else f"{threat['norm']} {text}"
+
+
+def verdicts_text(verdicts: Sequence[str | None]) -> str:
+    """Return the runs' verdicts in a few words; `-` without FGSM and PGD-10, which a verdict needs."""
+    counts = Counter(verdict for verdict in verdicts if verdict is not None)
+    if len(counts) <= 1:
+        return next(iter(counts), PENDING)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+
+
+def markdown(comparison: Mapping[str, Any]) -> str:
+    """Return the table as Markdown, with the settings under it."""
+    return f"{markdown_table(*table(comparison))}\n\n{protocol(comparison)}\n"
+
+
+def protocol(comparison: Mapping[str, Any]) -> str:
+    """Say in one sentence what the numbers are, as far as it holds for every row."""
+    counts = {len(entry["seeds"]) for entry in comparison["methods"].values()}
+    threat, several = comparison["threat"], max(counts) > 1
+    seeds = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+    machine, torch = comparison["machine"], comparison["versions"].get("torch")
+    parts = [
+        comparison["dataset"],
+        _model(comparison),
+        threat and f"{threat['norm']} eps {eps_text(threat['eps'])}",
+        comparison["n_test"] and f"n = {comparison['n_test']} test images",
+        f"{seeds} seed{'s' if several else ''}{' (mean ± standard deviation)' if several else ''}",
+    ]
+    made_on = [torch and f"torch {torch}", machine and machine_line(machine)]
+    groups = [", ".join(filter(None, group)) for group in (parts, made_on)]
+    return f"{'; '.join(filter(None, groups))}."
+
+
+def _model(comparison: Mapping[str, Any]) -> str | None:
+    """Return the model's name with its size, which its width and other options decide."""
+    name, parameters = comparison["model"], comparison.get("parameters")
+    return f"{name} ({parameters:,} parameters)" if name and parameters else name
+
+
+def write(comparison: Mapping[str, Any], folder: Path) -> None:
+    """Write `comparison.json`, `comparison.csv`, and the table as text in `comparison.md`."""
+    write_json(folder / "comparison.json", comparison)
+    write_text(folder / "comparison.md", markdown(comparison))
+    write_text(folder / "comparison.csv", _csv(comparison))
+
+
+def _csv(comparison: Mapping[str, Any]) -> str:
+    entries = comparison["methods"]
+    attacks, first = attacks_of(entries.values()), _first_column(entries)
+    head = [first, *(f"{attack}_{key}" for attack in attacks for key in ("mean", "std", "seeds"))]
+    head += ["verdict", "pert_align", "alarm_steps", "forwards", "train_seconds", "peak_memory_mb", "seeds"]
+    head += ["dataset", "model", "norm", "eps", "n", *(["method"] if first == "variant" else [])]
+    lines: list[list[Any]] = [head]
+    for name, entry in entries.items():
+        line: list[Any] = [name]
+        for attack in attacks:
+            value = entry["accuracy"].get(attack) or Cell().summary()
+            line += [value["mean"], value["std"], sum(each is not None for each in value["values"])]
+        alarms = " ".join(str(step) for step in entry["alarms"] if step is not None)
+        line += [entry["verdict"], entry["pert_align"]["mean"], alarms, entry["forwards"]]
+        line += [entry[key]["mean"] for key in ("train_seconds", "peak_memory_mb")]
+        line += [" ".join(map(str, entry["seeds"])), entry["dataset"], entry["model"]]
+        line += [entry["threat"]["norm"], entry["threat"]["eps"], entry["n_test"]]
+        lines.append(line + ([entry["method"]] if first == "variant" else []))
+    return csv_text(lines)

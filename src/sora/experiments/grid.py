@@ -51,7 +51,7 @@ class Job:
 
 
 def default_jobs(count: int, device: str) -> int:
-    """Processes at once: one per core for small CPU runs, one on a GPU."""
+    """Return how many processes run at once: one per core for small CPU runs, one on a GPU."""
     return 1 if device_name(device).startswith("cuda") else max(1, min(count, os.cpu_count() or 1))
 
 
@@ -111,12 +111,12 @@ def _compute(grid: Sequence[Job], jobs: int, engine: Engine, quiet: bool) -> Non
 
 
 def described(runs: Sequence[Resolved], engine: Engine) -> list[str]:
-    """The batch file that an engine would submit for each run."""
+    """Return the batch file that an engine would submit for each run."""
     return [engine.describe(_work(Job(_with_threads(run, engine.threads or 1)))) for run in runs]
 
 
 def _refuse_other_settings(job: Job) -> None:
-    """A finished run with other settings must not pass for one of this grid."""
+    """Raise if the folder holds a run with other settings, which must not pass for one of this grid."""
     changed = differences(job.folder.read_config(), job.resolved.settings) if job.folder.exists() else []
     if changed:
         raise UserError(
@@ -132,7 +132,7 @@ def _with_threads(resolved: Resolved, threads: int) -> Resolved:
 
 
 def _work(job: Job) -> Work:
-    """What an engine is given of a job."""
+    """Describe a job for an engine."""
     settings = job.resolved.settings
     # A file alone may not name code to import or places to write to.
     arguments = ["--data-dir", settings.data_dir] if settings.data_dir else []
@@ -149,7 +149,7 @@ def _start(job: Job, engine: Engine) -> Job:
 
 
 def _has_ended(job: Job) -> bool:
-    """Whether the run has ended; its error, if any, is noted."""
+    """Return whether the run has ended, and note its error."""
     ended = job.handle.ended() if job.handle else None
     if ended is not None and ended.code:
         job.error = ended.error
@@ -159,7 +159,7 @@ def _has_ended(job: Job) -> bool:
 
 
 def _settings_file(job: Job) -> Path:
-    """The file from which the process of a run reads its settings."""
+    """Return the file from which the process of a run reads its settings."""
     return job.folder.path.with_name(f"{job.name}.yaml")
 
 
@@ -179,7 +179,7 @@ def _ending(running: list[Job]) -> Iterator[None]:
 
 @contextmanager
 def _progress(jobs: Sequence[Job], quiet: bool) -> Iterator[Callable[[], None]]:
-    """One bar per run, read from its log; without a terminal, one line per epoch and one at the end."""
+    """Show a bar per run, from its log; without a terminal, one line per epoch and one at the end."""
     console = Console(stderr=True, quiet=quiet)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
     printed = {job.name: _finished_epochs(job) for job in jobs}  # not again what an earlier grid has trained
@@ -211,7 +211,7 @@ def _progress(jobs: Sequence[Job], quiet: bool) -> Iterator[Callable[[], None]]:
 
 
 def _finished_epochs(job: Job) -> int:
-    """How many epochs of a run are complete."""
+    """Count the complete epochs of a run."""
     if job.folder.is_finished():
         return job.resolved.settings.epochs
     line = job.folder.last_line("metrics")
@@ -219,6 +219,6 @@ def _finished_epochs(job: Job) -> int:
 
 
 def _losses(job: Job) -> dict[int, str]:
-    """The loss of each epoch of a run: that of its last line in the log, as `sora train` prints it."""
+    """Return the loss of each epoch of a run, as `sora train` prints it: that of its last line in the log."""
     lines = job.folder.read_log("metrics")
     return {line["epoch"]: "-" if line["loss"] is None else f"{line['loss']:.3f}" for line in lines}

@@ -1,4 +1,4 @@
-"""A table of the paper as runs: which ones they are, computing them, their results by row and metric."""
+"""The runs of a table of the paper: which they are, computing them, their results by row and metric."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from sora.experiments import paper
 from sora.experiments.engines import Engine
 from sora.experiments.grid import run_grid
 from sora.experiments.paper import Grid, Value
-from sora.experiments.plan import plan
-from sora.experiments.variants import Variant
+from sora.experiments.variants import Variant, plan
 from sora.runs import RunFolder
 from sora.settings import Request, Resolved, Settings, is_custom
 
@@ -41,7 +40,7 @@ class Target:
     Args:
         grid: The table.
         dataset: Data set; default: the paper's first.
-        model: Network; default: the first that the paper trains on this data set.
+        model: Model; default: the first that the paper trains on this data set.
         seeds: Runs per row.
         methods: Rows to keep, by their name or their method; none: all.
         attacks: In place of the table's.
@@ -67,7 +66,7 @@ class Target:
 
     @property
     def model_name(self) -> str:
-        """The network that is trained; by default the first that the paper trains on this data set."""
+        """The model that is trained; by default the first that the paper trains on this data set."""
         trained = [model for dataset, model in paper.pairs(self.grid) if dataset == self.dataset_name]
         return self.model or next(iter(trained or self.grid.models), "")
 
@@ -87,27 +86,23 @@ class Target:
         return [attack.name for attack in create_all(self.attacks or self.grid.attacks)]
 
     def variants(self) -> list[Variant]:
-        """The chosen rows."""
+        """Return the chosen rows."""
         rows = list(self.grid.rows.values())
         known = [name for row in rows for name in (row.name, row.method) if name]
         for name in self.methods:
             if name not in known:
                 raise unknown(f"row or method of {self.grid.name}", name, dict.fromkeys(known))
         of_method = {name for name in self.methods if name not in self.grid.rows}  # a row's own name wins
-        chosen = [
-            row for row in rows if not self.methods or row.name in self.methods or row.method in of_method
-        ]
         return [
-            Variant(row.name, {"method": row.method, **row.settings, **({"set": row.set} if row.set else {})})
-            for row in chosen
+            row for row in rows if not self.methods or row.name in self.methods or row.method in of_method
         ]
 
     def full_runs(self) -> list[Resolved]:
-        """The runs under the paper's protocol, at full size."""
+        """Resolve the runs under the paper's protocol, at full size."""
         return self._plan(self.variants(), {})
 
     def runs(self) -> list[Resolved]:
-        """The runs to compute: scaled down where asked."""
+        """Resolve the runs to compute, scaled down where asked."""
         if not self.scale:
             return self.full_runs()
         full = {run.settings.variant or run.settings.method: run.settings for run in self.full_runs()}
@@ -126,9 +121,9 @@ class Target:
         return plan(request, variants, self.seeds, self.folder)
 
     def numbers(self) -> tuple[dict[str, dict[str, Value]], str, str]:
-        """The paper's values, and the data set and network they are of.
+        """Return the paper's values, and the data set and model they are of.
 
-        Where the paper has no such data set or network at all, the values of its first one.
+        Where the paper has no such data set or model at all, they are those of its first one.
         """
         names = []
         for asked, known in ((self.dataset_name, self.grid.datasets), (self.model_name, self.grid.models)):
@@ -137,13 +132,13 @@ class Target:
 
 
 def _shortened(variant: Variant, own: int, longest: int, scale: Mapping[str, Any]) -> Variant:
-    """Free AT replays each batch and has fewer epochs in the recipe: it keeps its share of them."""
+    """Scale the epochs of a row that has fewer than the others: Free AT replays each batch."""
     if "epochs" not in scale or own == longest:
         return variant
     return Variant(variant.name, {**variant.values, "epochs": max(1, round(scale["epochs"] * own / longest))})
 
 
-class Outcome(NamedTuple):
+class TableRuns(NamedTuple):
     """What the runs of a table came to."""
 
     values: Values
@@ -153,7 +148,7 @@ class Outcome(NamedTuple):
     """The error of each run that did not finish."""
 
 
-def compute(target: Target, jobs: int, *, quiet: bool, engine: Engine | None = None) -> Outcome:
+def compute(target: Target, jobs: int, *, quiet: bool, engine: Engine | None = None) -> TableRuns:
     """Compute the runs that are missing, and read what all of them came to."""
     runs = target.runs()
     _check_data(runs)
@@ -173,16 +168,16 @@ def _check_data(runs: Sequence[Resolved]) -> None:
 
 def collect(
     target: Target, runs: Sequence[Resolved], failed: Mapping[str, str] | None = None, *, quiet: bool = True
-) -> Outcome:
-    """The results of the finished runs among `runs`, with what was evaluated later."""
-    outcome = Outcome({}, {}, dict(failed or {}))
+) -> TableRuns:
+    """Read the results of the finished runs among `runs`, with what was evaluated later."""
+    found = TableRuns({}, {}, dict(failed or {}))
     accuracies: dict[str, list[dict[str, float]]] = {}
     for resolved in runs:
         name = resolved.settings.variant or resolved.settings.method
         own = accuracies.setdefault(name, [])
         folder = RunFolder(resolved.settings.folder())
         if folder.is_finished():
-            outcome.settings[name] = folder.read_settings()
+            found.settings[name] = folder.read_settings()
             own.append(_accuracy(target, folder, resolved.settings, quiet=quiet))
         else:
             own.append({})  # rows are compared seed by seed
@@ -190,8 +185,8 @@ def collect(
         for metric in dict.fromkeys(metric for accuracy in own for metric in accuracy):
             values = [accuracy.get(metric) for accuracy in own]
             percent = [None if value is None else 100 * value for value in values]
-            outcome.values.setdefault(name, {})[metric] = percent
-    return outcome
+            found.values.setdefault(name, {})[metric] = percent
+    return found
 
 
 def _accuracy(target: Target, folder: RunFolder, settings: Settings, *, quiet: bool) -> dict[str, float]:
@@ -211,7 +206,7 @@ def _accuracy(target: Target, folder: RunFolder, settings: Settings, *, quiet: b
 
 
 def _at_radii(target: Target, folder: RunFolder, settings: Settings, *, quiet: bool) -> dict[str, float]:
-    """Accuracy at each radius of the table; what the run's records hold is not computed again."""
+    """Measure the accuracy at each radius of the table that the run's records do not hold yet."""
     own = settings.model if is_custom(settings.model) else None
     subject = subject_of_run(str(folder.path), model=own, data_dir=settings.data_dir)
     images, chosen = subject.images()
@@ -237,7 +232,7 @@ def _at_radii(target: Target, folder: RunFolder, settings: Settings, *, quiet: b
 
 
 def scaled_down(target: Target, settings: Mapping[str, Settings]) -> dict[str, tuple[Any, Any]]:
-    """In which settings the runs are smaller than the paper's: setting to (here, there)."""
+    """Return the settings in which the runs are smaller than the paper's, as (here, there)."""
     full = {run.settings.variant or run.settings.method: run.settings for run in target.full_runs()}
     found: dict[str, tuple[Any, Any]] = {}
     for key in SCALED:
@@ -252,7 +247,7 @@ def scaled_down(target: Target, settings: Mapping[str, Settings]) -> dict[str, t
 
 
 def _size(settings: Settings, key: str) -> Any:
-    """The value of one of `SCALED`; a width that is not set is the network's own."""
+    """Return the value of one of `SCALED`; a width that is not set is the model's own."""
     value = getattr(settings, key)
     if key == "width" and value is None and not is_custom(settings.model):
         return models.info(settings.model).options.get("width")
@@ -260,7 +255,7 @@ def _size(settings: Settings, key: str) -> Any:
 
 
 def gaps(values: Mapping[str, Mapping[str, Sequence[float | None]]], reference: str = "sora") -> Values:
-    """Each metric of a row, and as METRIC-gap its distance to the reference row, seed by seed, in points."""
+    """Add to each metric, as METRIC-gap, its distance to the reference row, seed by seed, in points."""
     result: Values = {}
     for row, metrics in values.items():
         result[row] = {metric: list(own) for metric, own in metrics.items()}

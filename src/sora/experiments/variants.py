@@ -1,23 +1,30 @@
-"""Named variants: what a row of a table is, a method with settings of its own."""
+"""The rows of a table are named variants: a method with settings of its own, and its runs, one per seed."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from sora import methods
+from sora._reading import absolute
+from sora._typed import coerce
 from sora.errors import UserError, short, unknown
-from sora.settings import is_custom
+from sora.settings import Request, Resolved, is_custom
 from sora.settings.fields import field_names
-from sora.settings.files import parse_yaml
+from sora.settings.files import flatten, parse_yaml, read_yaml_file
 
 EXAMPLE = "--variant 'no-sampling: sora sora.sample=false batch_size=64'"
 LONGEST = 80  # characters of a name
 DECIDED = ("out", "seed", "variant")  # settings that differ between the runs of a grid by themselves
 PLACES = ("out", "data_dir")  # settings that only the user may name, see SECURITY.md
+KEYS = ("title", "dataset", "model", "attacks", "settings", "rows")  # of a grid file
+IGNORED = ("labels", "kind", "notes", "radii")  # of the paper's grids, which have the same shape
+MAX_SEEDS = 1000
 
 
 @dataclass(frozen=True)
@@ -61,13 +68,14 @@ class Variant:
         return None if dict(self.values) == {"method": self.name} else self.name
 
 
-def of_methods(names: Sequence[str]) -> list[Variant]:
-    """One variant per method, named after it."""
-    return [Variant(name, {"method": name}) for name in names]
+def of_methods(text: str) -> list[Variant]:
+    """Return one variant per method in a text with commas; `all` stands for those of the paper's tables."""
+    names = methods.names(in_all=True) if text == "all" else [name.strip() for name in text.split(",")]
+    return [Variant(name, {"method": name}) for name in dict.fromkeys(names)]
 
 
 def parse_variant(text: str) -> Variant:
-    """`NAME: METHOD key=value ...`; a key is a setting, METHOD.option or model.option."""
+    """Parse `NAME: METHOD key=value ...`; a key is a setting, METHOD.option or model.option."""
     name, colon, rest = text.partition(":")
     try:
         method, *items = shlex.split(rest)
@@ -93,7 +101,7 @@ def parse_variant(text: str) -> Variant:
 
 
 def _put(values: dict[str, Any], key: str, value: Any) -> None:
-    """A setting goes under its own name, an option such as `sora.beta` under `set`."""
+    """Add a setting under its own name, or an option such as `sora.beta` under `set`."""
     if key == "set":
         values["set"] = options_of(values) | options_of({"set": value})
     elif "." in key:
@@ -103,38 +111,37 @@ def _put(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def options_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The hyper-parameters among settings, which are in `set`; nothing there stands for none."""
+    """Return the hyper-parameters among settings, which are in `set`; it may be missing."""
     options = values.get("set")
     if options is not None and not isinstance(options, Mapping):
         raise UserError(f"set is {short(options)}; expected a table of names and values")
     return {str(key): value for key, value in (options or {}).items()}
 
 
-def from_file(name: object, row: object, where: str) -> Variant:
-    """A row of a grid file, which may name neither code to import nor a place to write to."""
+def _row_of_file(name: object, row: object, where: str) -> Variant:
     if not isinstance(row, Mapping):
         raise UserError(f"row {short(name)} in {where} is {short(row)}; expected a table of settings")
     values: dict[str, Any] = {}
     for key, value in row.items():
         _put(values, str(key), value)
-    refuse_code_and_places(values, f"row {short(name)} in {where}")
+    _refuse_code_and_places(values, f"row {short(name)} in {where}")
     return Variant(str(name), values)
 
 
-def refuse_code_and_places(values: Mapping[str, Any], where: str) -> None:
-    """A file alone decides neither what is imported nor where is written."""
+def _refuse_code_and_places(values: Mapping[str, Any], where: str) -> None:
+    """Raise if a file names code to import or a place to write to, which only the command line may."""
     for key in PLACES:
         if key in values:
             raise UserError(f"{where} sets {key}; name it on the command line: --{key.replace('_', '-')}")
     model = values.get("model")
     if isinstance(model, str) and is_custom(model):
         raise UserError(
-            f"{where} names the network {short(model)}, which runs your own code; "
+            f"{where} names the model {short(model)}, which runs your own code; "
             f"to allow it, name it on the command line: --model {short(model)}"
         )
 
 
-def check_distinct(variants: Sequence[Variant]) -> None:
+def _check_distinct(variants: Sequence[Variant]) -> None:
     """Raise if two rows would share a run folder."""
     slugs: dict[str, str] = {}
     for variant in variants:
@@ -145,3 +152,91 @@ def check_distinct(variants: Sequence[Variant]) -> None:
                 f"{variant.slug}-s0; rename one of them"
             )
         slugs[slug] = variant.name
+
+
+@dataclass(frozen=True)
+class GridFile:
+    """A grid of the user, from a YAML file: settings of all rows, and the rows."""
+
+    settings: Mapping[str, Any]
+    variants: list[Variant]
+
+    def with_flags(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of all rows; `given` wins over the file, `set` is merged key by key."""
+        return {**self.settings, **given, "set": options_of(self.settings) | options_of(given)}
+
+
+def read_grid(path: str) -> GridFile:
+    """Read a grid file; it may name neither code to import nor a place to write to."""
+    content = read_yaml_file(path, "grid file")
+    rows = content.get("rows") if isinstance(content, Mapping) else None
+    if not isinstance(rows, Mapping) or not rows:
+        raise UserError(f"grid file {path!r} has no rows; expected rows: {{NAME: {{method: sora, ...}}}}")
+    for key in content:
+        if key not in (*KEYS, *IGNORED):
+            raise unknown(f"key in {path}", str(key), KEYS)
+    return GridFile(_settings(content, path), [_row_of_file(name, row, path) for name, row in rows.items()])
+
+
+def _settings(content: Mapping[str, Any], path: str) -> dict[str, Any]:
+    common = content.get("settings") or {}
+    if not isinstance(common, Mapping):
+        raise UserError(f"settings in {path} is {short(common)}; expected a table of settings")
+    values = flatten(common, path)
+    for key in ("dataset", "model"):
+        if isinstance(content.get(key), list):
+            raise UserError(f"{key} in {path} is a list; give one value; put others in separate rows")
+    values |= {key: content[key] for key in ("dataset", "model", "attacks") if content.get(key)}
+    _refuse_code_and_places(values, path)
+    return values
+
+
+def plan(request: Request, variants: Sequence[Variant], seeds: int, folder: Path) -> list[Resolved]:
+    """Resolve the settings of every run, in the order of variants, then seeds.
+
+    Args:
+        request: What is common to all runs; what a variant says wins over it.
+        variants: The rows.
+        seeds: Runs per variant: seed, seed + 1, ...
+        folder: Where the run folders go, NAME-sSEED each.
+    """
+    if not 1 <= seeds <= MAX_SEEDS:
+        raise UserError(f"--seeds is {seeds}; allowed: 1 to {MAX_SEEDS}")
+    _check_distinct(variants)
+    options, wanted = options_of(request.given), request.wanted()
+    given = {key: value for key, value in request.given.items() if key != "set"}
+    default = wanted.get("method", "sora")
+    rows = [(variant, variant.method or default) for variant in variants]
+    names = list(dict.fromkeys(method for _, method in rows))
+    families = {methods.info(name).family for name in names} | {"model"}
+    stray = [key for key in options if key.split(".")[0] not in families]
+    if stray:
+        raise UserError(f"{stray[0]!r} belongs to none of the methods {', '.join(names)}")
+    first = coerce("seed", wanted.get("seed", 0), int)
+    common = dataclasses.replace(request, given=given)
+    return [
+        _resolve(common, options, variant, method, seed, folder)
+        for variant, method in rows
+        for seed in range(first, first + seeds)
+    ]
+
+
+def _resolve(
+    request: Request, options: Mapping[str, Any], variant: Variant, method: str, seed: int, folder: Path
+) -> Resolved:
+    family = methods.info(method).family
+    common = {key: value for key, value in options.items() if key.split(".")[0] in (family, "model")}
+    own = {key: value for key, value in variant.values.items() if key != "set"}
+    own_options, name = options_of(variant.values), variant.stored_name
+    out = str(folder / f"{variant.slug}-s{seed}")
+    decided = {"method": method, "seed": seed, "variant": name, "out": out}
+    given = {**request.given, **own, **decided, "set": {**common, **own_options}}
+    resolved = dataclasses.replace(request, given=given).resolve()
+    named = [*own, *(f"set.{key}" for key in own_options)] if name else []
+    origins = {**resolved.origins, **dict.fromkeys(named, f"variant {variant.name}")}
+    if name is None:
+        del origins["variant"]
+    settings = resolved.settings
+    if settings.data_dir is not None:  # every process of a grid is given this folder and stores it
+        settings = dataclasses.replace(settings, data_dir=str(absolute(settings.data_dir)))
+    return dataclasses.replace(resolved, settings=settings, origins=origins)

@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from sora.errors import UserError
-from sora.experiments.compare import compare, row_names, variant_key
-from sora.experiments.tables import attacks_of, plus_minus, radius, verdicts_text
+from sora.experiments.compare import (
+    attacks_of,
+    compare,
+    plus_minus,
+    radius,
+    row_names,
+    variant_key,
+    verdicts_text,
+)
 from sora.figures import PALETTE
 from sora.report.reading import DAMAGE, Missing, RunRecord
 from sora.report.sentences import TONES, title_of

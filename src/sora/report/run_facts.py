@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sora.experiments.tables import radius
+from sora.experiments.compare import radius
 from sora.report.reading import RunRecord
 from sora.report.sentences import title_of
 from sora.settings import GROUPS

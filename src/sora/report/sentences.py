@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sora.experiments.passes import passes_of_run
+from sora.experiments.cost import passes_of_run
 from sora.report.reading import RunRecord, watched_images
 
 TITLES = {"clean": "clean", "fgsm": "FGSM", "pgd10": "PGD-10", "pgd50": "PGD-50", "aa": "AutoAttack"}

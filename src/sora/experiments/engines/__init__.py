@@ -4,6 +4,161 @@ An engine starts `sora train --resume auto` somewhere and reports when it has en
 everything else: which runs there are, which are finished, and what is printed.
 """
 
-from sora.experiments.engines.base import ENGINES, Ended, Engine, Handle, Work, create
+from __future__ import annotations
 
-__all__ = ["ENGINES", "Ended", "Engine", "Handle", "Work", "create"]
+import importlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from sora._parent import start_child
+from sora.errors import UserError, not_allowed
+from sora.settings import GRID_CONFIG
+
+ENGINES = {
+    "local": "sora.experiments.engines",
+    "ray": "sora.experiments.engines.on_ray",
+    "slurm": "sora.experiments.engines.on_slurm",
+}
+"""The module of each engine: those of the extras are imported when they are used."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One run to compute: the arguments of `sora train`, and the files they name."""
+
+    name: str
+    arguments: Sequence[str]
+    """For `sora train`, without `--config` and `--out`."""
+    settings: Path
+    """The file that holds its settings."""
+    folder: Path
+    """Its run folder."""
+
+
+class Ended(NamedTuple):
+    """How a run ended: the exit code of its process, and the last line it printed to standard error."""
+
+    code: int
+    error: str
+
+
+class Handle(Protocol):
+    """A run that has been started."""
+
+    def ended(self) -> Ended | None:
+        """Return how it ended, None while it runs."""
+
+    def stop(self) -> None:
+        """Let it write its checkpoint and end, and wait for that as far as it can be observed."""
+
+
+class Engine(Protocol):
+    """Starts runs."""
+
+    threads: int | None
+    """CPU threads of a run where its settings do not say; None: the cores divided by the runs at once."""
+    jobs: int | None
+    """Runs at once; None: as many as the grid decides."""
+
+    def check(self) -> None:
+        """Raise a `UserError` if runs cannot be started; called before anything is written."""
+
+    def start(self, work: Work) -> Handle:
+        """Begin to compute a run, or queue it."""
+
+    def describe(self, work: Work) -> str:
+        """Return the batch file of a run, for `--dry-run`; empty if the engine writes none."""
+        return ""
+
+    def close(self) -> None:
+        """Release what the engine holds, such as a connection to a cluster."""
+
+
+def create(name: str, **options: Any) -> Engine:
+    """Create an engine by name.
+
+    Args:
+        name: One of `ENGINES`.
+        **options: `cpus`, `gpus`: what a run may use; `address`, `send_back` for Ray; `slurm` for Slurm.
+    """
+    if name not in ENGINES:
+        raise not_allowed("--engine", name, ENGINES)
+    try:
+        module = importlib.import_module(ENGINES[name])
+    except ImportError as error:
+        raise UserError(
+            f"--engine {name} needs a package that is not installed ({error.name}); "
+            f"pip install 'sora-at[{name}]'"
+        ) from None
+    engine: Engine = module.build(**options)
+    return engine
+
+
+def build(**_: object) -> Local:
+    """Create the engine of this machine, which has no options."""
+    return Local()
+
+
+class Local(Engine):
+    """One process of this machine per run; they end with the process that started them."""
+
+    threads: int | None = None
+    jobs: int | None = None
+
+    def check(self) -> None:
+        """Do nothing: this machine is always there."""
+
+    def start(self, work: Work) -> Process:
+        """Start a process."""
+        return Process(work.arguments, work.settings, work.folder)
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to release."""
+
+
+def train_arguments(arguments: Sequence[str], settings: Path, folder: Path) -> list[str]:
+    """Return the arguments that train a run; `--out`, as a file may not name places to write to."""
+    files = ["--config", str(settings), "--out", str(folder)]
+    return ["train", *files, "--resume", "auto", "--quiet", *arguments]
+
+
+class Process:
+    """A `sora train` that ends with this process."""
+
+    def __init__(
+        self, arguments: Sequence[str], settings: Path, folder: Path, cwd: str | None = None
+    ) -> None:
+        command = [sys.executable, "-m", "sora", *train_arguments(arguments, settings, folder)]
+        # A file, because a run that writes more than a pipe holds would wait for a reader.
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        streams: dict[str, Any] = {"stderr": self._errors, "stdout": subprocess.DEVNULL}
+        self._process = start_child(command, {GRID_CONFIG: str(settings)}, cwd=cwd, **streams)
+        self._end: Ended | None = None
+
+    def ended(self) -> Ended | None:
+        """Return how it ended, None while it runs."""
+        return None if self._process.poll() is None else self.wait()
+
+    def wait(self) -> Ended:
+        """Wait for its end."""
+        code = self._process.wait()  # not communicate(): it would close the pipe that keeps it alive
+        if self._end is None:
+            self._errors.seek(0)
+            errors = self._errors.read().decode(errors="replace")
+            reason = (errors.strip().splitlines() or [f"exit code {code}"])[-1] if code else ""
+            self._end = Ended(code, reason)
+            self._errors.close()
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        return self._end
+
+    def stop(self) -> None:
+        """Ask it to end, and wait until it has written its checkpoint."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        self.wait()

@@ -21,8 +21,7 @@ import ray
 from sora._files import write_text
 from sora._locks import wait_until_free
 from sora.errors import UserError
-from sora.experiments.engines.base import Ended, Engine, Work
-from sora.experiments.engines.local import Process
+from sora.experiments.engines import Ended, Engine, Process, Work
 
 RETRIES = 5  # of a task whose worker died
 PATIENCE = 120.0  # seconds for the process of a worker that died to write its checkpoint
@@ -113,7 +112,7 @@ class Task:
         self._reference, self._folder = reference, folder
 
     def ended(self) -> Ended | None:
-        """How it ended; None as long as it has not."""
+        """Return how it ended, None while it runs."""
         done, _ = ray.wait([self._reference], timeout=0)
         if not done:
             return None
@@ -131,14 +130,14 @@ class Task:
 
 
 def _compute(arguments: list[str], settings: str, folder: str, cwd: str) -> tuple[int, str, None]:
-    """On a worker that shares the grid's folders."""
+    """Train a run on a worker that shares the grid's folders."""
     wait_until_free(Path(folder), PATIENCE)  # of a worker that died: its process is writing its checkpoint
     code, error = Process(arguments, Path(settings), Path(folder), cwd).wait()
     return code, error, None
 
 
 def _compute_elsewhere(name: str, arguments: list[str], settings: str) -> tuple[int, str, bytes | None]:
-    """On a worker with a disk of its own; the same run finds its checkpoints there if it is started again."""
+    """Train a run on a worker with a disk of its own, where it finds its checkpoints if started again."""
     key = hashlib.blake2b(f"{name}\n{settings}".encode(), digest_size=8).hexdigest()
     place = Path(tempfile.gettempdir()) / f"sora-{key}"
     place.mkdir(exist_ok=True)

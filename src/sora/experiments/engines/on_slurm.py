@@ -12,15 +12,14 @@ from submitit.slurm.slurm import SlurmExecutor
 
 from sora._locks import wait_until_free
 from sora.errors import UserError
-from sora.experiments.engines.base import Ended, Work
-from sora.experiments.engines.local import Process, train_arguments
+from sora.experiments.engines import Ended, Process, Work, train_arguments
 
 PATIENCE = 120.0  # seconds for the process of a job that was ended to write its checkpoint
 LOGS = "slurm"  # folder beside the runs
 
 
 def build(cpus: int = 1, gpus: float = 0, slurm: str = "", **_: object) -> OnSlurm:
-    """The engine; `slurm` holds parameters of submitit's executor as `partition=gpu,time=60`."""
+    """Create the engine; `slurm` holds parameters of submitit's executor as `partition=gpu,time=60`."""
     options: dict[str, Any] = {}
     for item in filter(None, (part.strip() for part in slurm.split(","))):
         key, equals, value = item.partition("=")
@@ -59,12 +58,12 @@ class OnSlurm:
         return Submitted(executor.submit(_compute, list(work.arguments), str(settings), str(folder)))
 
     def describe(self, work: Work) -> str:
-        """The batch file."""
+        """Return the batch file."""
         command = shlex.join(["sora", *train_arguments(work.arguments, work.settings, work.folder)])
         return str(self._executor(_Writer, work)._make_submission_file_text(command, "JOB"))
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
     def _executor(self, kind: type[SlurmExecutor], work: Work) -> SlurmExecutor:
         executor = kind(folder=work.folder.parent / LOGS)
@@ -82,7 +81,7 @@ class Submitted:
         self._job = job
 
     def ended(self) -> Ended | None:
-        """How it ended; None as long as it has not."""
+        """Return how it ended, None while it runs."""
         if not self._job.done():
             return None
         error = self._job.exception()
@@ -96,7 +95,7 @@ class Submitted:
 
 
 def _compute(arguments: list[str], settings: str, folder: str) -> tuple[int, str]:
-    """On a node."""
+    """Train a run on a node."""
     wait_until_free(Path(folder), PATIENCE)
     ended = Process(arguments, Path(settings), Path(folder)).wait()
     return ended.code, ended.error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, Literal, NamedTuple, get_args
@@ -17,24 +17,12 @@ from typing import Any, Literal, NamedTuple, get_args
 import yaml
 
 from sora.errors import unknown
+from sora.experiments.variants import Variant
 
 FILES = ("numbers.csv", "fastat.csv")
 Deviation = Literal["population", "sample"]
 Kind = Literal["runs", "evaluation", "derived", "cost", "overview"]
 """Runs; runs attacked at several radii; made from another grid's runs; passes and memory; data sets."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One variant: a training method and what it changes."""
-
-    name: str
-    method: str | None
-    """None in the overview of data sets, where nothing is trained."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of this row, by their names in a config file."""
-    set: Mapping[str, Any] = field(default_factory=dict)
-    """Hyper-parameters, e.g. `sora.alpha0`."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +40,8 @@ class Grid:
     attacks: tuple[str, ...]
     settings: Mapping[str, Any]
     """Common to all rows."""
-    rows: Mapping[str, Row]
+    rows: Mapping[str, Variant]
+    """Without a method in the overview of data sets, where nothing is trained."""
     notes: tuple[str, ...]
     """Footnotes: where the paper contradicts itself or leaves something open."""
     radii: tuple[str, ...] = ()
@@ -63,23 +52,6 @@ class Grid:
     """Which deviation over the seeds its numbers have."""
     recipe: str | None = None
     """In place of the data set's own; it then says what is held out and which weights count."""
-
-    def given(self, row: str, dataset: str | None = None, model: str | None = None) -> dict[str, Any]:
-        """The settings of one row, as `sora.settings.Request` takes them; without attacks, seed and folder.
-
-        Args:
-            row: Name of the row.
-            dataset: Data set; default: the grid's first.
-            model: Network; default: the grid's first.
-        """
-        if row not in self.rows:
-            raise unknown(f"row of {self.name}", row, self.rows)
-        own = self.rows[row]
-        place = {"dataset": dataset or _first(self.datasets), "model": model or _first(self.models)}
-        options = {**self.settings.get("set", {}), **own.set}
-        about = {**place, "method": own.method, "set": options}
-        given = {key: value for key, value in about.items() if value}
-        return {**self.settings, **given, **own.settings}
 
 
 class Value(NamedTuple):
@@ -96,14 +68,14 @@ class Value(NamedTuple):
 
 
 def names() -> list[str]:
-    """The grids, alphabetically."""
+    """Return the names of the grids, alphabetically."""
     files = (_folder() / "grids").iterdir()
     return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
 
 
 @cache
 def load(name: str) -> Grid:
-    """One grid by its name."""
+    """Read a grid by its name."""
     if name not in names():
         raise unknown("table", name, names())
     content = yaml.safe_load((_folder() / "grids" / f"{name}.yaml").read_text(encoding="utf-8"))
@@ -117,7 +89,7 @@ def load(name: str) -> Grid:
         models=_listed(content.get("model")),
         attacks=tuple(content["attacks"].split(",")) if content.get("attacks") else (),
         settings=content.get("settings", {}),
-        rows={key: _row(key, values) for key, values in content["rows"].items()},
+        rows={key: Variant(key, values) for key, values in content["rows"].items()},
         notes=tuple(content.get("notes", ())),
         radii=tuple(content.get("radii", ())),
         source=content.get("source", "paper"),
@@ -127,12 +99,12 @@ def load(name: str) -> Grid:
 
 
 def numbers(grid: Grid, dataset: str | None = None, model: str | None = None) -> dict[str, dict[str, Value]]:
-    """The paper's values by row and metric, for one data set and network; none for a pair it does not have.
+    """Return the paper's values by row and metric for a data set and model; none for a pair it lacks.
 
     Args:
         grid: The grid.
         dataset: Data set; default: the grid's first.
-        model: Network; default: the grid's first.
+        model: Model; default: the grid's first.
 
     Returns:
         For each row that the paper has, metric to value. Where two tables of the grid print the same cell,
@@ -141,19 +113,19 @@ def numbers(grid: Grid, dataset: str | None = None, model: str | None = None) ->
     wanted = {"dataset": dataset or _first(grid.datasets), "model": model or _first(grid.models)}
     values: dict[str, dict[str, Value]] = {}
     for line in _lines_of(grid):
-        # An empty column: the value holds for all data sets, or for all networks.
+        # An empty column: the value holds for all data sets, or for all models.
         if all(line[key] in ("", name) for key, name in wanted.items()):
             values.setdefault(line["variant"], {}).setdefault(line["metric"], _value(line))
     return values
 
 
 def pairs(grid: Grid) -> list[tuple[str, str]]:
-    """The pairs of data set and network for which the paper has values, in its order."""
+    """Return the pairs of data set and model for which the paper has values, in its order."""
     return list(dict.fromkeys((line["dataset"], line["model"]) for line in _lines_of(grid)))
 
 
 def names_in_paper(kind: str) -> dict[str, str]:
-    """What the paper calls the `methods`, `models`, `datasets` or `attacks`, and their names here.
+    """Return what the paper calls the `methods`, `models`, `datasets` or `attacks`, and their names here.
 
     `benchmark`: what the public benchmark calls its rows, and their names in the grid `fastat`.
     """
@@ -166,14 +138,14 @@ def names_in_paper(kind: str) -> dict[str, str]:
 
 
 def _lines_of(grid: Grid) -> list[dict[str, str]]:
-    """The lines of the files that belong to a grid; only the attacks of one that consists of runs."""
+    """Return the lines of the files that belong to a grid; of one that consists of runs, only its attacks."""
     lines = [line for label in grid.labels for line in _lines()[label]]
     return [line for line in lines if grid.kind != "runs" or line["metric"] in grid.attacks]
 
 
 @cache
 def _lines() -> dict[str, list[dict[str, str]]]:
-    """The lines of the files by label, in their order."""
+    """Return the lines of the files by label, in their order."""
     lines: dict[str, list[dict[str, str]]] = {}
     for name in FILES:
         text = (_folder() / name).read_text(encoding="utf-8")
@@ -192,12 +164,6 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
-
-
-def _row(name: str, values: Mapping[str, Any]) -> Row:
-    settings = dict(values)
-    method, options = settings.pop("method", None), settings.pop("set", {})
-    return Row(name, method, settings, options)
 
 
 def _listed(value: str | list[str] | None) -> tuple[str, ...]:

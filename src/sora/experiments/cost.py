@@ -1,0 +1,246 @@
+"""What runs cost: the passes of a step, and the time of a grid from a few steps measured here."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+import torch
+
+from sora import data, methods, models
+from sora._devices import check_count, pick_device
+from sora.attacks import Attack, create_all
+from sora.data.splits import default_holdout
+from sora.errors import RunError, UserError
+from sora.experiments import paper
+from sora.experiments.grid import default_jobs
+from sora.methods import Bench, measure
+from sora.runs import RunFolder
+from sora.settings import Resolved, Settings, is_custom
+from sora.training.evaluating import attacks_while_training
+
+UNKNOWN = "-"
+IMAGES = 16  # of a measured step; its time is scaled to the number of images
+ROUNDS = 2
+
+
+class Passes(NamedTuple):
+    """Forward and backward passes over one batch in one step, as text."""
+
+    forwards: str
+    backwards: str
+
+
+def passes_of_run(folder: RunFolder, summary: Mapping[str, Any]) -> Passes:
+    """Return the passes of a run; unknown if its settings cannot be read or PGD replaced its method at times.
+
+    Args:
+        folder: The run.
+        summary: What was read of it; empty if it has not finished.
+    """
+    if any(
+        "pgd_batches" in (event.get("changed") or {}) for event in summary.get("co", {}).get("events", ())
+    ):
+        return Passes(UNKNOWN, UNKNOWN)
+    try:
+        return passes_of(folder.read_settings())
+    except (RunError, UserError):  # also for a method that is not installed here
+        return Passes(UNKNOWN, UNKNOWN)
+
+
+def passes_of(settings: Settings) -> Passes:
+    """Return the passes that the registry states for a run's method and its options.
+
+    A formula such as `steps + 1` is computed. Otherwise the registry states them for the usual values of the
+    options that change them, and they are unknown for others.
+    """
+    entry, hyper = methods.info(settings.method), settings.hyper()
+    formula, usual = methods.info(entry.family), entry.cls.hyper_class.build(dict(entry.preset))
+    values = {field.name: getattr(hyper, field.name) for field in fields(hyper)}
+    if any(re.search(rf"\b{name}\b", formula.forwards) for name in values):
+        return Passes(_total(_filled(formula.forwards, values)), _filled(formula.backwards, values))
+    if any(values[name] != getattr(usual, name) for name in entry.pass_options):
+        return Passes(UNKNOWN, UNKNOWN)
+    return Passes(entry.forwards, entry.backwards)
+
+
+def _filled(formula: str, values: dict[str, Any]) -> str:
+    return re.sub(r"[A-Za-z_]\w*", lambda found: str(values.get(found[0], found[0])), formula)
+
+
+def _total(text: str) -> str:
+    parts = text.split(" + ")
+    return str(sum(map(int, parts))) if all(part.isdigit() for part in parts) else text
+
+
+class DatasetSize(NamedTuple):
+    """The size of a data set."""
+
+    shape: tuple[int, int, int]
+    classes: int
+    train: int
+    test: int
+
+
+def dataset_size(dataset: str, data_dir: str | None = None) -> DatasetSize:
+    """Return the size of a data set on this machine."""
+    found = data.load(dataset, data_dir)
+    shape = (found.in_channels, *found.image_size)
+    return DatasetSize(shape, found.num_classes, len(found.train), len(found.test))
+
+
+def known_size(dataset: str, data_dir: str | None = None) -> DatasetSize:
+    """Return the size of a data set, from the paper's overview where its images are not on this machine."""
+    try:
+        return dataset_size(dataset, data_dir)
+    except (UserError, RunError):
+        values = paper.numbers(paper.load("datasets")).get(dataset)
+        if values is None:
+            raise
+    channels, height, width = (int(size) for size in values["shape"].text.split("x"))
+    counts = (int(values[key].text) for key in ("classes", "train", "test"))
+    return DatasetSize((channels, height, width), *counts)
+
+
+def bench_of(
+    model: str, size: DatasetSize, width: int | None = None, options: Mapping[str, Any] | None = None
+) -> Bench:
+    """Describe a model at the shape of a data set, for measurements."""
+    channels, pixels, _ = size.shape
+    sizes = {"in_channels": channels, "image_size": pixels, "width": width, **(options or {})}
+    return Bench(lambda: models.create(model, size.classes, **sizes), size.shape, size.classes)
+
+
+@dataclass
+class Estimate:
+    """Hours of the runs that are not finished, and what was measured for them."""
+
+    jobs: int
+    threads: int
+    train_hours: dict[str, float] = field(default_factory=dict)
+    """By run."""
+    attack_hours: dict[str, float] = field(default_factory=dict)
+    measured: list[str] = field(default_factory=list)
+    finished: int = 0
+
+    @property
+    def wall_hours(self) -> float:
+        """With the runs side by side: not less than the longest of them takes."""
+        hours = [self.train_hours[name] + self.attack_hours[name] for name in self.train_hours]
+        return max(sum(hours) / self.jobs, *hours, 0.0)
+
+
+def estimate(runs: Sequence[Resolved], jobs: int = 0) -> Estimate:
+    """Time a step of one method per distinct cost, and one pass for the attacks."""
+    check_count("--jobs", jobs, 0)
+    first = runs[0].settings
+    jobs = min(len(runs), jobs or default_jobs(len(runs), first.device))
+    threads = first.threads or max(1, (os.cpu_count() or 1) // jobs)
+    result, before = Estimate(jobs, threads), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        timer = _Timer(result)
+        for resolved in runs:
+            settings, folder = resolved.settings, RunFolder(resolved.settings.folder())
+            if folder.is_finished():
+                result.finished += 1
+                continue
+            size = timer.size(settings)
+            images = min(settings.limit_train or size.train, size.train)
+            seconds = timer.per_image(settings) * images * settings.epochs
+            result.train_hours[folder.name] = seconds / 3600
+            passes = sum(attack_passes(attack, size.classes) for attack in create_all(settings.attacks))
+            tested = min(settings.limit_test or size.test, size.test)
+            passes = passes * tested + passes_while_training(settings, images, size.classes)
+            result.attack_hours[folder.name] = timer.per_pass(settings) * passes / 3600
+    finally:
+        torch.set_num_threads(before)
+    return result
+
+
+def attack_passes(attack: Attack, classes: int) -> int:
+    """Return the passes for an image that withstands everything; AutoAttack's parts are added up."""
+    own = attack.for_classes(classes)
+    return sum(part.passes for part in own.parts) or own.passes
+
+
+def passes_while_training(settings: Settings, images: int, classes: int) -> int:
+    """Return the passes of all evaluations between epochs, over all watched images."""
+    if not settings.eval_every:
+        return 0
+    watched = settings.holdout or default_holdout(images)
+    attacks = attacks_while_training(settings.attacks, settings.keep)
+    passes = sum(attack_passes(attack, classes) for attack in attacks)
+    kinds = 2 if settings.ema and settings.keep != "last" else 1  # raw and averaged weights
+    return passes * watched * kinds * (settings.epochs // settings.eval_every)
+
+
+class _Timer:
+    """Seconds per image, measured once for each model and number of passes."""
+
+    def __init__(self, result: Estimate) -> None:
+        self._result = result
+        self._sizes: dict[str, DatasetSize] = {}
+        self._steps: dict[tuple[object, ...], float] = {}
+        self._passes: dict[tuple[object, ...], float] = {}
+
+    def size(self, settings: Settings) -> DatasetSize:
+        """Return the size of the data set."""
+        if settings.dataset not in self._sizes:
+            self._sizes[settings.dataset] = known_size(settings.dataset, settings.data_dir)
+        return self._sizes[settings.dataset]
+
+    def per_image(self, settings: Settings) -> float:
+        """Measure all weight updates on a batch, per image."""
+        entry = methods.info(settings.method)
+        hyper = settings.method_options()
+        key = (entry.forwards, entry.backwards, hyper.get("steps"), hyper.get("replays"), *_model(settings))
+        if key not in self._steps:
+            cost = measure(
+                settings.method,
+                device=str(pick_device(settings.device)),
+                batch_size=IMAGES,
+                rounds=ROUNDS,
+                bench=self._bench(settings),
+                hyper=hyper,
+            )
+            self._steps[key] = seconds = cost.seconds / IMAGES
+            self._result.measured.append(
+                f"a step of {settings.method} on {settings.model}: {1000 * seconds:.2f} ms per image"
+            )
+        return self._steps[key]
+
+    def per_pass(self, settings: Settings) -> float:
+        """Measure a forward pass and the gradient with respect to the input, per image."""
+        key = _model(settings)
+        if key not in self._passes:
+            bench, device = self._bench(settings), pick_device(settings.device)
+            model = bench.network().to(device).eval().requires_grad_(False)
+            x = torch.rand(IMAGES, *bench.shape, device=device, requires_grad=True)
+            seconds = min(_timed_pass(model, x) for _ in range(ROUNDS + 1)) / IMAGES
+            self._passes[key] = seconds
+            self._result.measured.append(
+                f"a pass of an attack on {settings.model}: {1000 * seconds:.2f} ms per image"
+            )
+        return self._passes[key]
+
+    def _bench(self, settings: Settings) -> Bench:
+        options = {} if is_custom(settings.model) else settings.model_options()
+        return bench_of(settings.model, self.size(settings), settings.width, options)
+
+
+def _model(settings: Settings) -> tuple[object, ...]:
+    options = tuple(sorted(settings.model_options().items()))
+    return settings.dataset, settings.model, settings.width, options
+
+
+def _timed_pass(model: torch.nn.Module, x: torch.Tensor) -> float:
+    began = time.perf_counter()
+    torch.autograd.grad(model(x).sum(), x)
+    if x.device.type == "cuda":
+        torch.cuda.synchronize(x.device)
+    return time.perf_counter() - began
