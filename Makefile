@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow test-browser lint bench torture docs clean
+.PHONY: setup demo test test-slow test-browser lint bench golden torture docs clean
 
 setup: .venv/ready
 
@@ -40,6 +40,10 @@ bench: setup
 	$(BIN)/python benchmarks/step.py --width 64 --rounds 5
 	$(BIN)/python benchmarks/textbook.py --width 64 --rounds 5 --processes 1
 	$(BIN)/python benchmarks/memory.py --width 64
+
+# Did a change alter behaviour? Commands on the commit $(OLD) and on the working tree: make golden OLD=HEAD~3
+golden: setup
+	$(BIN)/python benchmarks/golden.py $(OLD) $(if $(ONLY),--only $(ONLY)) $(if $(EXPECT),--expect '$(EXPECT)')
 
 # An hour of kills, flipped bits, bad input and hostile files; docs/results/reliability.md has the last table.
 torture: setup
