@@ -15,8 +15,7 @@ from typing import Any
 
 from _timing import Call, Trainer, arguments, finish, interleave, quartiles, ratio, start, table
 
-from sora import _ranks
-from sora._devices import pick_device
+from sora._devices import pick_device, rank, world
 from sora.training import distributed
 
 
@@ -41,8 +40,8 @@ def worker(args: argparse.Namespace) -> None:
     """One rank: steps on its share of the batch; rank 0 prints images per second."""
     device = pick_device("cpu")
     with distributed.process_group(device):
-        world = _ranks.world()
-        trainer = Trainer.build(args.width, 128 // world)
+        per_process = 128 // world()
+        trainer = Trainer.build(args.width, per_process)
         trainer.model = distributed.wrap(trainer.model)
         step = trainer.step_of(trainer.method("sora"))
         for _ in range(2):
@@ -50,7 +49,7 @@ def worker(args: argparse.Namespace) -> None:
         began = time.perf_counter()
         for _ in range(args.rounds):
             step()
-        if _ranks.rank() == 0:
+        if rank() == 0:
             print(128 * args.rounds / (time.perf_counter() - began))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sora._signals import Interrupts, Stopped, stopping_soon
+from sora._process import Interrupts, Stopped, stopping_soon
 
 
 @pytest.fixture(autouse=True)

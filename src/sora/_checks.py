@@ -21,7 +21,7 @@ TOLERANCE = 1e-4  # how far rounding may move a pixel outside the box
 
 
 def check_model(model: object) -> None:
-    """Raise if this is not a network."""
+    """Raise if this is not a model."""
     if not isinstance(model, nn.Module):
         raise UserError(f"model is {short(model)}; expected a torch.nn.Module from inputs to logits")
 
@@ -62,12 +62,12 @@ def check_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
 
 
 def has_whole_numbers(tensor: Tensor) -> bool:
-    """Whether a tensor's type is one of whole numbers, as that of labels must be."""
+    """Return whether a tensor holds integers, as labels must."""
     return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
 
 
 def outside_box(x: Tensor, threat: Threat) -> Tensor:
-    """1 if a batch is outside the box or not finite, else 0; a tensor, so that the host need not wait."""
+    """Return 1 for a batch outside the box or not finite, else 0, as a tensor: the host does not wait."""
     low, high = x.detach().aminmax()  # both are NaN if any value is
     if threat.box is None:
         inside = low.isfinite() & high.isfinite()
@@ -104,6 +104,9 @@ def checking(
     y: Tensor,
     threat: Threat,
     check: Callable[[Tensor, Tensor], None] = check_labels,
+    *,
+    done: set[object] | None = None,
+    also: object = None,
 ) -> Iterator[None]:
     """Check a batch now, and the model's output when the block first calls it.
 
@@ -113,7 +116,14 @@ def checking(
         y: Labels.
         threat: The norm ball and the box.
         check: Applied to the logits and the labels.
+        done: The batches checked so far, if only the first of each shape and type is to be checked; this one
+            is added.
+        also: What makes a batch a new one besides its shape and type.
     """
+    key = (x.shape, x.dtype, also) if isinstance(x, Tensor) else None
+    if done is not None and key in done:
+        yield
+        return
     check_model(model)
     check_inputs(x, y, threat)
     entered = left = False
@@ -142,33 +152,5 @@ def checking(
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def checking_once(
-    done: set[object],
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    threat: Threat,
-    check: Callable[[Tensor, Tensor], None] = check_labels,
-    also: object = None,
-) -> Iterator[None]:
-    """`checking` for the first batch of a shape and type only, because each check waits for the device.
-
-    Args:
-        done: The batches checked so far; this one is added.
-        model: The bare module.
-        x: Inputs.
-        y: Labels.
-        threat: The norm ball and the box.
-        check: Applied to the logits and the labels.
-        also: What makes a batch a new one besides its shape and type.
-    """
-    key = (x.shape, x.dtype, also) if isinstance(x, Tensor) else None
-    if key in done:
-        yield
-        return
-    with checking(model, x, y, threat, check):
-        yield
-    done.add(key)
+    if done is not None:
+        done.add(key)

@@ -1,8 +1,9 @@
-"""Writing files so that nobody ever reads half of one, even if the process is killed while writing."""
+"""Files that nobody ever reads half-written, even after a kill, and locks that end with their process."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -10,9 +11,12 @@ import platform
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from sora.errors import RunError, UserError
 
@@ -20,12 +24,12 @@ from sora.errors import RunError, UserError
 # it, so that a later one can tell what a kill left behind from what is being written right now. A folder, not
 # a file, because safetensors puts temporary files of its own beside the one it writes.
 _HOST = re.sub(r"\W", "_", platform.node()) or "unknown"
-_SCRATCH = re.compile(r"\.sora-(?P<host>\w+)-(?P<pid>\d+)-(?P<token>[0-9a-f]{16})\.tmp")
+_SCRATCH = re.compile(r"\.sora-(?P<host>\w+)-(?P<pid>\d{1,9})-(?P<token>[0-9a-f]{16})\.tmp")
 _active: set[str] = set()  # scratch folders this process is writing in
 _cleaned: set[Path] = set()  # folders in which this process has removed what dead ones left
 
 
-def replace_file(path: Path, write: Callable[[Path], None]) -> None:
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a file of the same name in a new folder, then move it to its place."""
     if path.parent not in _cleaned:
         remove_leftovers(path.parent)
@@ -50,7 +54,7 @@ def _scratch_beside(path: Path) -> Path:
 
 
 def delete_folder(path: Path) -> None:
-    """Delete a folder, if it is there; after a kill it is complete or a leftover, never half deleted."""
+    """Delete a folder, if it exists; after a kill it is complete or a leftover, never half deleted."""
     scratch = _scratch_beside(path)
     with contextlib.suppress(OSError):  # another process may delete it at the same time
         path.rename(scratch)
@@ -67,33 +71,31 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _is_running(pid: int, scratch: str) -> bool:
-    """Whether the process that made a scratch folder may still be using it."""
+    """Return whether the process that made a scratch folder may still be using it."""
     if pid == os.getpid():  # ids are reused: a restarted container often has the same one
         return scratch in _active
     if os.name == "nt":  # there os.kill would end the process
         return True
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
-def make_folder(path: Path) -> None:
-    """Create a folder of a run unless it is there; a link to elsewhere is refused."""
-    refuse_link(path)
-    create_folder(path)
-
-
 def create_folder(path: Path) -> None:
-    """Create a folder that the user named, unless it is there; a `UserError` if that cannot be done."""
+    """Create a folder that the user named, unless it exists; a `UserError` if that cannot be done."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UserError(f"folder {str(path)!r} cannot be created: {reason}") from None
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder inside a run folder, unless it exists; a link to elsewhere is refused."""
+    refuse_link(path)
+    create_folder(path)
 
 
 def refuse_link(path: Path) -> None:
@@ -104,16 +106,23 @@ def refuse_link(path: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file under a temporary name, then rename it."""
-
-    def write(temporary: Path) -> None:
-        temporary.write_text(text, encoding="utf-8")
-
-    replace_file(path, write)
+    replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file in the same way; NaN and infinity become null."""
     write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can hold it: NaN and infinity become None."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
 
 
 def link(source: Path, target: Path) -> None:
@@ -128,12 +137,86 @@ def link(source: Path, target: Path) -> None:
     replace_file(target, write)
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON can hold it: NaN and infinity become None."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return value
+# The operating system owns a lock, so a killed process leaves none behind; the file itself stays. Over NFS,
+# Linux passes the lock to the server, where it also holds against other machines; a mount with `nolock` or
+# `local_lock=flock` guards against processes of the same machine only, and a machine that loses power keeps
+# its lock until the server notices. A file system without locks is used without one.
+FOLDER_LOCK = ".lock"
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+
+
+@contextmanager
+def locked(path: Path, seconds: float = -1, note: str = "") -> Iterator[None]:
+    """Hold the exclusive lock on a file, which is created if it does not exist and stays afterwards.
+
+    Args:
+        path: The file; a link could lead anywhere and is refused.
+        seconds: How long to wait for another process; -1: until it ends.
+        note: What the file says while it is locked.
+
+    Raises:
+        Timeout: Another process still holds the lock.
+    """
+
+    def write_note(descriptor: int) -> None:
+        if note:
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, note.encode())
+
+    refuse_link(path)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(FileLock(path, seconds, preserve_lock_file=True, on_acquired=write_note))
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        yield
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, which is created if need be, and removed again if nothing is written to it.
+
+    Raises:
+        UserError: Another process holds it; the message names that process.
+    """
+    file, is_new = folder / FOLDER_LOCK, not folder.exists()
+    with contextlib.ExitStack() as stack:
+        while True:
+            create_folder(folder)
+            try:
+                stack.enter_context(locked(file, 0, f"process {os.getpid()} on {platform.node()}\n"))
+                break
+            except FileNotFoundError:  # another process has just removed the folder, which it did not use
+                continue
+            except Timeout:
+                if file.exists():  # not removed by the process that had it
+                    raise UserError(
+                        f"{folder} is in use by another process ({_owner(file)}); wait until it ends or"
+                        " choose another --out"
+                    ) from None
+        if is_new:
+            stack.callback(_remove_if_unused, folder)
+        yield
+
+
+def wait_until_free(folder: Path, seconds: float) -> None:
+    """Give the process that holds the lock of a folder, if any, some time to end."""
+    if (folder / FOLDER_LOCK).exists():
+        with contextlib.suppress(Timeout, FileNotFoundError), locked(folder / FOLDER_LOCK, seconds):
+            pass
+
+
+def _remove_if_unused(folder: Path) -> None:
+    """Remove a folder that holds nothing but its lock, because the run it was created for was refused."""
+    with contextlib.suppress(OSError):
+        if [entry.name for entry in folder.iterdir()] == [FOLDER_LOCK]:
+            (folder / FOLDER_LOCK).unlink()
+            folder.rmdir()
+
+
+def _owner(file: Path) -> str:
+    try:
+        return file.read_text().strip() or "it has just started"
+    except (OSError, UnicodeDecodeError):
+        return "unknown"

@@ -21,13 +21,13 @@ Loss = Callable[[Tensor], Tensor]  # from logits to a scalar
 
 
 def bare(model: nn.Module) -> nn.Module:
-    """The module inside a DDP wrapper: attack gradients must not be reduced over ranks."""
+    """Return the module inside a DDP wrapper: attack gradients must not be reduced over ranks."""
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block; every module's own mode is restored, also after an exception."""
+    """Switch to evaluation mode inside the block; restore every module's own mode, also after an error."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
@@ -38,19 +38,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Torch's global generators start from this seed inside the block and are restored afterwards.
-
-    A model or an attack that draws from them is then a function of the seed.
-    """
-    with torch.random.fork_rng(range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
-        yield
-
-
-@contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no parameter gradients inside the block; all flags are restored afterwards."""
+    """Switch to evaluation mode without parameter gradients inside the block, then restore all flags."""
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     try:
         with evaluating(model):
@@ -68,28 +57,28 @@ def precise(z: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-    """Cross-entropy in at least float32; labels may be of any type of whole numbers."""
+    """Return the cross-entropy in at least float32; labels may be of any integer type."""
     y = y if y.is_floating_point() else y.long()
     return F.cross_entropy(precise(logits), y, reduction=reduction)
 
 
 def mse(a: Tensor, b: Tensor) -> Tensor:
-    """Mean squared difference over all entries, in at least float32."""
+    """Return the mean squared difference over all entries, in at least float32."""
     return (precise(a) - precise(b)).square().mean()
 
 
 def scaled(loss: Tensor, loss_scale: Scale) -> Tensor:
-    """The loss times the scale, if there is one."""
+    """Return the loss times the scale, if there is one."""
     return loss if loss_scale is None else loss * loss_scale
 
 
 def unscaled(gradient: Tensor, loss_scale: Scale) -> Tensor:
-    """The gradient of a scaled loss, divided by the scale in at least float32."""
+    """Divide the gradient of a scaled loss by the scale, in at least float32."""
     return gradient if loss_scale is None else precise(gradient) / loss_scale
 
 
 def input_gradient(model: nn.Module, z: Tensor, y: Tensor, loss_scale: Scale = None) -> tuple[Tensor, Tensor]:
-    """Gradient of the mean cross-entropy with respect to the input at `z`, and the logits there."""
+    """Return the gradient of the mean cross-entropy with respect to the input at `z`, and its logits."""
     return gradient_of(lambda logits: cross_entropy(logits, y), model, z, loss_scale)
 
 
@@ -102,7 +91,7 @@ def gradient_of(
     create_graph: bool = False,
     keep_graph: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Gradient of a loss of the logits with respect to the input at `z`, and the logits there.
+    """Return the gradient of a loss of the logits with respect to the input at `z`, and the logits there.
 
     `z` becomes a leaf after all clamping, so no pixel's gradient is hidden; a leaf that already requires
     gradients is used itself. Autograd is asked for this one tensor: parameter gradients are neither computed
@@ -150,7 +139,7 @@ def ascend(
     keep: int = 0,
     eot: int = 1,
 ) -> Ascent:
-    """Projected gradient ascent on a loss of the logits.
+    """Take steps of projected gradient ascent on a loss of the logits.
 
     Args:
         loss: From logits to the scalar to increase.

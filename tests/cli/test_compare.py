@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from sora._locks import locked_folder, wait_until_free
+from sora._files import locked_folder, wait_until_free
 from sora.cli.demo import story
 from sora.runs import RunFolder
 

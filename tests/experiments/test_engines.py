@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sora._parent import start_child
+from sora._process import start_child
 from sora.cli import main
 from sora.errors import UserError
 from sora.experiments import engines

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from sora._locks import locked, locked_folder, wait_until_free
+from sora._files import locked, locked_folder, wait_until_free
 from sora.cli import main
 from sora.errors import RunError, UserError
 from sora.runs import RunFolder
 
-HOLD = "import sys; from pathlib import Path; from sora._locks import locked_folder\n"
+HOLD = "import sys; from pathlib import Path; from sora._files import locked_folder\n"
 HOLD += "with locked_folder(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
 
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from sora._checks import check_inputs, checking
-from sora._passes import bare, frozen, seeded
-from sora._seeds import mix
+from sora._passes import bare, frozen
+from sora._seeds import mix, seeded
 from sora.attacks._base import Attack, register
 from sora.attacks._square_size import check_size
 from sora.errors import UserError

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from sora._checks import check_threat, checking
-from sora._passes import ascend, bare, cross_entropy, frozen, seeded
+from sora._passes import ascend, bare, cross_entropy, frozen
+from sora._seeds import seeded
 from sora.attacks._base import Attack, register
 from sora.errors import UserError, short
 from sora.threat import Threat, parse_eps

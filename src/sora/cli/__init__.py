@@ -9,8 +9,8 @@ import os
 import sys
 import traceback
 
-from sora._signals import Interrupts
-from sora._streams import (
+from sora._process import (
+    Interrupts,
     discard_stdout,
     escape_unprintable,
     occupy_standard_descriptors,

@@ -11,10 +11,9 @@ import torch
 import tyro
 from rich.text import Text
 
-from sora._devices import pick_device, set_threads
+from sora._devices import pick_device, rank, set_threads, world
 from sora._files import plain
-from sora._ranks import rank, world
-from sora._signals import stopping_soon
+from sora._process import stopping_soon
 from sora.attacks import Attack, create, create_all
 from sora.cli._evaluate_tables import (
     attack_table,

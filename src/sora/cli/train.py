@@ -6,9 +6,9 @@ import contextlib
 import json
 import sys
 
+from sora._devices import launched_rank
 from sora._files import plain
-from sora._parent import end_with_parent
-from sora._ranks import launched_rank
+from sora._process import end_with_parent
 from sora.cli._settings import Extra, parse_run_flags
 from sora.errors import UserError
 from sora.runs import RunFolder

@@ -15,8 +15,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from sora._limits import UNPACKED
-from sora._reading import open_regular, read_bytes
+from sora._reading import UNPACKED, open_regular, read_bytes
 from sora.errors import UserError
 
 RATIO = 20

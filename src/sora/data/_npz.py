@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sora._limits import CLASSES, TEXT
+from sora._reading import CLASSES, TEXT
 from sora.data._npy import Header
 from sora.data._store import SPLITS
 from sora.data.array_archive import ArrayArchive

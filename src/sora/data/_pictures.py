@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from sora._limits import PIXELS, Limit
-from sora._reading import open_regular
+from sora._reading import PIXELS, Limit, open_regular
 from sora.errors import UserError
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # not EPS and the like, which run programs

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sora._limits import CLASSES, TEXT
-from sora._reading import open_regular, parse_json, read_text
+from sora._reading import CLASSES, TEXT, open_regular, parse_json, read_text
 from sora.data._npy import Header, read_header
 from sora.data._progress import progress
 from sora.data.dataset import Dataset, ImageSet, check_same_size

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sora._limits import STORED_PIXELS
-from sora._locks import locked
+from sora._files import locked
+from sora._reading import STORED_PIXELS
 from sora.data._growing import Growing
 from sora.data._progress import progress
 from sora.data._store import FORMAT, LEFT_OUT, NOT_OURS, SPLITS, digest, is_store, open_store, origin_of

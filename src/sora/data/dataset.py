@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sora._limits import CLASSES
+from sora._reading import CLASSES
 from sora.errors import UserError
 
 _HASH_BLOCK = 1 << 24

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sora._files import create_folder
-from sora._locks import locked
+from sora._files import create_folder, locked
 from sora._reading import absolute
 from sora.data import _fetch, _npm, _store
 from sora.data._base import DataInfo, Packed, advice, check_name, data_root, load

@@ -12,7 +12,8 @@ from torch import nn
 
 from sora._checks import check_model, check_threat
 from sora._devices import pick_device
-from sora._passes import bare, frozen, seeded
+from sora._passes import bare, frozen
+from sora._seeds import seeded
 from sora.attacks import Attack, create_all
 from sora.errors import UserError, short
 from sora.evaluation._checks import inspect_model

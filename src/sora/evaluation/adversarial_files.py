@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from sora._files import replace_file
-from sora._limits import TEXT
 from sora._passes import frozen
-from sora._reading import parse_json
+from sora._reading import TEXT, parse_json
 from sora.data import Dataset, ImageSet
 from sora.data.array_archive import ArrayArchive
 from sora.errors import UserError

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
-from sora._locks import locked
+from sora._files import locked
 from sora.attacks import Attack, create
 from sora.data import ImageSet
 from sora.errors import UserError

@@ -29,8 +29,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from sora._checks import check_model
-from sora._passes import Loss, ascend, bare, cross_entropy, frozen, input_gradient, precise, seeded
-from sora._seeds import mix
+from sora._passes import Loss, ascend, bare, cross_entropy, frozen, input_gradient, precise
+from sora._seeds import mix, seeded
 from sora.attacks import create
 from sora.attacks.pgd import STEP
 from sora.errors import UserError

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, distributed, nn
 
 from sora._files import delete_folder, make_folder, remove_leftovers, write_text
-from sora._passes import seeded
 from sora._reading import read_bytes
-from sora._seeds import mix
+from sora._seeds import mix, seeded
 from sora.attacks import Attack, create
 from sora.errors import RunError
 from sora.evaluation._checks import predicted_classes

@@ -20,8 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from sora._devices import check_count, device_name
-from sora._files import write_text
-from sora._locks import locked_folder, wait_until_free
+from sora._files import locked_folder, wait_until_free, write_text
 from sora.errors import RunError, UserError
 from sora.experiments.engines import Engine, Handle, Work, create
 from sora.runs import RunFolder

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sora import curvature
-from sora._checks import check_logits, check_model, check_threat, checking_once, outside_box
+from sora._checks import check_logits, check_model, check_threat, checking, outside_box
 from sora._passes import Scale, bare, cross_entropy, evaluating, gradient_of, scaled, unscaled
 from sora._registry import Registry
 from sora.errors import UserError
@@ -187,7 +187,7 @@ class Method(nn.Module, ABC):
                 are divided by it again.
         """
         check_model(model)
-        with checking_once(self._checked, bare(model), x, y, self.threat, check_logits):
+        with checking(bare(model), x, y, self.threat, check_logits, done=self._checked):
             batch = Inputs(x, y, self.noise_for(x, noise), index, transform, loss_scale, self.first_row)
             network = bare(model)  # attack gradients are this process' own, not averaged over ranks
             with self.attacking(network, self.info.crafts_in_attack_mode):

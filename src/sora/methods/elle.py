@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from sora._ranks import summed
+from sora._devices import summed
 from sora.methods import (
     Crafted,
     Hyper,

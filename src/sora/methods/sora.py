@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sora import curvature
-from sora._ranks import summed
+from sora._devices import summed
 from sora.errors import UserError
 from sora.methods import Crafted, Hyper, Inputs, Learned, Method, option, register
 from sora.threat import L2, Threat

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from sora._checks import check_model, checking_once
+from sora._checks import check_model, checking
 from sora._passes import bare, frozen
 from sora._registry import Entry, Registry
 from sora.metrics._batch import AttackedBatch, GradientAndLogits
@@ -77,7 +77,7 @@ def measure(
         return {}
     model = bare(model)
     done = _CHECKED.setdefault(model, set())
-    with frozen(model), checking_once(done, model, x, y, threat, also=threat):
+    with frozen(model), checking(model, x, y, threat, done=done, also=threat):
         batch = AttackedBatch(model, x, y, threat, seed)
         values = [function(batch).float() for function in functions.values()]
         return dict(zip(functions, torch.stack(values).tolist(), strict=True))

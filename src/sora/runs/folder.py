@@ -14,10 +14,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from sora._files import make_folder, remove_leftovers, write_json, write_text
-from sora._limits import SETTINGS
-from sora._locks import locked_folder
-from sora._reading import parse_json, read_text
+from sora._files import locked_folder, make_folder, remove_leftovers, write_json, write_text
+from sora._reading import SETTINGS, parse_json, read_text
 from sora.errors import RunError, UserError
 from sora.runs.checkpoints import Checkpoints
 from sora.runs.digests import digest_file, with_checksum, without_checksum

@@ -7,8 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from sora._devices import pick_device
-from sora._ranks import launched_rank
+from sora._devices import launched_rank, pick_device
 from sora.errors import RunError, UserError
 from sora.runs.data import load_data
 from sora.runs.folder import RunFolder

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
-from sora._passes import seeded
+from sora._seeds import seeded
 from sora.data import ImageSet
 from sora.evaluation.examples import as_examples, in_precision_of
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from sora._streams import tolerant
+from sora._process import tolerant
 
 BAR = 12  # columns of the bar
 TIME = 7  # columns of the remaining time

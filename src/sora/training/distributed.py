@@ -17,7 +17,7 @@ import torch.distributed.nn
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sora._ranks import launched, summed, world
+from sora._devices import launched, summed, world
 
 
 @contextmanager

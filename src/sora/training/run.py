@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sora import data, methods
-from sora._ranks import rank, world
+from sora._devices import rank, world
 from sora._seeds import EPOCH, mix
 from sora.data import Batch, Dataset, Loader
 from sora.errors import RunError, UserError

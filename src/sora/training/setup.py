@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from sora import methods
-from sora._ranks import world
+from sora._devices import world
 from sora._seeds import INIT, mix
 from sora.data import Augment, Dataset, ImageSet
 from sora.errors import UserError

@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qsl
 
-from sora._limits import PIXELS, STORED_PIXELS
-from sora._reading import absolute
+from sora._reading import PIXELS, STORED_PIXELS, absolute
 from sora.data import _store
 from sora.data._base import register
 from sora.data._class_folders import scan

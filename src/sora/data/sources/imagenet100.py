@@ -12,8 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from sora._limits import UNPACKED
-from sora._reading import open_regular, parse_json
+from sora._reading import UNPACKED, open_regular, parse_json
 from sora.data import _class_folders, _store
 from sora.data._base import register_packed
 from sora.data._pictures import decode

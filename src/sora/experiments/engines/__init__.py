@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from sora._parent import start_child
+from sora._process import start_child
 from sora.errors import UserError, not_allowed
 from sora.settings import GRID_CONFIG
 

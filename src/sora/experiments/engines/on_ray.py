@@ -18,8 +18,7 @@ from typing import Any
 
 import ray
 
-from sora._files import write_text
-from sora._locks import wait_until_free
+from sora._files import wait_until_free, write_text
 from sora.errors import UserError
 from sora.experiments.engines import Ended, Engine, Process, Work
 

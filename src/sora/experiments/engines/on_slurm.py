@@ -10,7 +10,7 @@ from typing import Any
 import submitit
 from submitit.slurm.slurm import SlurmExecutor
 
-from sora._locks import wait_until_free
+from sora._files import wait_until_free
 from sora.errors import UserError
 from sora.experiments.engines import Ended, Process, Work, train_arguments
 
