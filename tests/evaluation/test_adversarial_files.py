@@ -18,7 +18,7 @@ from sora.data import Dataset, load
 from sora.errors import UserError
 from sora.evaluation import evaluate
 from sora.evaluation.adversarial_files import check_adversarial, save_adversarial
-from sora.evaluation.adversaries import Invalid
+from sora.evaluation.validity import Invalid
 from sora.threat import Linf
 from tests.data.helpers import damaged_bytes
 

@@ -14,8 +14,8 @@ from sora._passes import cross_entropy, gradient_of
 from sora.attacks import Attack, create, create_all
 from sora.errors import RunError, UserError
 from sora.evaluation import warnings_about
-from sora.evaluation.adversaries import AttackFailed
 from sora.evaluation.records import evaluate_into
+from sora.evaluation.validity import AttackFailed
 from sora.runs import RunFolder
 from sora.threat import L2, Linf, Threat
 

@@ -9,7 +9,7 @@ from torch import nn
 from sora import evaluate
 from sora._devices import device_for_float64
 from sora.errors import UserError
-from sora.evaluation._checks import relative_difference
+from sora.evaluation.validity import relative_difference
 from sora.threat import Linf
 
 from ..no_float64 import without_float64

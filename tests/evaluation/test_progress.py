@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from sora.evaluation.progress import Meter
+from sora.evaluation import progress
+from sora.evaluation.progress import PassMeter
 
 
 def test_the_bar_moves_within_a_unit_and_ends_with_it() -> None:
     model = nn.Flatten()
-    with Meter(model, show=True) as meter:
+    with PassMeter(model, show=True) as meter:
         meter.plan("pgd", 100)
         meter.plan("pgd", 60)
         with meter.unit("pgd", 40):
@@ -21,23 +22,22 @@ def test_the_bar_moves_within_a_unit_and_ends_with_it() -> None:
             assert meter.completed == 40
         with meter.unit("pgd", 20):
             pass
-        assert (meter.completed, meter.total) == (60, 60)
+        assert meter._bar is not None
+        assert meter.completed == meter._bar.tasks[0].total == 60
 
 
-def test_a_log_file_gets_lines(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("show", [True, False])
+def test_a_log_file_gets_lines_if_progress_is_shown(
+    show: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "INTERVAL", -1)
     model = nn.Flatten()
-    with Meter(model, show=True, interval=-1) as meter:
+    with PassMeter(model, show) as meter:
         meter.plan("fgsm", 30)
-        with meter.unit("fgsm, batch 1 of 2", 20):
-            model(torch.rand(20, 3))
-        with meter.unit("fgsm, batch 2 of 2", 10):
-            model(torch.rand(10, 3))
-    assert "fgsm, batch 2 of 2: 67 % done" in capsys.readouterr().err
-
-
-def test_nothing_is_counted_or_printed_when_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    model = nn.Flatten()
-    with Meter(model, show=False, interval=-1) as meter, meter.unit("fgsm", 20):
-        model(torch.rand(20, 3))
-        assert meter.completed == 0
-    assert capsys.readouterr().err == ""
+        for number, count in enumerate((20, 10)):
+            with meter.unit(f"fgsm, batch {number + 1} of 2", count):
+                model(torch.rand(count, 3))
+        assert meter.completed == (30 if show else 0)
+    printed = capsys.readouterr().err
+    assert ("fgsm, batch 2 of 2: 67 % done" in printed) == show
+    assert show or printed == ""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sora.evaluation.result import VERDICTS, verdict
+from sora.evaluation.scores import VERDICTS, verdict
 from sora.report import sentences
 from sora.report.reading import read_runs
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from sora.evaluation.fingerprints import weights_fingerprint
 from sora.runs import digest_file, digest_model, digests
 
 
@@ -20,7 +19,7 @@ def test_a_model_is_hashed_again_only_after_a_change(monkeypatch: pytest.MonkeyP
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     first = digest_model(model)
     assert len(hashed) == len(model.state_dict())
-    assert first == digest_model(model) == weights_fingerprint(model)
+    assert first == digest_model(model)
     assert len(hashed) == len(model.state_dict())
     model(torch.rand(4, 2))  # changes the running averages
     second = digest_model(model)

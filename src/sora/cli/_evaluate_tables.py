@@ -10,9 +10,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from sora.attacks import create
 from sora.cli._tables import VERDICT_STYLE, table_console
 from sora.errors import UserError
-from sora.evaluation import Evaluation
+from sora.evaluation import Evaluation, warnings_about
+from sora.evaluation.card import PROTOCOL
 from sora.training import TrainResult
 
 
@@ -34,6 +36,46 @@ def attack_table(evaluation: Evaluation, title: str | None = None) -> Table:
     worst = evaluation.worst_case
     table.add_row("worst case", _percent(worst["accuracy"]), _interval(worst), n, style="bold")
     return table
+
+
+def print_evaluations(
+    evaluations: Sequence[Evaluation],
+    classes: Sequence[str],
+    note: str,
+    *,
+    per_class: bool = False,
+    confusion: str | None = None,
+) -> None:
+    """Print the result of `sora evaluate`, one evaluation for each threat.
+
+    Args:
+        evaluations: At least one.
+        classes: Names of the classes.
+        note: Lines below the tables.
+        per_class: Also print the accuracy of each class.
+        confusion: Also print the confusion matrix under this attack.
+    """
+    console = table_console()
+    console.print(attack_table(evaluations[0]) if len(evaluations) == 1 else threat_table(evaluations))
+    for each in evaluations:
+        if per_class:
+            console.print(class_table(each, classes))
+        if confusion:
+            attack = create(confusion).for_classes(each.num_classes).name
+            for table in confusion_tables(each, attack, classes, console.width):
+                console.print(table)
+        if each.trust:
+            console.print(trust_table(each))
+    console.print(PROTOCOL, style="dim")
+    console.print(note)
+    for each in evaluations:  # last, where they are seen
+        where = f"{each.threat.norm} {each.threat.given}"
+        if each.verdict:
+            console.print(Text.assemble(f"{where}: ", (each.verdict, VERDICT_STYLE[each.verdict])))
+        for text in warnings_about(each):
+            console.print(f"{where}: warning: {text}", style="yellow")
+        for finding in each.failed_tests:
+            console.print(f"{where}: failed: {finding.test}: {finding.advice}", style="red")
 
 
 def print_result(result: TrainResult, folder: Path) -> None:

@@ -9,28 +9,20 @@ from typing import Annotated, Any, Literal
 
 import torch
 import tyro
-from rich.text import Text
 
 from sora._devices import pick_device, rank, set_threads, world
 from sora._files import plain
 from sora._process import stopping_soon
 from sora.attacks import Attack, create, create_all
-from sora.cli._evaluate_tables import (
-    attack_table,
-    class_table,
-    confusion_tables,
-    threat_table,
-    trust_table,
-)
+from sora.cli._evaluate_tables import attack_table, print_evaluations
 from sora.cli._parse import changed, parse, parse_set
-from sora.cli._tables import VERDICT_STYLE, table_console
+from sora.cli._tables import table_console
 from sora.errors import UserError
-from sora.evaluation import BATCH, Evaluation, warnings_about
-from sora.evaluation.adversarial_files import check_adversarial, save_adversarial
-from sora.evaluation.adversaries import AttackFailed
-from sora.evaluation.card import PROTOCOL, write_card
+from sora.evaluation import BATCH, Evaluation, EvaluationOptions
+from sora.evaluation.adversarial_files import check_adversarial
 from sora.evaluation.records import evaluate_into, full_record, printable
 from sora.evaluation.subject import Subject, subject_of_run, subject_of_weights
+from sora.evaluation.validity import AttackFailed
 from sora.runs import RunFolder, load
 from sora.training.distributed import process_group
 
@@ -121,32 +113,30 @@ def run(argv: list[str]) -> int:
     failure: AttackFailed | None = None
     with process_group(device), stopping_soon(lambda: _kept(subject.folder)):
         first = rank() == 0
+        options = EvaluationOptions(
+            batch_size=flags.batch_size,
+            seed=flags.seed,
+            num_classes=subject.dataset.num_classes,
+            device=device,
+            progress=first and not flags.quiet and not flags.json,
+            shard=world() > 1,
+            network=subject.network,
+            keep_inputs=flags.save_adversarial is not None,
+            trust=flags.trust,
+            trust_source=source,
+        )
         try:
             evaluations = evaluate_into(
-                subject.folder,
-                subject.model,
-                images,
-                threats,
-                attacks,
-                about=about,
-                batch_size=flags.batch_size,
-                seed=flags.seed,
-                num_classes=subject.dataset.num_classes,
-                device=device,
-                progress=first and not flags.quiet and not flags.json,
-                shard=world() > 1,
-                network=subject.network,
-                keep_inputs=flags.save_adversarial is not None,
-                trust=flags.trust,
-                trust_source=source,
+                subject.folder, subject.model, images, threats, attacks, options, about
             )
         except AttackFailed as error:
             failure, evaluations = error, error.finished
+    if first and failure is None and flags.card:
+        subject.write_card(evaluations, chosen, {"yes": True, "no": False}.get(flags.additional_data or ""))
+    if first and failure is None and flags.save_adversarial:
+        subject.save_adversarial(flags.save_adversarial, evaluations[0], chosen)
     if first:
-        if failure is None:
-            _write(flags, subject, evaluations, about)
-        asked = [evaluation.only(attacks) for evaluation in evaluations]
-        _print(flags, subject, [each for each in asked if each.predictions or each.void], about)
+        _print(flags, subject, [evaluation.only(attacks) for evaluation in evaluations], about)
     if failure is not None:
         raise failure  # its one line follows the results of the other attacks
     return 0
@@ -174,28 +164,10 @@ def _check_confusion(flags: Flags, attacks: Sequence[Attack], num_classes: int) 
 
 
 def _kept(folder: RunFolder) -> str:
-    """What an interrupted evaluation leaves behind."""
+    """Return what an interrupted evaluation leaves behind."""
     count = len(list(folder.evaluation_state.rglob("*.safetensors")))
     units = f"{count} finished unit{'s' if count != 1 else ''} of work"
     return f"{units} kept in {folder.evaluation_state}; the same command continues from there"
-
-
-def _write(flags: Flags, subject: Subject, evaluations: Sequence[Evaluation], about: dict[str, Any]) -> None:
-    """Write the files that were asked for besides the records."""
-    if flags.card:
-        trained_for = subject.settings.threat()  # the headline, where it was evaluated
-        ordered = sorted(evaluations, key=lambda evaluation: evaluation.threat != trained_for)
-        stated = None if flags.additional_data is None else flags.additional_data == "yes"
-        facts = subject.facts(
-            additional_data=stated, images=about["images"], fingerprint=ordered[0].fingerprint
-        )
-        write_card(subject.folder, facts, ordered)
-    if flags.save_adversarial:
-        (evaluation,) = evaluations
-        positions = about["images"]["positions"]
-        chosen = torch.arange(evaluation.n) if positions is None else torch.tensor(positions)
-        facts_of_file = subject.about | {"fingerprint": evaluation.fingerprint}
-        save_adversarial(flags.save_adversarial, evaluation, chosen, facts_of_file)
 
 
 def _check_file(flags: Flags, subject: Subject, device: torch.device) -> int:
@@ -221,14 +193,7 @@ def _subject(flags: Flags) -> Subject:
         if flags.run is not None or flags.model is None or flags.dataset is None:
             raise UserError("--weights needs --model and --dataset, and no run folder")
         options = parse_set(flags.set)
-        return subject_of_weights(
-            flags.weights,
-            model=flags.model,
-            dataset=flags.dataset,
-            width=flags.width,
-            options=options,
-            **places,
-        )
+        return subject_of_weights(flags.weights, flags.model, flags.dataset, flags.width, options, **places)
     if flags.run is None:
         raise UserError("name a run folder, or --weights FILE with --model and --dataset")
     given = [name for name in ("width", "set") if getattr(flags, name)]
@@ -245,32 +210,10 @@ def _print(flags: Flags, subject: Subject, evaluations: Sequence[Evaluation], ab
     if flags.json:
         facts = about | {"network": subject.network}
         print(json.dumps(plain([facts | printable(full_record(each)) for each in evaluations]), indent=2))
-        return
-    if not evaluations:
-        return
-    console = table_console()
-    console.print(attack_table(evaluations[0]) if len(evaluations) == 1 else threat_table(evaluations))
-    for evaluation in evaluations:
-        if flags.per_class:
-            console.print(class_table(evaluation, subject.dataset.classes))
-        if flags.confusion:
-            name = create(flags.confusion).for_classes(evaluation.num_classes).name
-            for table in confusion_tables(evaluation, name, subject.dataset.classes, console.width):
-                console.print(table)
-        if evaluation.trust:
-            console.print(trust_table(evaluation))
-    console.print(PROTOCOL, style="dim")
-    console.print(f"n = {evaluations[0].n} images of {subject.dataset.name}; {subject.folder.evaluations}")
-    if flags.weights and flags.eps is None:
-        radius = f"{evaluations[0].threat.norm} {evaluations[0].threat.given}"
-        console.print(f"no --eps was given: {radius} is the default for {subject.dataset.name}")
-    for evaluation in evaluations:  # last, where they are seen
-        where = f"{evaluation.threat.norm} {evaluation.threat.given}"
-        if evaluation.verdict:
-            console.print(
-                Text.assemble(f"{where}: ", (evaluation.verdict, VERDICT_STYLE[evaluation.verdict]))
-            )
-        for text in warnings_about(evaluation):
-            console.print(f"{where}: warning: {text}", style="yellow")
-        for finding in evaluation.failed_tests:
-            console.print(f"{where}: failed: {finding.test}: {finding.advice}", style="red")
+    elif evaluations:
+        note = f"n = {evaluations[0].n} images of {subject.dataset.name}; {subject.folder.evaluations}"
+        if flags.weights and flags.eps is None:
+            radius = f"{evaluations[0].threat.norm} {evaluations[0].threat.given}"
+            note += f"\nno --eps was given: {radius} is the default for {subject.dataset.name}"
+        classes = subject.dataset.classes
+        print_evaluations(evaluations, classes, note, per_class=flags.per_class, confusion=flags.confusion)

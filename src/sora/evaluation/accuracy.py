@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,18 +17,40 @@ from sora._passes import bare, frozen
 from sora._seeds import seeded
 from sora.attacks import Attack, create_all
 from sora.errors import UserError, short
-from sora.evaluation._checks import inspect_model
-from sora.evaluation.adversaries import AllVoid, AttackFailed
-from sora.evaluation.examples import Data, as_examples, in_precision_of
-from sora.evaluation.fingerprints import fingerprint_of, identity_of, state_name
-from sora.evaluation.progress import Meter
-from sora.evaluation.result import Evaluation
-from sora.evaluation.trust import Finding, masking_tests
+from sora.evaluation.examples import Data, Examples, as_examples, in_precision_of
+from sora.evaluation.fingerprints import Fingerprint, fingerprint_of, hash_inputs, identity_of, state_name
+from sora.evaluation.progress import PassMeter
+from sora.evaluation.scores import Evaluation
+from sora.evaluation.trust import masking_tests
 from sora.evaluation.units import AttackRunner, UnitStore
-from sora.runs.provenance import versions
+from sora.evaluation.validity import AttackFailed, inspect_model
+from sora.runs.provenance import versions as installed_versions
 from sora.threat import Threat
 
 BATCH = 250
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """How a model is evaluated; each field is the argument of `evaluate` of that name."""
+
+    batch_size: int = BATCH
+    seed: int = 0
+    num_classes: int | None = None
+    device: torch.device | str | None = None
+    progress: bool = False
+    shard: bool = False
+    network: Mapping[str, Any] | None = None
+    keep_inputs: bool = False
+    trust: bool = False
+    trust_source: nn.Module | None = None
+
+    def __post_init__(self) -> None:
+        for what, number, low in (("batch size", self.batch_size, 1), ("seed", self.seed, 0)):
+            if not isinstance(number, int) or isinstance(number, bool) or number < low:
+                raise UserError(f"{what} {short(number)}; expected {low} or more")
+        if self.shard and self.keep_inputs:
+            raise UserError("attacked inputs are kept by one process only; evaluate them without torchrun")
 
 
 def evaluate(
@@ -79,85 +102,87 @@ def evaluate(
     """
     check_model(model)
     check_threat(threat)
-    for what, number, low in (("batch size", batch_size, 1), ("seed", seed, 0)):
-        if not isinstance(number, int) or isinstance(number, bool) or number < low:
-            raise UserError(f"{what} {short(number)}; expected {low} or more")
-    if shard and keep_inputs:
-        raise UserError("attacked inputs are kept by one process only; evaluate them without torchrun")
-    chosen, given, model = create_all(attacks), as_examples(data), bare(model)
-    target = placed(model, device)
-    folder, of = None, dict[str, Any]()
-    if state is not None:  # before the first pass, which may change attributes of the model
-        of = fingerprint_of(model, given, threat, seed=seed, batch_size=batch_size, network=network)
-        folder = Path(state) / state_name(of, threat)
-    with frozen(model), Meter(model, progress) as meter:
-        examples = in_precision_of(model, given)
-        x, y = examples.take(torch.arange(min(batch_size, len(examples.labels))), target)
-        with seeded(seed):
-            inspection = inspect_model(model, x, y, examples.labels, threat, num_classes)
-        chosen = [attack.for_classes(inspection.num_classes) for attack in chosen]
-        for attack in chosen:
-            attack.check(x, y, threat)
-        code = {attack.name: code_versions(attack, threat) for attack in chosen}
-        runner = AttackRunner(
-            model,
-            examples,
-            threat,
-            target,
-            batch_size=batch_size,
-            seed=seed,
-            store=UnitStore(folder, [attack.name for attack in chosen]),
-            meter=meter,
-            shard=shard,
-            keep_inputs=keep_inputs,
-        )
-        outcomes = runner.run(chosen)
-        findings = list[Finding]()
-        if trust:
-            findings = masking_tests(
-                model, examples, threat, target, batch_size=batch_size, seed=seed, source=trust_source
-            )
-    if not outcomes:
-        raise AttackFailed([*runner.failed.values()]) if runner.failed else AllVoid(runner.void, code)
-    circumstances = {"seed": seed, "batch_size": batch_size}
-    evaluation = Evaluation(
-        threat=threat,
-        labels=examples.labels,
-        num_classes=inspection.num_classes,
-        predictions={name: outcome.predictions for name, outcome in outcomes.items()},
-        settings={
-            a.name: a.settings(threat) | circumstances | _broken(runner, a)
-            for a in chosen
-            if a.name in outcomes
-        },
-        zero_gradients=inspection.zero_gradients,
-        nonnegative=inspection.nonnegative,
-        randomised=inspection.randomised,
-        dynamic=inspection.dynamic,
-        void=runner.void,
-        versions={name: code[name] for name in (*outcomes, *runner.void)},
-        inputs={name: each.inputs for name, each in outcomes.items() if each.inputs is not None},
-        fingerprint=of,
-        trust=findings,
+    options = EvaluationOptions(
+        batch_size, seed, num_classes, device, progress, shard, network, keep_inputs, trust, trust_source
     )
-    if runner.failed:
-        raise AttackFailed([*runner.failed.values()], [evaluation])
+    examples, fingerprint = as_examples(data), None
+    if state is not None:
+        fingerprint = fingerprint_of(hash_inputs(model, examples, network), threat, seed, batch_size)
+    evaluation, failed = measure(model, examples, threat, create_all(attacks), options, fingerprint, state)
+    if failed:
+        raise AttackFailed(failed, [evaluation] if evaluation.predictions else [])
+    if not evaluation.predictions:
+        raise UserError("; ".join(evaluation.void.values()))
     return evaluation
 
 
-def _broken(runner: AttackRunner, attack: Attack) -> dict[str, Any]:
-    """How many images each part broke, for attacks of several parts."""
-    return {"broken": runner.broken[attack.name]} if len(attack.parts) > 1 else {}
+def measure(
+    model: nn.Module,
+    examples: Examples,
+    threat: Threat,
+    attacks: Sequence[Attack],
+    options: EvaluationOptions,
+    fingerprint: Fingerprint | None = None,
+    state: Path | str | None = None,
+) -> tuple[Evaluation, list[str]]:
+    """Run attacks on a model; `evaluate` describes the arguments.
+
+    Returns:
+        The result, which has no prediction under attacks that are void or have failed, and what each attack
+        did whose own code is wrong.
+    """
+    model = bare(model)
+    device, seed, batch_size = placed(model, options.device), options.seed, options.batch_size
+    folder = None if state is None else Path(state) / state_name(fingerprint or {}, threat)
+    with frozen(model), PassMeter(model, options.progress) as meter:
+        examples = in_precision_of(model, examples)
+        x, y = examples.take(torch.arange(min(batch_size, len(examples.labels))), device)
+        with seeded(seed):
+            inspection = inspect_model(model, x, y, examples.labels, threat, options.num_classes)
+        attacks = [attack.for_classes(inspection.num_classes) for attack in attacks]
+        for attack in attacks:
+            attack.check(x, y, threat)
+        versions = {attack.name: code_versions(attack, threat) for attack in attacks}
+        runner = AttackRunner(model, examples, threat, device, options, UnitStore(folder, [*versions]), meter)
+        outcomes = runner.run(attacks)
+        findings = []
+        if options.trust:
+            findings = masking_tests(
+                model, examples, threat, device, batch_size=batch_size, seed=seed, source=options.trust_source
+            )
+    settings = {}
+    for attack in attacks:
+        if attack.name in outcomes:
+            settings[attack.name] = attack.settings(threat) | {"seed": seed, "batch_size": batch_size}
+            if len(attack.parts) > 1:
+                settings[attack.name]["broken"] = runner.broken[attack.name]
+    evaluation = Evaluation(
+        threat,
+        examples.labels,
+        inspection.num_classes,
+        {name: outcome.predictions for name, outcome in outcomes.items()},
+        settings,
+        inspection.zero_gradients,
+        inspection.nonnegative,
+        inspection.randomised,
+        inspection.dynamic,
+        void=runner.void,
+        versions={name: versions[name] for name in (*outcomes, *runner.void)},
+        inputs={name: each.inputs for name, each in outcomes.items() if each.inputs is not None},
+        fingerprint=fingerprint or {},
+        trust=findings,
+    )
+    return evaluation, [*runner.failed.values()]
 
 
 def code_versions(attack: Attack, threat: Threat) -> dict[str, str | None]:
-    """The versions of the code that runs an attack, and the attack's own (`identity_of`)."""
+    """Return the versions of the code that runs an attack, and the attack's own (`identity_of`)."""
     packages = {package: metadata.version(package) for package in attack.packages}
-    return {**versions(), **packages, "attack": identity_of(attack, threat)}
+    return {**installed_versions(), **packages, "attack": identity_of(attack, threat)}
 
 
 def placed(model: nn.Module, device: torch.device | str | None) -> torch.device:
-    """Move a model to a device if one is given; where it is then."""
+    """Move a model to a device if one is given, and return the device it is on then."""
     if device is None:
         return device_of(model)
     target = pick_device(device)
@@ -166,5 +191,5 @@ def placed(model: nn.Module, device: torch.device | str | None) -> torch.device:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where a model's parameters are; the CPU for a model without any."""
+    """Return the device of a model's parameters; the CPU for a model without any."""
     return next((tensor.device for tensor in model.parameters()), torch.device("cpu"))

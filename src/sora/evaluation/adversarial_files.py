@@ -19,11 +19,10 @@ from sora._reading import TEXT, parse_json
 from sora.data import Dataset, ImageSet
 from sora.data.array_archive import ArrayArchive
 from sora.errors import UserError
-from sora.evaluation._checks import predicted_classes
 from sora.evaluation.accuracy import BATCH, placed
-from sora.evaluation.adversaries import check_attacked
 from sora.evaluation.examples import as_examples, in_precision_of
-from sora.evaluation.result import Evaluation
+from sora.evaluation.scores import Evaluation
+from sora.evaluation.validity import check_attacked, predicted_classes
 from sora.threat import threat
 
 PREFIX = "adversarial_"  # of the array of an attack
@@ -73,19 +72,14 @@ def check_adversarial(
         batch_size: Images per pass.
         device: Where to compute; the model's own device if not given.
     """
-    file = _open(Path(path))
-    facts = _read_facts(file)
-    images = _attacked_images(file, dataset)
-    height, width, channels = images.images.shape[1:]
-    for name in facts["attacks"]:
-        _check_array(file, f"{PREFIX}{name}", (len(images), channels, height, width))
+    file, facts, images = _read(Path(path), dataset)
     ball = threat(facts["threat"]["norm"], facts["threat"]["given"], facts["threat"]["box"])
     target = placed(model, device)
     examples = in_precision_of(model, as_examples(images))
-    predictions: dict[str, Tensor] = {}
+    predictions, settings = dict[str, Tensor](), dict[str, dict[str, Any]]()
     classes = 0
     with frozen(model), torch.no_grad():
-        for name in facts["attacks"]:
+        for name, own in facts["attacks"].items():
             attacked, parts = torch.from_numpy(file.array(f"{PREFIX}{name}")), []
             for rows in torch.split(torch.arange(len(images)), batch_size):
                 x, _ = examples.take(rows, target)
@@ -95,9 +89,7 @@ def check_adversarial(
                 classes = logits.shape[1]
                 parts.append(predicted_classes(logits).cpu())
             predictions[name] = torch.cat(parts)
-    settings = {
-        name: {key: own[key] for key in _SHOWN if key in own} for name, own in facts["attacks"].items()
-    }
+            settings[name] = {key: own[key] for key in _SHOWN if key in own}
     return Evaluation(ball, images.labels, classes, predictions, settings)
 
 
@@ -116,45 +108,35 @@ class _Facts(TypedDict):
     attacks: Annotated[dict[str, dict[str, Any]], msgspec.Meta(min_length=1)]
 
 
-def _open(path: Path) -> ArrayArchive:
+def _read(path: Path, dataset: Dataset) -> tuple[ArrayArchive, dict[str, Any], ImageSet]:
+    """Check a file, which may come from anybody, and return it with its facts and the original images."""
     file = ArrayArchive(path)
     missing = {"labels", "positions", "about"} - file.headers.keys()
     if missing:
         raise UserError(f"{path} is not a file of attacked images: it has no {', '.join(sorted(missing))}")
-    return file
-
-
-def _read_facts(file: ArrayArchive) -> dict[str, Any]:
-    """The threat and the attacks; the file may come from anybody."""
     if file.headers["about"].nbytes > TEXT.value:
-        raise TEXT.refusal(f"{file.path}: its array about")
+        raise TEXT.refusal(f"{path}: its array about")
     try:
         facts: dict[str, Any] = parse_json(str(file.array("about")))
         msgspec.convert(facts, _Facts)
     except ValueError as error:
-        raise UserError(f"{file.path} is not a file of attacked images: about: {error}") from None
-    return facts
-
-
-def _attacked_images(file: ArrayArchive, dataset: Dataset) -> ImageSet:
-    """The test images that were attacked, after comparing their labels."""
-    positions, labels = file.headers["positions"], file.headers["labels"]
-    if positions.dtype.kind not in "iu" or len(positions.shape) != 1 or positions.shape[0] < 1:
-        found = f"{positions.dtype} {positions.shape}"
-        raise UserError(f"{file.path}: positions are {found}; expected integers (N)")
-    if labels.dtype.kind not in "iu" or labels.shape != positions.shape:
-        raise UserError(f"{file.path}: labels are {labels.dtype} {labels.shape}; expected integers (N)")
-    chosen, count = file.array("positions"), len(dataset.test)
-    if chosen.min() < 0 or chosen.max() >= count:
-        raise UserError(f"{file.path} holds images that {dataset.name}'s test set does not have")
+        raise UserError(f"{path} is not a file of attacked images: about: {error}") from None
+    count = file.headers["positions"].shape[:1]
+    for name in ("positions", "labels"):
+        header = file.headers[name]
+        if header.dtype.kind not in "iu" or header.shape != count or count in ((), (0,)):
+            raise UserError(f"{path}: {name} are {header.dtype} {header.shape}; expected integers (N)")
+    chosen = file.array("positions")
+    if chosen.min() < 0 or chosen.max() >= len(dataset.test):
+        raise UserError(f"{path} holds images that {dataset.name}'s test set does not have")
     images = dataset.test.subset(torch.from_numpy(chosen.astype(np.int64)))
     if not np.array_equal(images.labels.numpy(), file.array("labels")):
-        raise UserError(f"{file.path} belongs to other images: its labels are not those of {dataset.name}")
-    return images
-
-
-def _check_array(file: ArrayArchive, key: str, shape: tuple[int, ...]) -> None:
-    header = file.headers.get(key)
-    found = "missing" if header is None else f"{header.dtype} {header.shape}"
-    if header is None or header.dtype not in ("float16", "float32", "float64") or header.shape != shape:
-        raise UserError(f"{file.path}: {key} is {found}; expected floating-point numbers {shape}")
+        raise UserError(f"{path} belongs to other images: its labels are not those of {dataset.name}")
+    height, width, channels = images.images.shape[1:]
+    shape = (*count, channels, height, width)
+    for key in (f"{PREFIX}{name}" for name in facts["attacks"]):
+        array = file.headers.get(key)
+        if array is None or array.dtype not in ("float16", "float32", "float64") or array.shape != shape:
+            found = "missing" if array is None else f"{array.dtype} {array.shape}"
+            raise UserError(f"{path}: {key} is {found}; expected floating-point numbers {shape}")
+    return file, facts, images

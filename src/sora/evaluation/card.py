@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from sora.attacks.autoattack import REDUCED, VERSIONS, is_autoattack
 from sora.evaluation.reliability import warnings_about
-from sora.evaluation.result import Evaluation
+from sora.evaluation.scores import Evaluation
 from sora.runs import RunFolder
 from sora.settings import is_custom
 
@@ -17,7 +17,6 @@ PROTOCOL = (
     " images by Wilson's formula. An image counts as robust if no restart of the attack changes its"
     " prediction, in the worst case if no attack does."
 )
-
 _MINOR = ("commit", "numpy", "safetensors", "python", "attack")  # left to evaluation.json
 
 
@@ -48,12 +47,13 @@ def write_card(folder: RunFolder, facts: ModelFacts, evaluations: Sequence[Evalu
 
 
 def entry(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
-    """The card as JSON: RobustBench's keys with percentages as text, then our own numbers in full.
+    """Return the card as JSON: RobustBench's keys with percentages as text, then our own numbers in full.
 
     `link`, `authors`, `venue` and `reported` describe a publication and are empty, as in RobustBench's own
     generated entries. `autoattack_acc` is empty unless all of AutoAttack was run.
     """
     head = evaluations[0]
+    percent = {name: f"{100 * share:.2f}" for name, share in head.accuracy.items()}
     return {
         "link": "",
         "name": facts.name,
@@ -65,9 +65,9 @@ def entry(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> dict[str, Any
         "architecture": facts.architecture,
         "eps": head.threat.given,
         "threat_model": {"linf": "Linf", "l2": "L2"}[head.threat.norm],
-        "clean_acc": _percent(head.accuracy.get("clean")),
+        "clean_acc": percent.get("clean", ""),
         "reported": "",
-        "autoattack_acc": _percent(head.accuracy.get("aa")),
+        "autoattack_acc": percent.get("aa", ""),
         "unreliable": bool(warnings_about(head) or head.failed_tests),
         "evaluations": [_evaluation(each) for each in evaluations],
         "network": dict(facts.network),
@@ -87,31 +87,24 @@ def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def markdown(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> str:
-    """The card as Markdown."""
-    rows = [
-        "| threat | attack | accuracy | 95 % interval | n |",
-        "| --- | --- | ---: | ---: | ---: |",
-    ]
-    notes = []
-    if evaluations[0].verdict:
-        notes.append(f"- Verdict: **{evaluations[0].verdict}**.")
-    for evaluation in evaluations:
-        rows += _rows(evaluation)
-        notes += [f"- **Warning** ({_threat(evaluation)}): {text}." for text in warnings_about(evaluation)]
-    notes += _autoattack_notes(evaluations)
-    training = [f"| {key} | `{value}` |" for key, value in facts.training.items() if value is not None]
-    trained = ["| setting | value |", "| --- | --- |", *training] if training else ["Unknown."]
+    """Return the card as Markdown."""
+    verdict = evaluations[0].verdict
+    notes = [f"- Verdict: **{verdict}**."] if verdict else []
+    for each in evaluations:
+        notes += [f"- **Warning** ({_threat(each)}): {text}." for text in warnings_about(each)]
+    training = [[key, f"`{value}`"] for key, value in facts.training.items() if value is not None]
+    columns = {"threat": "---", "attack": "---", "accuracy": "---:", "95 % interval": "---:", "n": "---:"}
     parts = [
         f"# {facts.name}",
         f"`{facts.architecture}` for `{facts.dataset}`.",
         "## Robustness",
-        "\n".join(rows),
-        "\n".join(notes),
+        _table(columns, [row for each in evaluations for row in _rows(each)]),
+        "\n".join([*notes, *_autoattack_notes(evaluations)]),
         PROTOCOL,
         "\n\n".join(_masking_tests(each) for each in evaluations if each.trust),
-        "\n".join(_reproduction(facts, evaluations)),
+        "\n".join(_reproduction(facts, evaluations[0])),
         "## How it was trained",
-        "\n".join(trained),
+        _table({"setting": "---", "value": "---"}, training) if training else "Unknown.",
         "## How to load it",
         f"```python\n{facts.load}\n```",
         _usage(facts.architecture),
@@ -119,8 +112,14 @@ def markdown(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def _table(columns: Mapping[str, str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a Markdown table; `columns` gives the alignment under each heading."""
+    lines = [list(columns), list(columns.values()), *rows]
+    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
+
+
 def _usage(architecture: str) -> str:
-    """What a user of the model must know about its input, and about the code that builds it."""
+    """Return what a user of the model must know about its input, and about the code that builds it."""
     text = "The model takes images in [0, 1] of shape (batch, channels, height, width) and returns logits"
     if not is_custom(architecture):
         return f"{text}; normalisation is its first layer."
@@ -132,23 +131,27 @@ def _usage(architecture: str) -> str:
 
 
 def _masking_tests(evaluation: Evaluation) -> str:
-    """The masking tests under one threat, and what to do about those that failed."""
-    lines = [
-        f"Masking tests ({_threat(evaluation)}):",
-        "",
-        "| test | outcome | number | limit | n | measured |",
-        "| --- | --- | ---: | ---: | ---: | --- |",
-    ]
+    """Return the masking tests under one threat, and what to do about those that failed."""
+    columns = {
+        "test": "---",
+        "outcome": "---",
+        "number": "---:",
+        "limit": "---:",
+        "n": "---:",
+        "measured": "---",
+    }
+    rows = []
     for each in evaluation.trust:
-        value, limit = ("" if number is None else f"{number:.3g}" for number in (each.value, each.threshold))
+        numbers = ["" if number is None else f"{number:.3g}" for number in (each.value, each.threshold)]
         outcome = "**failed**" if each.outcome == "failed" else each.outcome
-        lines.append(f"| {each.test} | {outcome} | {value} | {limit} | {each.n or ''} | {each.text} |")
+        rows.append([each.test, outcome, *numbers, each.n or "", each.text])
     failed = [f"- {each.test}: {each.advice}." for each in evaluation.failed_tests]
-    return "\n".join([*lines, *(["", *failed] if failed else [])])
+    parts = [f"Masking tests ({_threat(evaluation)}):", _table(columns, rows), "\n".join(failed)]
+    return "\n\n".join(part for part in parts if part)
 
 
 def _autoattack_notes(evaluations: Sequence[Evaluation]) -> list[str]:
-    """What a reader must know about AutoAttack under each threat; once if it is the same under all."""
+    """List what a reader must know about AutoAttack under each threat; once if it is the same under all."""
     notes = {_threat(evaluation): _autoattack_note(evaluation) for evaluation in evaluations}
     if len(set(notes.values())) == 1:
         return [f"- {note}" for note in list(notes.values())[:1] if note]
@@ -168,40 +171,32 @@ def _autoattack_note(evaluation: Evaluation) -> str:
     return f"`{name}` is AutoAttack without {which}; it is not comparable with the full attack."
 
 
-def _reproduction(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> list[str]:
-    """What one needs to repeat the numbers: images, seeds, versions, hashes."""
-    lines = []
+def _reproduction(facts: ModelFacts, evaluation: Evaluation) -> Iterator[str]:
+    """Yield what one needs to repeat the numbers: images, seeds, versions, hashes."""
     if facts.images:
-        lines.append(f"- Images: {facts.images['chosen']}, n = {evaluations[0].n} of {facts.images['of']}.")
+        yield f"- Images: {facts.images['chosen']}, n = {evaluation.n} of {facts.images['of']}."
     if facts.network:
         network = dict(facts.network)
         name, options = network.pop("name", facts.architecture), network.pop("options", None)
         settings = {key: value for key, value in (network | (options or {})).items() if value is not None}
-        lines.append(f"- Network: {', '.join([f'`{name}`', *(f'{k} = {v}' for k, v in settings.items())])}.")
+        yield f"- Network: {', '.join([f'`{name}`', *(f'{k} = {v}' for k, v in settings.items())])}."
     if facts.fingerprint:
         hashes = ", ".join(f"{key} `{facts.fingerprint[key]}`" for key in ("weights", "network", "data"))
-        lines.append(f"- Hashes: {hashes}.")
-    for name, attack in evaluations[0].attacks.items():
-        code = evaluations[0].versions.get(name) or {}
+        yield f"- Hashes: {hashes}."
+    for name, attack in evaluation.attacks.items():
+        code = evaluation.versions.get(name) or {}
         packages = ", ".join(f"{key} {code[key]}" for key in code if key not in _MINOR)
         seeds = f"seed {attack.get('seed')}, batches of {attack.get('batch_size')}"
-        lines.append(f"- {name}: {seeds}{f'; {packages}' if packages else ''}.")
-    return lines
+        yield f"- {name}: {seeds}{f'; {packages}' if packages else ''}."
 
 
-def _rows(evaluation: Evaluation) -> list[str]:
+def _rows(evaluation: Evaluation) -> Iterator[list[object]]:
     accuracy = evaluation.accuracy
     attacks = {name: {"accuracy": accuracy[name], **own} for name, own in evaluation.attacks.items()}
-    rows = []
     for name, each in {**attacks, "**worst case**": evaluation.worst_case}.items():
         share, low, high = (f"{100 * each[key]:.2f}" for key in ("accuracy", "low", "high"))
-        rows.append(f"| {_threat(evaluation)} | {name} | {share} % | {low} - {high} | {each['n']} |")
-    return rows
+        yield [_threat(evaluation), name, f"{share} %", f"{low} - {high}", each["n"]]
 
 
 def _threat(evaluation: Evaluation) -> str:
     return f"{evaluation.threat.norm} {evaluation.threat.given}"
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.2f}"

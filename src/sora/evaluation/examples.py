@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import torch
@@ -13,6 +13,7 @@ from sora.data import ImageSet
 from sora.errors import UserError
 
 Data = ImageSet | tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
+Load = Callable[[Tensor, torch.device], Tensor]  # inputs at some positions
 
 
 class Examples(Protocol):
@@ -25,67 +26,46 @@ class Examples(Protocol):
     labels: Tensor
 
     def take(self, positions: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Inputs and labels at these positions."""
+        """Return inputs and labels at these positions."""
 
 
-class _Images:
-    def __init__(self, images: ImageSet) -> None:
-        self._images, self.labels = images, images.labels
-
-    def take(self, positions: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        x = self._images.gather(positions).to(device).float().div_(255)
-        return x.contiguous(), self.labels[positions].to(device)
-
-
-class _Pair:
-    def __init__(self, inputs: Tensor, labels: Tensor) -> None:
-        if inputs.dim() == 0 or labels.dim() != 1 or inputs.is_meta or labels.is_meta:
-            raise UserError(
-                f"inputs {tuple(inputs.shape)} and labels {tuple(labels.shape)} on {inputs.device};"
-                " expected (N, ...) and (N,) with values"
-            )
-        if len(inputs) != len(labels):
-            raise UserError(f"{len(inputs)} inputs come with {len(labels)} labels; expected one label each")
-        self._inputs = inputs
-        self.labels = labels.cpu().long() if has_whole_numbers(labels) else labels.cpu()  # refused later
+class _Loaded:
+    def __init__(self, load: Load, labels: Tensor, dtype: torch.dtype | None = None) -> None:
+        self._load, self.labels, self._dtype = load, labels, dtype
 
     def take(self, positions: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        x = self._inputs[positions.to(self._inputs.device)].to(device)
-        return x.contiguous(), self.labels[positions].to(device)
-
-
-class _Cast:
-    """Examples in the precision of the model that gets them."""
-
-    def __init__(self, examples: Examples, dtype: torch.dtype) -> None:
-        self._examples, self._dtype, self.labels = examples, dtype, examples.labels
-
-    def take(self, positions: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        x, y = self._examples.take(positions, device)
-        return x.to(self._dtype), y
+        x = self._load(positions, device).contiguous()
+        return x.to(self._dtype or x.dtype), self.labels[positions].to(device)
 
 
 def in_precision_of(model: nn.Module, examples: Examples) -> Examples:
-    """The examples in the floating-point type of the model's parameters, if that is at least float32.
+    """Return the examples in the type of the model's parameters, if that is at least float32.
 
     Integer inputs stay what they are, so that they are refused with a message of their own.
     """
     dtype = next((each.dtype for each in model.parameters() if each.is_floating_point()), None)
     x, _ = examples.take(torch.arange(1), torch.device("cpu"))
-    precise = (torch.float32, torch.float64)
-    return _Cast(examples, dtype) if dtype in precise and x.is_floating_point() else examples
+    precise = dtype in (torch.float32, torch.float64) and x.is_floating_point()
+    return (
+        _Loaded(lambda at, device: examples.take(at, device)[0], examples.labels, dtype)
+        if precise
+        else examples
+    )
 
 
 def as_examples(data: Data) -> Examples:
-    """Any accepted data as examples.
+    """Return any accepted data as examples.
 
     An iterable of batches, a DataLoader for instance, is read once into memory: it may be shuffled, and
     every attack must get the same examples in the same order.
     """
     if isinstance(data, ImageSet):
-        examples: Examples = _Images(data)
+        images = data
+        examples: Examples = _Loaded(
+            lambda at, device: images.gather(at).to(device).float().div_(255), images.labels
+        )
     elif isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
-        examples = _Pair(*data)
+        examples = _from_tensors(*data)
     else:
         try:
             batches = [(batch[0].cpu(), batch[1].cpu()) for batch in data]
@@ -97,9 +77,21 @@ def as_examples(data: Data) -> Examples:
         if not batches:
             raise UserError("there is nothing to evaluate: the data has no batch")
         try:
-            examples = _Pair(torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches]))
+            examples = _from_tensors(torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches]))
         except RuntimeError as error:
             raise UserError(f"the batches do not fit together: {error}") from None
     if len(examples.labels) == 0:
         raise UserError("there is nothing to evaluate: the data has no example")
     return examples
+
+
+def _from_tensors(inputs: Tensor, labels: Tensor) -> Examples:
+    if inputs.dim() == 0 or labels.dim() != 1 or inputs.is_meta or labels.is_meta:
+        raise UserError(
+            f"inputs {tuple(inputs.shape)} and labels {tuple(labels.shape)} on {inputs.device};"
+            " expected (N, ...) and (N,) with values"
+        )
+    if len(inputs) != len(labels):
+        raise UserError(f"{len(inputs)} inputs come with {len(labels)} labels; expected one label each")
+    labels = labels.cpu().long() if has_whole_numbers(labels) else labels.cpu()  # refused later
+    return _Loaded(lambda at, device: inputs[at.to(inputs.device)].to(device), labels)

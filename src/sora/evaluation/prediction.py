@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +34,9 @@ class Prediction:
         return self.attacked != self.predicted
 
     def record(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {
-            "image": self.image,
-            "class": self.predicted,
-            "probability": self.probability,
-            "class_under_attack": self.attacked,
-            "flips": self.flips,
-        }
+        """Return the answer in the form that JSON has."""
+        keys = ("image", "class", "probability", "class_under_attack")
+        return dict(zip(keys, astuple(self), strict=True)) | {"flips": self.flips}
 
 
 def predict(
@@ -61,10 +56,10 @@ def predict(
     Args:
         model: From [0, 1] images to logits.
         description: What `model.json` says about it: channels and class names.
-        files: Image files, brought to the network's number of channels and, if it is square, its size.
+        files: Image files, brought to the model's number of channels and, if it is square, its size.
         threat: What the attack may do.
         attack: The attack.
-        size: Height and width of the images that the network was tested on.
+        size: Height and width of the images that the model was tested on.
         stored: Height and width of the images that the data set stores, whose centre the test took; as `size`
             if not given.
         batch_size: Images attacked together.
@@ -102,7 +97,7 @@ def predict(
 def _read(
     file: str, description: Mapping[str, Any], size: tuple[int, int], stored: tuple[int, int]
 ) -> Tensor:
-    """An image file as the network takes it: float (C, H, W) in [0, 1]."""
+    """Read an image file as the model takes it: float (C, H, W) in [0, 1]."""
     if Path(file).is_dir():
         raise UserError(f"{file!r} is a folder; name its image files, e.g. {file.rstrip('/')}/*.png")
     if not Path(file).is_file():

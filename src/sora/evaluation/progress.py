@@ -27,7 +27,7 @@ def _bar() -> Progress:
 
 @contextmanager
 def progress_bar(title: str, total: int, show: bool) -> Iterator[Callable[[], None]]:
-    """A bar over equal steps, shown on a terminal only; call the function it yields after each step."""
+    """Show a bar over equal steps on a terminal; call the function it yields after each step."""
     bar = _bar() if show else None
     if bar is None or not bar.console.is_terminal:
         yield lambda: None
@@ -37,24 +37,24 @@ def progress_bar(title: str, total: int, show: bool) -> Iterator[Callable[[], No
         yield lambda: bar.advance(task)
 
 
-class Meter:
+class PassMeter:
     """A progress bar that counts examples passing through a model; does nothing when not shown.
+
+    Where standard error is not a terminal, it prints a line of text every `INTERVAL` seconds.
 
     Args:
         model: The model whose forward passes are counted.
         show: Whether there is a bar at all.
-        interval: Seconds between two lines of text where standard error is not a terminal; 30 by default.
     """
 
-    def __init__(self, model: nn.Module, show: bool, interval: float | None = None) -> None:
+    def __init__(self, model: nn.Module, show: bool) -> None:
         self._model, self._show = model, show
-        self._interval = INTERVAL if interval is None else interval
         self._stages: dict[str, int] = {}
         self._limit = 0.0  # highest count the bar may show before the current unit has ended
         self._bar: Progress | None = None
         self._last_line = time.monotonic()
 
-    def __enter__(self) -> Meter:
+    def __enter__(self) -> PassMeter:
         if self._show:
             self._bar = _bar()
             self._task = self._bar.add_task("", total=None)
@@ -74,35 +74,25 @@ class Meter:
         """Examples counted so far."""
         return 0.0 if self._bar is None else self._bar.tasks[0].completed
 
-    @property
-    def total(self) -> int:
-        """Examples expected in all stages together."""
-        return sum(self._stages.values())
-
     def plan(self, stage: str, passes: int) -> None:
         """Set how many examples a stage will pass through the model; may be corrected later."""
         self._stages[stage] = passes
         if self._bar is not None:
-            self._bar.update(self._task, total=self.total)
+            self._bar.update(self._task, total=sum(self._stages.values()))
 
     @contextmanager
     def unit(self, title: str, passes: int) -> Iterator[None]:
-        """A unit of work, counted in full when it ends, even if the attack stopped early."""
+        """Count a unit of work in full when it ends, even if the attack stopped early."""
         if self._bar is None:
             yield
             return
         self._limit = self.completed + passes
         self._bar.update(self._task, description=title)
-        self._print_line(title)
-        yield
-        self._bar.update(self._task, completed=self._limit)
-
-    def _print_line(self, title: str) -> None:
-        """Print progress from time to time where there is no terminal to draw a bar on."""
-        assert self._bar is not None
-        if not self._bar.console.is_terminal and time.monotonic() > self._last_line + self._interval:
+        if not self._bar.console.is_terminal and time.monotonic() > self._last_line + INTERVAL:
             self._last_line = time.monotonic()
             self._bar.console.print(f"{title}: {self._bar.tasks[0].percentage:.0f} % done", highlight=False)
+        yield
+        self._bar.update(self._task, completed=self._limit)
 
     def _count(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         assert self._bar is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,25 +16,20 @@ from sora._files import locked
 from sora.attacks import Attack, create
 from sora.data import ImageSet
 from sora.errors import UserError
-from sora.evaluation.accuracy import BATCH, evaluate
-from sora.evaluation.adversaries import AllVoid, AttackFailed
+from sora.evaluation.accuracy import EvaluationOptions, measure
 from sora.evaluation.examples import as_examples
-from sora.evaluation.fingerprints import (
-    Fingerprint,
-    fingerprint_of,
-    state_name,
-    weights_fingerprint,
-    weights_fingerprint_of_file,
-)
+from sora.evaluation.fingerprints import Fingerprint, fingerprint_of, hash_inputs, state_name
 from sora.evaluation.reliability import warnings_about
-from sora.evaluation.result import Evaluation
+from sora.evaluation.scores import Evaluation
 from sora.evaluation.trust import Finding
 from sora.evaluation.units import remove_units
-from sora.runs import RunFolder
+from sora.evaluation.validity import AttackFailed
+from sora.runs import RunFolder, plain_state
 from sora.threat import Threat
 
 Record = dict[str, Any]
 CONFUSION = 1000  # classes up to which the confusion matrix is stored; it grows with their square
+_OBSERVED = ("zero_gradients", "nonnegative", "randomised", "dynamic")  # stored as they are
 
 
 def evaluate_into(
@@ -42,131 +38,88 @@ def evaluate_into(
     data: ImageSet | tuple[Tensor, Tensor],
     threats: Sequence[Threat],
     attacks: Sequence[Attack],
-    *,
+    options: EvaluationOptions | None = None,
     about: Mapping[str, Any] | None = None,
-    batch_size: int = BATCH,
-    seed: int = 0,
-    num_classes: int | None = None,
-    device: torch.device | str | None = None,
-    progress: bool = False,
-    shard: bool = False,
-    network: Mapping[str, Any] | None = None,
-    keep_inputs: bool = False,
-    trust: bool = False,
-    trust_source: nn.Module | None = None,
 ) -> list[Evaluation]:
     """Run the attacks that the folder has no record of yet, and add their results to its records.
 
-    Interrupted at any moment and called again, it continues from the last finished unit. With `shard` all
-    processes must have access to the same folder.
+    Interrupted at any moment and called again, it continues from the last finished unit.
 
     Args:
-        folder: Where the records are, or will be.
+        folder: Where the records are, or will be; with `shard` all processes must have access to it.
         model: From inputs to logits.
         data: The examples.
         threats: There is one record for each.
         attacks: What to run under each threat.
+        options: As for `evaluate`. The network is stored in the records. If inputs are kept, attacks that
+            have a record are run again; masking tests that have one, only if a second model is given.
         about: Facts about the model that are stored in new records.
-        batch_size: As for `evaluate`.
-        seed: As for `evaluate`.
-        num_classes: As for `evaluate`.
-        device: As for `evaluate`.
-        progress: As for `evaluate`.
-        shard: As for `evaluate`.
-        network: As for `evaluate`; stored in the records.
-        keep_inputs: As for `evaluate`; attacks that have a record are then run again.
-        trust: As for `evaluate`; tests that have a record are run again only if a second model is given.
-        trust_source: As for `evaluate`.
 
     Raises:
         AttackFailed: As for `evaluate`; the results of the other attacks are recorded.
     """
-    examples = as_examples(data)
+    options, examples = options or EvaluationOptions(), as_examples(data)
     evaluations, failed = list[Evaluation](), list[str]()
     first = examples.take(torch.arange(1), torch.device("cpu"))
     for threat, attack in itertools.product(threats, attacks):  # before hours are spent on the others
         attack.check(*first, threat)
+    # Before the first pass, which may change attributes of the model.
+    hashes, weights = hash_inputs(model, examples, options.network), _copy_weights(model)
+    network = options.network or {"name": f"{type(model).__module__}.{type(model).__qualname__}"}
+    facts = {**(about or {}), "network": {**network, "fingerprint": hashes["network"]}}
+    writes = not options.shard or distributed.get_rank() == 0
     for threat in threats:
-        fingerprint = fingerprint_of(
-            model, examples, threat, seed=seed, batch_size=batch_size, network=network
-        )
+        fingerprint = fingerprint_of(hashes, threat, options.seed, options.batch_size)
         record = find(folder.read_evaluations(), fingerprint, threat)
         evaluation = None if record is None else restore(record, examples.labels, threat)
-        missing = [each for each in attacks if evaluation is None or keep_inputs or not evaluation.has(each)]
-        tests = trust and (evaluation is None or not evaluation.trust or trust_source is not None)
-        if missing or tests:
-            try:
-                new = evaluate(
-                    model,
-                    data,
-                    threat,
-                    missing or [create("clean")],
-                    batch_size=batch_size,
-                    seed=seed,
-                    num_classes=num_classes,
-                    device=device,
-                    progress=progress,
-                    state=folder.evaluation_state,
-                    shard=shard,
-                    network=network,
-                    keep_inputs=keep_inputs,
-                    trust=tests,
-                    trust_source=trust_source,
-                )
-            except AllVoid as error:
-                if evaluation is None and len(threats) == 1:
-                    raise
-                if evaluation is None:
-                    failed += [f"{threat.norm} eps {threat.given}: {error}"]
-                    continue
-                new = evaluation.with_void(error.void, error.versions)
-                if not new.predictions:
-                    raise
-            except AttackFailed as error:
-                failed += error.reasons
-                if not error.finished:
-                    evaluations += [] if evaluation is None else [evaluation]
-                    continue
-                (new,) = error.finished
-            if weights_fingerprint(model) != fingerprint["weights"]:
+        missing = [a for a in attacks if evaluation is None or options.keep_inputs or not evaluation.has(a)]
+        tested = evaluation is not None and bool(evaluation.trust) and options.trust_source is None
+        needed = replace(options, trust=options.trust and not tested)
+        if missing or needed.trust:
+            chosen, state = missing or [create("clean")], folder.evaluation_state
+            new, reasons = measure(model, examples, threat, chosen, needed, fingerprint, state)
+            merged = new if evaluation is None else evaluation.merged(new)
+            if not merged.predictions and not reasons:
+                void = "; ".join(new.void.values())
+                if evaluation is not None or len(threats) == 1:
+                    raise UserError(void)
+                reasons = [f"{threat.norm} eps {threat.given}: {void}"]
+            failed += reasons
+            if reasons and not new.predictions:
+                evaluations += [] if evaluation is None else [evaluation]
+                continue
+            if not all(map(torch.equal, weights, _copy_weights(model))):
                 raise UserError("the model changes its own weights or buffers while it is evaluated")
-            facts = {**(about or {}), "network": _network_facts(model, network, fingerprint)}
-            evaluation = new if evaluation is None else evaluation.merged(new)
-            if not shard or distributed.get_rank() == 0:
-                evaluation = save(folder, evaluation, facts)
+            evaluation = save(folder, merged, facts) if writes else merged
         assert evaluation is not None
-        if not shard or distributed.get_rank() == 0:  # also what a kill right after `save` left
+        if writes:  # also what a kill right after `save` left
             recorded = [*evaluation.predictions, *evaluation.void]
-            remove_units(folder.evaluation_state / state_name(evaluation.fingerprint, threat), recorded)
+            remove_units(folder.evaluation_state / state_name(fingerprint, threat), recorded)
         evaluations.append(evaluation)
     if failed:
         raise AttackFailed(failed, evaluations)
     return evaluations
 
 
-def _network_facts(
-    model: nn.Module, network: Mapping[str, Any] | None, fingerprint: Fingerprint
-) -> dict[str, Any]:
-    named = network or {"name": f"{type(model).__module__}.{type(model).__qualname__}"}
-    return {**named, "fingerprint": fingerprint["network"]}
+def _copy_weights(model: nn.Module) -> list[Tensor]:
+    """Copy all weights as bytes, because NaN is not equal to itself."""
+    tensors = (value for value in plain_state(model).values() if isinstance(value, Tensor))
+    return [tensor.detach().flatten().view(torch.uint8).clone() for tensor in tensors]
 
 
 def full_record(evaluation: Evaluation) -> Record:
-    """All numbers of an evaluation, and the predictions they come from."""
+    """Return all numbers of an evaluation, and the predictions they come from."""
     names, record = list(evaluation.predictions), evaluation.record()
     small = evaluation.num_classes <= CONFUSION
     for name, attack in record["attacks"].items():
-        attack["versions"] = evaluation.versions.get(name)  # null in what an older version measured
+        attack["versions"] = evaluation.versions.get(name)
     return {
         **record,
         "verdict": evaluation.verdict,
         "worst_case": evaluation.worst_case,
         "per_class": {name: evaluation.per_class(name) for name in names},
         "confusion": {name: evaluation.confusion(name).tolist() for name in names if small},
-        "zero_gradients": evaluation.zero_gradients,
-        "nonnegative": evaluation.nonnegative,
-        "randomised": evaluation.randomised,
-        "dynamic": evaluation.dynamic,
+        **{name: getattr(evaluation, name) for name in _OBSERVED},
         "void": dict(evaluation.void),
         "void_versions": {name: evaluation.versions.get(name) for name in evaluation.void},
         "warnings": warnings_about(evaluation),
@@ -178,29 +131,22 @@ def full_record(evaluation: Evaluation) -> Record:
 
 
 def restore(record: Record, labels: Tensor, threat: Threat) -> Evaluation:
-    """The evaluation that a record was written from."""
+    """Return the evaluation that a record was written from."""
     computed = ("n", "low", "high", "versions")
-    settings = {
-        name: {key: value for key, value in attack.items() if key not in computed}
-        for name, attack in record["attacks"].items()
-    }
+    attacks, classes = record["attacks"], record["num_classes"]
+    versions = {name: own.get("versions") for name, own in attacks.items()} | record.get("void_versions", {})
     return Evaluation(
         threat,
         labels,
-        record["num_classes"],
-        predictions={
-            name: _unpack(text, record["num_classes"]) for name, text in record["predictions"].items()
+        classes,
+        predictions={name: _unpack(text, classes) for name, text in record["predictions"].items()},
+        settings={
+            name: {key: value for key, value in own.items() if key not in computed}
+            for name, own in attacks.items()
         },
-        settings=settings,
-        zero_gradients=record["zero_gradients"],
-        nonnegative=record.get("nonnegative", False),
-        randomised=record.get("randomised", False),
-        dynamic=record.get("dynamic", False),
+        **{name: record[name] for name in _OBSERVED if name in record},
         void=record.get("void", {}),
-        versions={
-            name: attack["versions"] for name, attack in record["attacks"].items() if attack.get("versions")
-        }
-        | {name: versions for name, versions in record.get("void_versions", {}).items() if versions},
+        versions={name: own for name, own in versions.items() if own},
         fingerprint=record["fingerprint"],
         trust=[Finding(**finding) for finding in record.get("trust", [])],
     )
@@ -216,34 +162,30 @@ def save(folder: RunFolder, evaluation: Evaluation, facts: Mapping[str, Any]) ->
     with locked(folder.evaluation_lock):
         records = folder.read_evaluations()
         present = find(records, evaluation.fingerprint, evaluation.threat)
-        if present is not None:
-            stored = restore(present, evaluation.labels, evaluation.threat)
-            evaluation = stored.merged(evaluation)
-        record = {**facts, **full_record(evaluation)}
         if present is None:
-            records.append(record)
+            present = {}
+            records.append(present)
         else:
-            present |= record
+            evaluation = restore(present, evaluation.labels, evaluation.threat).merged(evaluation)
+        present |= {**facts, **full_record(evaluation)}
         folder.write_evaluations(records)
     return evaluation
 
 
 def with_later_results(folder: RunFolder) -> Record:
-    """The summary of a run, completed by what was evaluated after it: the same weights, images and threat.
+    """Return the summary of a run, completed by later evaluations of the same weights, images and threat.
 
     Results of the run itself come first; others of the same attack, with another seed, do not replace them.
     """
     summary = folder.read_summary()
     own = summary.get("fingerprint") or {}
-    weights = own.get("weights") or weights_fingerprint_of_file(folder.weights)
-    threat, sizes = summary["threat"], {attack["n"] for attack in summary["attacks"].values()}
+    sizes = {attack["n"] for attack in summary["attacks"].values()}
     for record in folder.read_evaluations():
         of = record.get("fingerprint") or {}
-        same_data = of.get("data") == own["data"] if own else record.get("dataset") == summary["dataset"]
-        same = same_data and of.get("weights") == weights and record["threat"] == threat
+        same = own and all(of.get(key) == own[key] for key in ("weights", "data"))
         evaluated = {attack["n"] for attack in record["attacks"].values()}
-        if not same or (sizes and evaluated != sizes):  # a run without attacks takes any
-            continue
+        if not same or record["threat"] != summary["threat"] or (sizes and evaluated != sizes):
+            continue  # a run without attacks takes any number of images
         sizes = evaluated
         summary["accuracy"] = record["accuracy"] | summary["accuracy"]
         summary["attacks"] = record["attacks"] | summary["attacks"]
@@ -255,19 +197,14 @@ def with_later_results(folder: RunFolder) -> Record:
 
 
 def printable(record: Record) -> Record:
-    """A record without the predictions, which only programs read."""
+    """Return a record without the predictions, which only programs read."""
     return {key: value for key, value in record.items() if key != "predictions"}
 
 
-def find(records: list[Record], fingerprint: Mapping[str, Any], threat: Threat) -> Record | None:
-    """The record of these weights and examples under this threat."""
-    key = (dict(fingerprint), threat.norm, threat.eps)
-    return next((record for record in records if _key(record) == key), None)
-
-
-def _key(record: Record) -> tuple[Any, ...]:
-    threat = record.get("threat", {})
-    return record.get("fingerprint"), threat.get("norm"), threat.get("eps")
+def find(records: list[Record], fingerprint: Fingerprint, threat: Threat) -> Record | None:
+    """Return the record of these weights and examples under this threat."""
+    key = (fingerprint, {"norm": threat.norm, "eps": threat.eps})
+    return next((record for record in records if (record.get("fingerprint"), record["threat"]) == key), None)
 
 
 def _pack(predictions: Tensor, num_classes: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,16 @@ from sora import data
 from sora.data import Dataset, ImageSet
 from sora.data.splits import choose
 from sora.errors import UserError
-from sora.evaluation.card import ModelFacts
+from sora.evaluation.adversarial_files import save_adversarial
+from sora.evaluation.card import ModelFacts, write_card
+from sora.evaluation.scores import Evaluation
 from sora.runs import RunFolder, build_network, describe_network, load_data, load_network, load_weights
 from sora.settings import Request, Settings, is_custom
 from sora.threat import Threat, threat
 
 ABOUT = ("method", "model", "seed", "weights")
 _EXAMPLES = {"linf": "8/255", "l2": "0.5"}
-NETWORK = ("name", "num_classes", "in_channels", "image_size", "width", "mean", "std", "options")
+_SIZES = ("num_classes", "in_channels", "image_size", "width", "mean", "std")
 _TRAINING = (
     "method",
     "norm",
@@ -55,7 +57,10 @@ class Subject:
     """The run's own summary; empty for weights from elsewhere."""
 
     def threats(self, eps: str | None = None, norms: str | None = None) -> list[Threat]:
-        """Each radius in each norm, both lists as text with commas; a radius may name its own (`l2:0.5`)."""
+        """Return each radius in each norm, both given as text with commas.
+
+        A radius may name its own norm (`l2:0.5`).
+        """
         names = [name.strip() for name in (self.settings.norm if norms is None else norms).split(",")]
         for name in names if eps is None else ():
             if name != self.settings.norm and name in _EXAMPLES:
@@ -70,7 +75,7 @@ class Subject:
         return list(dict.fromkeys(threats))
 
     def images(self, limit: int | None = None, first: bool = False) -> tuple[ImageSet, dict[str, Any]]:
-        """The test images to evaluate on, and which ones they are.
+        """Return the test images to evaluate on, and which ones they are.
 
         Args:
             limit: How many; none: as in the run; 0: all.
@@ -79,22 +84,46 @@ class Subject:
         count = self.settings.limit_test if limit is None else limit or None
         return select_test_images(self.dataset, count, first=first)
 
-    def facts(self, **stated: Any) -> ModelFacts:
-        """What the model card says about it; `stated` are further fields of `ModelFacts`."""
-        settings = self.settings
-        stated["network"] = self.network
-        if not self.summary:
-            file = self.about["weights"]
-            return ModelFacts(file, settings.model, self.dataset.name, self.load_code, **stated)
-        training = {key: getattr(settings, key) for key in (*_TRAINING, "weight_decay", "seed")}
-        training |= settings.set | {
-            key: self.summary.get(key) for key in ("n_train", "train_seconds", "weights")
-        }
-        changes = [event.get("changed") for event in self.summary.get("co", {}).get("events", [])]
-        if any(changes):
-            training["changed by the guard"] = list(filter(None, changes))
-        name = f"{settings.method} {settings.model} {settings.dataset}"
-        return ModelFacts(name, settings.model, self.dataset.name, self.load_code, training, **stated)
+    def write_card(
+        self,
+        evaluations: Sequence[Evaluation],
+        images: Mapping[str, Any],
+        additional_data: bool | None = None,
+    ) -> None:
+        """Write the model card; the radius that the model was trained for comes first, if evaluated.
+
+        Args:
+            evaluations: The results.
+            images: Which test images were used.
+            additional_data: Whether the model was trained on images from elsewhere; none: unknown.
+        """
+        ordered = sorted(evaluations, key=lambda each: each.threat != self.settings.threat())
+        settings, name, training = self.settings, self.about["weights"], dict[str, Any]()
+        if self.summary:
+            name = f"{settings.method} {settings.model} {settings.dataset}"
+            training = {key: getattr(settings, key) for key in (*_TRAINING, "weight_decay", "seed")}
+            training |= settings.set
+            training |= {key: self.summary.get(key) for key in ("n_train", "train_seconds", "weights")}
+            changes = [event.get("changed") for event in self.summary.get("co", {}).get("events", [])]
+            training |= {"changed by the guard": list(filter(None, changes))} if any(changes) else {}
+        facts = ModelFacts(
+            name,
+            settings.model,
+            self.dataset.name,
+            self.load_code,
+            training,
+            additional_data=additional_data,
+            network=self.network,
+            images=images,
+            fingerprint=ordered[0].fingerprint,
+        )
+        write_card(self.folder, facts, ordered)
+
+    def save_adversarial(self, path: str, evaluation: Evaluation, images: Mapping[str, Any]) -> None:
+        """Write the attacked images of an evaluation that kept them."""
+        positions = images["positions"]
+        chosen = torch.arange(evaluation.n) if positions is None else torch.tensor(positions)
+        save_adversarial(path, evaluation, chosen, self.about | {"fingerprint": evaluation.fingerprint})
 
 
 def subject_of_run(
@@ -105,7 +134,7 @@ def subject_of_run(
     data_dir: str | None = None,
     out: str | None = None,
 ) -> Subject:
-    """The final model of a run, on the run's own data set unless another is named."""
+    """Return the final model of a run, on the run's own data set unless another is named."""
     folder = RunFolder(run)
     settings, summary = folder.read_settings(), folder.read_summary()
     stored = folder.read_model()
@@ -113,38 +142,31 @@ def subject_of_run(
     network = load_network(stored, folder.weights, model)
     images = load_data(folder, settings, dataset, data_dir)
     about = {key: summary.get(key) for key in ABOUT} | {"dataset": images.name}
-    description = network_facts(stored)
     repeated = f', model="{settings.model}"' if is_custom(settings.model) else ""
     code = f'import sora\n\nmodel = sora.load("{folder.name}"{repeated})  # the run folder'
     place = RunFolder(out) if out else folder
-    return Subject(network, images, settings, place, about, description, code, summary)
+    return Subject(network, images, settings, place, about, network_facts(stored), code, summary)
 
 
 def subject_of_weights(
     weights: str,
-    *,
     model: str,
     dataset: str,
     width: int | None = None,
     options: Mapping[str, Any] | None = None,
+    *,
     data_dir: str | None = None,
     out: str | None = None,
 ) -> Subject:
-    """Weights of a named network from anywhere, on a named data set."""
-    given: dict[str, Any] = {
-        "dataset": dataset,
-        "model": model,
-        "method": "benign",
-        "set": dict(options or {}),
-    }
-    given |= {"data_dir": data_dir} if data_dir else {}
-    settings = Request(given | ({"width": width} if width else {})).resolve().settings
+    """Return weights of a named network from anywhere, on a named data set."""
+    given = {"dataset": dataset, "model": model, "data_dir": data_dir, "width": width}
+    given = {key: value for key, value in given.items() if value}
+    settings = Request({**given, "method": "benign", "set": dict(options or {})}).resolve().settings
     images, path = data.load(dataset, data_dir), Path(weights)
     description = describe_network(settings, images)
     network = build_network(description)
     load_weights(network, path)
-    sizes = ("num_classes", "in_channels", "image_size", "width", "mean", "std")
-    arguments = {key: description[key] for key in sizes} | description["options"]
+    arguments = {key: description[key] for key in _SIZES} | description["options"]
     text = ", ".join(f"{key}={value!r}" for key, value in arguments.items() if value is not None)
     code = (
         "import sora\nfrom sora.runs import load_weights\n\n"
@@ -158,14 +180,14 @@ def subject_of_weights(
 
 
 def network_facts(description: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a network's description that decides what it computes."""
-    return {key: description.get(key) for key in NETWORK}
+    """Return the part of a network's description that decides what it computes."""
+    return {key: description.get(key) for key in ("name", *_SIZES, "options")}
 
 
 def select_test_images(
     dataset: Dataset, limit: int | None, *, first: bool = False
 ) -> tuple[ImageSet, dict[str, Any]]:
-    """The test images of a data set, all of them or `limit`, and which ones they are."""
+    """Return the test images of a data set, all of them or `limit`, and which ones they are."""
     total = len(dataset.test)
     facts = {"split": "test", "of": total, "chosen": "all", "positions": None}
     if limit is None:

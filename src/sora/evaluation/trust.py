@@ -34,10 +34,9 @@ from sora._seeds import mix, seeded
 from sora.attacks import create
 from sora.attacks.pgd import STEP
 from sora.errors import UserError
-from sora.evaluation._checks import RANDOM, relative_difference
 from sora.evaluation.examples import Examples
-from sora.evaluation.interval import wilson
-from sora.evaluation.result import verdict
+from sora.evaluation.scores import verdict, wilson
+from sora.evaluation.validity import RANDOM, relative_difference
 from sora.threat import Threat
 
 MOST = 512  # images

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, distributed, nn
@@ -17,13 +16,22 @@ from sora._reading import read_bytes
 from sora._seeds import mix, seeded
 from sora.attacks import Attack, create
 from sora.errors import RunError
-from sora.evaluation._checks import predicted_classes
-from sora.evaluation.adversaries import GradientCheck, Invalid, Void, check_attacked, check_unchanged
 from sora.evaluation.examples import Examples
-from sora.evaluation.fingerprints import identity_of
-from sora.evaluation.progress import Meter
+from sora.evaluation.fingerprints import identity_of, short_hash
+from sora.evaluation.progress import PassMeter
+from sora.evaluation.validity import (
+    Invalid,
+    Void,
+    check_attacked,
+    check_unchanged,
+    finite_gradients,
+    predicted_classes,
+)
 from sora.runs.tensors import read_verified, write_verified
 from sora.threat import Threat
+
+if TYPE_CHECKING:
+    from sora.evaluation.accuracy import EvaluationOptions
 
 TIMEOUT = timedelta(days=30)
 NAMES = "attacks.txt"  # which attacks the units beside it belong to
@@ -56,22 +64,21 @@ class UnitStore:
     def __init__(self, folder: Path | None, attacks: Sequence[str] = ()) -> None:
         self._folder = folder
         self._attacks = "\n".join(sorted(attacks))
-        self._own = None if folder is None else folder / _hash(self._attacks.encode())
+        self._own = None if folder is None else folder / short_hash(self._attacks.encode())
 
     def load(self, key: str, count: int, with_inputs: bool) -> Attacked | None:
-        """A unit's outcome; None if it is not done or its file is damaged."""
-        if self._folder is None:
-            return None
-        for path in sorted(self._folder.glob(f"*/{key}.safetensors")):
+        """Return a unit's outcome; None if it is not done or its file is damaged."""
+        for path in sorted(self._folder.glob(f"*/{key}.safetensors")) if self._folder else ():
             try:
                 stored = read_verified(path)
             except RunError:
                 continue
             predictions, inputs = stored.tensors.get("predictions"), stored.tensors.get("inputs")
+            complete = predictions is not None and predictions.shape == (count,)
             if (
-                stored.verified
-                and predictions is not None
-                and predictions.shape == (count,)
+                predictions is not None
+                and complete
+                and stored.verified
                 and (inputs is not None) >= with_inputs
             ):
                 return Attacked(predictions, inputs)
@@ -89,10 +96,6 @@ class UnitStore:
             write_verified(self._own / f"{key}.safetensors", tensors, key)
 
 
-def _hash(text: bytes) -> str:
-    return hashlib.blake2b(text, digest_size=8).hexdigest()
-
-
 def remove_units(folder: Path, recorded: Sequence[str]) -> None:
     """Delete the units of evaluations whose attacks are all in a record now; those of others stay.
 
@@ -102,7 +105,7 @@ def remove_units(folder: Path, recorded: Sequence[str]) -> None:
     remove_leftovers(folder)
     for path in folder.glob(f"*/{NAMES}"):
         names = read_bytes(path)
-        damaged = _hash(names) != path.parent.name
+        damaged = short_hash(names) != path.parent.name
         if damaged or set(names.decode().split("\n")) <= set(recorded):
             delete_folder(path.parent)
     for parent in (folder, folder.parent):
@@ -124,17 +127,13 @@ class AttackRunner:
         examples: Examples,
         threat: Threat,
         device: torch.device,
-        *,
-        batch_size: int,
-        seed: int,
+        options: EvaluationOptions,
         store: UnitStore,
-        meter: Meter,
-        shard: bool,
-        keep_inputs: bool = False,
+        meter: PassMeter,
     ) -> None:
         self._model, self._examples, self._threat, self._device = model, examples, threat, device
-        self._batch_size, self._seed = batch_size, seed
-        self._store, self._meter, self._keep_inputs = store, meter, keep_inputs
+        self._options, self._store, self._meter = options, store, meter
+        shard = options.shard
         self._rank, self._world = (distributed.get_rank(), distributed.get_world_size()) if shard else (0, 1)
         # A rank may wait for hours for the last unit of another; the default group would time out.
         self._group = distributed.new_group(timeout=TIMEOUT, backend="gloo") if shard else None
@@ -147,7 +146,7 @@ class AttackRunner:
         """How many images each part of an attack broke that the parts before it did not."""
 
     def run(self, attacks: Sequence[Attack]) -> dict[str, Attacked]:
-        """The outcome of each attack that has a valid one, by name."""
+        """Return the outcome of each attack that has a valid one, by name."""
         for attack in attacks:
             for chain in chains(attack):
                 passes = chain[-1].passes * len(self._examples.labels) // self._world
@@ -182,16 +181,15 @@ class AttackRunner:
         return outcome
 
     def _stage(self, chain: tuple[Attack, ...], positions: Tensor) -> Attacked:
-        """The outcome of the last attack of a chain, for the examples that the chain left."""
-        key, attack = key_of(chain, self._threat), chain[-1]
+        """Return the outcome of the last attack of a chain, for the examples that the chain left."""
+        key, attack, size = key_of(chain, self._threat), chain[-1], self._options.batch_size
         if key in self._finished:
             return self._finished[key]
-        batches = torch.split(positions, self._batch_size) if len(positions) else ()
+        batches = torch.split(positions, size) if len(positions) else ()
         own = range(self._rank, len(batches), self._world)
         self._meter.plan(key, attack.passes * sum(len(batches[number]) for number in own))
         outcome, stopped = self._empty(len(positions)), None
         for number in own:
-            start = number * self._batch_size
             title = f"{attack.name}, batch {number + 1} of {len(batches)}"
             with self._meter.unit(title, attack.passes * len(batches[number])):
                 try:
@@ -199,7 +197,7 @@ class AttackRunner:
                 except (Void, Invalid) as reason:
                     stopped = reason
                     break
-                outcome.put(slice(start, start + len(batches[number])), unit)
+                outcome.put(slice(number * size, number * size + len(batches[number])), unit)
         self._agree(outcome.predictions, stopped, attack)
         self._finished[key] = outcome
         return outcome
@@ -218,35 +216,36 @@ class AttackRunner:
             raise stopped
 
     def _empty(self, count: int) -> Attacked:
-        if not self._keep_inputs:
-            return Attacked(torch.full((count,), -1))
-        x, _ = self._examples.take(torch.arange(1), torch.device("cpu"))
-        return Attacked(torch.full((count,), -1), x.new_zeros((count, *x.shape[1:])))
+        inputs = None
+        if self._options.keep_inputs:
+            x, _ = self._examples.take(torch.arange(1), torch.device("cpu"))
+            inputs = x.new_zeros((count, *x.shape[1:]))
+        return Attacked(torch.full((count,), -1), inputs)
 
     def _unit(self, key: str, attack: Attack, number: int, positions: Tensor) -> Attacked:
-        stored = self._store.load(key, len(positions), self._keep_inputs)
+        keep_inputs = self._options.keep_inputs
+        stored = self._store.load(key, len(positions), keep_inputs)
         if stored is not None:
             return stored
         x, y = self._examples.take(positions, self._device)
         given = x.clone()
-        seed = mix(self._seed, attack.stream, number)
+        seed = mix(self._options.seed, attack.stream, number)
         with seeded(seed):  # for a model that draws random numbers
-            with GradientCheck(self._model) as gradients:
+            with finite_gradients(self._model, attack.name):
                 x_adv = attack(self._model, x, y, self._threat, seed)
-            gradients.raise_if_not_finite(attack.name)
             check_unchanged(given, x)
             check_attacked(attack.name, x, x_adv, self._threat)
             kept = x_adv.clone()
             with torch.no_grad():
                 predictions = predicted_classes(self._model(x_adv)).cpu()
         check_unchanged(kept, x_adv)
-        outcome = Attacked(predictions, kept.cpu() if self._keep_inputs else None)
+        outcome = Attacked(predictions, kept.cpu() if keep_inputs else None)
         self._store.save(key, outcome)
         return outcome
 
 
 def chains(attack: Attack) -> list[tuple[Attack, ...]]:
-    """The stages of an attack, each with all that came before it.
+    """Return the stages of an attack, each with all that came before it.
 
     Parts start from the examples that are correctly classified without an attack; an attack without parts
     starts from all of them.
@@ -258,6 +257,6 @@ def chains(attack: Attack) -> list[tuple[Attack, ...]]:
 
 
 def key_of(chain: tuple[Attack, ...], threat: Threat) -> str:
-    """The name of a stage: the same attack after the same others is the same work."""
+    """Return the name of a stage: the same attack after the same others is the same work."""
     identities = "".join(identity_of(attack, threat) for attack in chain)
-    return f"{'+'.join(attack.name for attack in chain)}.{_hash(identities.encode())}"
+    return f"{'+'.join(attack.name for attack in chain)}.{short_hash(identities.encode())}"

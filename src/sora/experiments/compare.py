@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from sora._files import write_json, write_text
 from sora.errors import RunError, UserError
 from sora.evaluation.records import with_later_results
-from sora.evaluation.result import VERDICTS
+from sora.evaluation.scores import VERDICTS
 from sora.experiments.cost import Passes, passes_of_run
 from sora.experiments.engines import Engine
 from sora.experiments.grid import run_grid

@@ -12,6 +12,7 @@ from sora import data, models
 from sora._devices import pick_device
 from sora.attacks import create_all
 from sora.errors import RunError, UserError, unknown
+from sora.evaluation import EvaluationOptions
 from sora.evaluation.records import evaluate_into, with_later_results
 from sora.evaluation.subject import subject_of_run
 from sora.experiments import paper
@@ -211,17 +212,20 @@ def _at_radii(target: Target, folder: RunFolder, settings: Settings, *, quiet: b
     subject = subject_of_run(str(folder.path), model=own, data_dir=settings.data_dir)
     images, chosen = subject.images()
     threats = subject.threats(",".join(target.grid.radii))
+    options = EvaluationOptions(
+        num_classes=subject.dataset.num_classes,
+        device=pick_device(settings.device),
+        progress=not quiet,
+        network=subject.network,
+    )
     evaluations = evaluate_into(
         folder,
         subject.model,
         images,
         threats,
         create_all(target.attack_names),
+        options,
         about=subject.about | {"images": chosen},
-        num_classes=subject.dataset.num_classes,
-        device=pick_device(settings.device),
-        progress=not quiet,
-        network=subject.network,
     )
     return {
         f"{attack}@{radius}": evaluation.accuracy[attack]

@@ -8,11 +8,11 @@ from torch import nn
 from sora._passes import frozen
 from sora.attacks import Attack, create_all
 from sora.errors import UserError
-from sora.evaluation import Evaluation, evaluate
-from sora.evaluation._checks import inspect_model
+from sora.evaluation import Evaluation, EvaluationOptions, evaluate
 from sora.evaluation.examples import as_examples, in_precision_of
 from sora.evaluation.records import evaluate_into
 from sora.evaluation.subject import ABOUT, network_facts, select_test_images
+from sora.evaluation.validity import inspect_model
 from sora.training.keeping import NEEDED
 from sora.training.run import Run
 
@@ -54,6 +54,13 @@ def evaluate_test_set(run: Run, model: nn.Module) -> Evaluation:
     _, images = select_test_images(run.dataset, run.settings.limit_test)
     facts = {key: getattr(run.settings, key, None) for key in ABOUT} | {"weights": run.weights}
     attacks = create_all(run.settings.attacks)
+    options = EvaluationOptions(
+        num_classes=run.dataset.num_classes,
+        device=run.device,
+        progress=run.console.is_shown,
+        shard=run.world > 1,
+        network=network_facts(run.network_description),
+    )
     # Training stops at the end of a step, but an evaluation may take hours: a signal ends it at once.
     with run.console.paused(), run.interruptible():
         (evaluation,) = evaluate_into(
@@ -62,12 +69,8 @@ def evaluate_test_set(run: Run, model: nn.Module) -> Evaluation:
             run.splits.test,
             [run.threat],
             attacks,
+            options,
             about=facts | {"dataset": run.dataset.name, "images": images},
-            num_classes=run.dataset.num_classes,
-            device=run.device,
-            progress=run.console.is_shown,
-            shard=run.world > 1,
-            network=network_facts(run.network_description),
         )
     return evaluation.only(attacks)
 

@@ -1,12 +1,12 @@
-"""The result of an evaluation: predictions under each attack, and the numbers computed from them."""
+"""Predictions under each attack, and the numbers computed from them: accuracy, interval, verdict."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,21 +14,27 @@ from torch import Tensor
 from sora.attacks import Attack
 from sora.errors import UserError
 from sora.evaluation.fingerprints import identity_of
-from sora.evaluation.interval import wilson
 from sora.threat import Threat
 
 if TYPE_CHECKING:
     from sora.evaluation.trust import Finding
 
-T = TypeVar("T")
-
-
+Z = 1.959963984540054  # two-sided 95 % of a normal distribution
 VERDICTS = ("overfitted", "suspect", "not robust", "robust")
 """From the worst to the best: where runs differ, the first of these is reported."""
 
 
+def wilson(successes: int, n: int) -> tuple[float, float]:
+    """Return the 95 % interval of a proportion (Wilson's score interval, valid also near 0 and 1)."""
+    share = successes / n
+    centre = (share + Z**2 / (2 * n)) / (1 + Z**2 / n)
+    half = Z / (1 + Z**2 / n) * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
+    # Rounding must not push an end past the proportion itself.
+    return max(0.0, min(centre - half, share)), min(1.0, max(centre + half, share))
+
+
 def verdict(accuracy: Mapping[str, float], n: int, chance: float = 0.0) -> str:
-    """What the accuracies say about a model, where chance and the number of images leave no doubt.
+    """Judge a model by its accuracies, where chance and the number of images leave no doubt.
 
     A model that is no better than chance without an attack is `not robust`. Else, the first that applies:
 
@@ -60,7 +66,7 @@ def verdict(accuracy: Mapping[str, float], n: int, chance: float = 0.0) -> str:
 
 
 def _above(accuracy: float, n: int, chance: float) -> bool:
-    """Whether an accuracy is certainly higher than chance."""
+    """Return whether an accuracy is certainly higher than chance."""
     return math.isfinite(accuracy) and wilson(round(accuracy * n), n)[0] > chance
 
 
@@ -167,25 +173,24 @@ class Evaluation:
         return {"accuracy": share, "over": list(self.predictions), **self._count(self.robust_to_all)}
 
     def per_class(self, name: str) -> list[float]:
-        """Accuracy under an attack for each class; NaN for a class without examples."""
+        """Return the accuracy of each class under an attack; NaN for a class without examples."""
         hits = self.labels[self.robust[name]].bincount(minlength=self.num_classes)
         sizes = self.labels.bincount(minlength=self.num_classes)
         return (hits.double() / sizes).tolist()
 
     def confusion(self, name: str) -> Tensor:
-        """Counts of (true class, predicted class) under an attack."""
+        """Count the pairs of (true class, predicted class) under an attack."""
         pairs = self.labels * self.num_classes + self.predictions[name]
         return pairs.bincount(minlength=self.num_classes**2).view(self.num_classes, self.num_classes)
 
     def has(self, attack: Attack) -> bool:
-        """Whether this attack was run, with a valid result or without one, and not edited since."""
+        """Return whether this attack was run, with a valid result or without, and not edited since."""
         attack = attack.for_classes(self.num_classes)
-        identity = self.versions.get(attack.name, {}).get("attack")  # None in what an older version measured
-        edited = identity is not None and identity != identity_of(attack, self.threat)
-        return not edited and (attack.name in self.predictions or attack.name in self.void)
+        same = self.versions.get(attack.name, {}).get("attack") == identity_of(attack, self.threat)
+        return same and (attack.name in self.predictions or attack.name in self.void)
 
     def merged(self, other: Evaluation) -> Evaluation:
-        """Both evaluations as one, of the same model, examples and threat; `other` is the newer one."""
+        """Return both evaluations as one, of the same model, examples and threat; `other` is newer."""
         if other.threat != self.threat or not torch.equal(other.labels, self.labels):
             raise ValueError("evaluations of different threats or examples cannot be merged")
         old = self.with_void(other.void, other.versions)
@@ -200,31 +205,24 @@ class Evaluation:
         )
 
     def with_void(self, void: Mapping[str, str], versions: Mapping[str, dict[str, Any]]) -> Evaluation:
-        """Without what attacks found whose result is void now, e.g. after they were edited."""
-        names = [name for name in self.predictions if name not in void]
-        return replace(
-            self,
-            predictions=_chosen(self.predictions, names),
-            settings=_chosen(self.settings, names),
-            void={**self.void, **void},
-            versions={**self.versions, **versions},
-            inputs=_chosen(self.inputs, names),
-        )
+        """Remove the results of attacks that are void now, e.g. after they were edited."""
+        kept = self._part([name for name in self.predictions if name not in void], _RESULTS)
+        return replace(kept, void={**self.void, **void}, versions={**self.versions, **versions})
 
     def only(self, attacks: Sequence[Attack]) -> Evaluation:
-        """The part of the result that belongs to these attacks, in their order."""
+        """Return the part of the result that belongs to these attacks, in their order."""
         names = [attack.for_classes(self.num_classes).name for attack in attacks]
-        return replace(
-            self,
-            predictions=_chosen(self.predictions, names),
-            settings=_chosen(self.settings, names),
-            void=_chosen(self.void, names),
-            versions=_chosen(self.versions, names),
-            inputs=_chosen(self.inputs, names),
-        )
+        return self._part(names, (*_RESULTS, "void", "versions"))
+
+    def _part(self, names: Iterable[str], tables: Iterable[str]) -> Evaluation:
+        chosen: dict[str, Any] = {}
+        for table in tables:
+            whole = getattr(self, table)
+            chosen[table] = {name: whole[name] for name in names if name in whole}
+        return replace(self, **chosen)
 
     def record(self) -> dict[str, Any]:
-        """The numbers in the form that the files of a run folder have."""
+        """Return the numbers in the form that the files of a run folder have."""
         return {
             "threat": {"norm": self.threat.norm, "eps": self.threat.eps},
             "accuracy": dict(self.accuracy),
@@ -237,5 +235,4 @@ class Evaluation:
         return {"n": self.n, "low": low, "high": high}
 
 
-def _chosen(table: Mapping[str, T], names: Sequence[str]) -> dict[str, T]:
-    return {name: table[name] for name in names if name in table}
+_RESULTS = ("predictions", "settings", "inputs")  # fields by attack

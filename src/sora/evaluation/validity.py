@@ -1,0 +1,205 @@
+"""What makes an accuracy meaningless: a model that returns no logits, an attack that breaks its rules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sora._checks import check_inputs, check_labels
+from sora._passes import input_gradient
+from sora.errors import RunError, UserError
+from sora.threat import Threat, flat_norm, unit
+
+if TYPE_CHECKING:
+    from sora.evaluation.scores import Evaluation
+
+RANDOM = 1e-4  # difference of two passes, relative to the logits, of a random model (AutoAttack's limit)
+TOLERANCE = 1e-4  # how far outside the ball or the box, relative to their size, is still rounding
+
+
+class Void(Exception):
+    """Gradients that are not finite stopped an attack: its result says nothing about robustness."""
+
+
+class Invalid(RunError):
+    """An attack returned what no attack may return: its own code is wrong."""
+
+
+class AttackFailed(RunError):
+    """Attacks whose own code is wrong; the others of the evaluation have finished.
+
+    Args:
+        reasons: What each of them did.
+        finished: The evaluations without these attacks; empty if there is no other result.
+    """
+
+    def __init__(self, reasons: Sequence[str], finished: Sequence[Evaluation] = ()) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons, self.finished = list(reasons), list(finished)
+
+
+class Inspection(NamedTuple):
+    """What the first batch shows."""
+
+    num_classes: int
+    zero_gradients: float
+    """Share of its examples whose input gradient is exactly zero: gradient attacks fail on them."""
+    nonnegative: bool
+    """Whether no output is below zero, as after a softmax, a sigmoid or an exponential."""
+    finite_gradients: bool
+    """Whether all input gradients are numbers; an attack that meets others has no valid result."""
+    randomised: bool
+    """Whether two passes over the same examples differ."""
+    dynamic: bool
+    """Whether a forward pass computes gradients or changes the model's own parameters or buffers."""
+
+
+def inspect_model(
+    model: nn.Module, x: Tensor, y: Tensor, labels: Tensor, threat: Threat, num_classes: int | None = None
+) -> Inspection:
+    """Raise if an accuracy of this model on this data would be meaningless.
+
+    Args:
+        model: The model, in evaluation mode.
+        x: The first batch.
+        y: Its labels.
+        labels: All labels.
+        threat: The norm ball and the box.
+        num_classes: The number of classes of the data, if known.
+    """
+    check_inputs(x, y, threat)
+    given = x.clone()
+    refused = f"the model does not accept inputs of shape {tuple(x.shape)}"
+    with _as_user_error(refused), torch.no_grad(), _watching(model) as is_dynamic:
+        logits = model(x)
+    check_unchanged(given, x)
+    predicted_classes(logits)
+    if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
+        raise UserError("the model returns probabilities, which hides gradients; remove its softmax")
+    check_labels(logits, labels)
+    if num_classes is not None and logits.shape[1] != num_classes:
+        raise UserError(f"the model has {logits.shape[1]} classes, the data has {num_classes}")
+    with _as_user_error("the model cannot be differentiated with respect to its inputs"):
+        gradient, again = input_gradient(model, x, y)
+    return Inspection(
+        logits.shape[1],
+        zero_gradients=float((gradient.flatten(1) == 0).all(1).float().mean()),
+        nonnegative=bool((logits >= 0).all()),
+        finite_gradients=bool(gradient.isfinite().all()),
+        randomised=bool((relative_difference(logits, again) > RANDOM).any()),
+        dynamic=is_dynamic(),
+    )
+
+
+def relative_difference(first: Tensor, second: Tensor) -> Tensor:
+    """Return the distance between two outputs for each example, relative to their length, shape (B,)."""
+    # As AutoAttack's check has it: both rows are brought to length one. On the CPU, since MPS has no float64.
+    return flat_norm(unit(first.cpu().double()) - unit(second.cpu().double())).flatten()
+
+
+@contextmanager
+def _watching(model: nn.Module) -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether the block ran a backward pass, or anything changed the model."""
+    unpacked = list[bool]()
+
+    def versions() -> list[int]:  # how often each parameter and buffer was changed in place
+        tensors = (*model.parameters(), *model.buffers())
+        return [each._version for each in tensors if not each.is_inference()]
+
+    def unpack(tensor: Tensor) -> Tensor:  # only a backward pass unpacks what autograd saved
+        unpacked.append(True)
+        return tensor
+
+    before = versions()
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
+        yield lambda: bool(unpacked) or versions() != before
+
+
+def predicted_classes(logits: Tensor) -> Tensor:
+    """Return the class of the highest logit in each row; raise for what cannot be logits."""
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] < 2:
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise UserError(f"the model returns {shape}; expected logits of shape (batch, two or more classes)")
+    if not bool((logits < torch.inf).all()):
+        raise UserError("the model returns NaN or infinity for some inputs; its accuracy is meaningless")
+    return logits.argmax(1)
+
+
+@contextmanager
+def _as_user_error(message: str) -> Iterator[None]:
+    """Turn torch's errors about shapes and graphs into one line."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise UserError(f"{message}: {str(error).strip().splitlines()[0]}") from error
+
+
+@contextmanager
+def finite_gradients(model: nn.Module, attack: str) -> Iterator[None]:
+    """Raise `Void` after the block if any gradient with respect to the model's input was not finite.
+
+    It hooks into the model and not into an attack, so it covers every attack, whoever wrote it. The flag
+    stays on the device until the block ends.
+    """
+    flags = list[Tensor]()
+
+    def note(gradient: Tensor) -> None:  # one flag, however many steps an attack makes
+        flags[:] = [torch.stack([*flags, ~gradient.isfinite().all()]).any()]
+
+    def attach(module: nn.Module, args: tuple[Any, ...]) -> None:
+        if args and isinstance(args[0], Tensor) and args[0].requires_grad:
+            args[0].register_hook(note)  # type: ignore[no-untyped-call]
+
+    hook = model.register_forward_pre_hook(attach)
+    try:
+        yield
+    finally:
+        hook.remove()
+    if any(flags):
+        raise Void(
+            f"{attack} encountered NaN or infinite input gradients, so it may fail although the model is"
+            " not robust: its result is void"
+        )
+
+
+def check_attacked(attack: str, x: Tensor, x_adv: object, threat: Threat) -> None:
+    """Raise `Invalid` if attacked inputs lie outside the ball around `x` or outside the box."""
+    if not isinstance(x_adv, Tensor) or x_adv.shape != x.shape:
+        shape = tuple(x_adv.shape) if isinstance(x_adv, Tensor) else type(x_adv).__name__
+        raise Invalid(f"attack {attack} returned {shape}; expected inputs of shape {tuple(x.shape)}")
+    if not bool(x_adv.isfinite().all()):
+        raise Invalid(f"attack {attack} returned inputs that are NaN or infinite")
+    # Rounding: of each pixel of x + delta, and summed up in l2.
+    unit = torch.finfo(x.dtype).eps * max(1.0, float(x.abs().max()))
+    slack = 4 * unit * (math.sqrt(x[0].numel()) if threat.norm == "l2" else 1.0)
+    moved = float(threat.size(x_adv - x).max())
+    if moved > threat.eps * (1 + TOLERANCE) + slack:
+        raise Invalid(
+            f"attack {attack} left the ball: it moved an input by {moved:.6g} in {threat.norm}, eps is"
+            f" {threat.eps:.6g}"
+        )
+    if threat.box is not None:
+        (low, high), (least, most) = threat.box, (float(x_adv.min()), float(x_adv.max()))
+        # The examples themselves may be outside by rounding, and an attack may leave them as they are.
+        room = max(TOLERANCE * (high - low), float(low - x.min()), float(x.max() - high))
+        if least < low - room or most > high + room:
+            raise Invalid(
+                f"attack {attack} left the box: its inputs lie in [{least:.6g}, {most:.6g}], the box is"
+                f" [{low:g}, {high:g}]"
+            )
+
+
+def check_unchanged(before: Tensor, after: Tensor) -> None:
+    """Raise if the model changed its input in place, through `.data` for instance."""
+    if not torch.equal(before, after):
+        raise UserError(
+            "the model changes its input in place, so that attacks and predictions refer to other images;"
+            " let it work on a copy (x.clone())"
+        )
