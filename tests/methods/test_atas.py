@@ -27,8 +27,8 @@ def atas(epochs: int = 30, canvas: tuple[int, ...] | None = None, **hyper: objec
 
 
 def delta_of(method: ATAS) -> Tensor:
-    assert method.delta is not None
-    return method.delta
+    assert method.delta.values is not None
+    return method.delta.values
 
 
 index = torch.tensor([7, 0, 3, 11, 4, 5])
@@ -119,6 +119,15 @@ def test_warm_up_ends_after_epoch_5_and_survives_a_checkpoint() -> None:
     resumed.load_state_dict(method.state_dict())
     run(resumed, model, x, y, index=index)
     assert (resumed.u[index] > 0).all()
+
+
+def test_the_state_of_an_earlier_version_is_accepted() -> None:
+    method, other = atas(), atas()
+    delta_of(method).fill_(0.01)
+    state = method.state_dict()
+    state["delta"] = state.pop("delta.values")
+    other.load_state_dict(state)
+    assert torch.equal(delta_of(other), delta_of(method))
 
 
 def test_crop_and_flip_carry_the_memory_into_the_frame_and_back() -> None:
@@ -256,9 +265,9 @@ def test_a_gradient_norm_that_is_not_finite_is_skipped_and_counted() -> None:
 
 def test_missing_index_and_missing_setup_get_one_clear_line() -> None:
     model, (x, y) = two_layer(), images()
-    with pytest.raises(UserError, match="atas stores one perturbation per training image; call setup"):
+    with pytest.raises(UserError, match="stores one perturbation per image; call setup"):
         create("atas", LINF).step(model, x, y, index=index)
-    with pytest.raises(UserError, match=r"atas needs step\(..., index=\)"):
+    with pytest.raises(UserError, match=r"needs step\(..., index=\)"):
         atas().step(model, x, y)
 
 

@@ -234,7 +234,7 @@ def test_misuse_is_refused_in_one_line() -> None:
         create("fgsm-uap", LINF).step(model, x, y)
     with pytest.raises(UserError, match=r"groups=class needs the number of classes; call setup"):
         create("fgsm-cuap", LINF).setup(**sizes)
-    with pytest.raises(UserError, match=r"groups=features needs the network; call setup"):
+    with pytest.raises(UserError, match=r"groups=features needs the model; call setup"):
         create("fgsm-fuap", LINF).setup(**sizes, classes=3)
-    with pytest.raises(UserError, match="needs a network whose last layer is linear"):
+    with pytest.raises(UserError, match="needs a model whose last layer is linear"):
         create("fgsm-fuap", LINF).setup(**sizes, classes=3, model=nn.Flatten())

@@ -7,7 +7,7 @@ import torch
 
 from sora import data, methods, models
 from sora.errors import UserError
-from sora.methods._targets import soft_targets
+from sora.methods import soft_targets
 from sora.settings import Request, Settings, recipes
 from sora.training import schedule
 from sora.training.setup import make_optimizer

@@ -219,7 +219,7 @@ class _Timer:
         key = _model(settings)
         if key not in self._passes:
             bench, device = self._bench(settings), pick_device(settings.device)
-            model = bench.network().to(device).eval().requires_grad_(False)
+            model = bench.model().to(device).eval().requires_grad_(False)
             x = torch.rand(IMAGES, *bench.shape, device=device, requires_grad=True)
             seconds = min(_timed_pass(model, x) for _ in range(ROUNDS + 1)) / IMAGES
             self._passes[key] = seconds

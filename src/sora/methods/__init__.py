@@ -5,13 +5,22 @@ A method of your own needs nothing but the names below; `fgsm_rs.py` is a short 
 
 from sora._passes import ascend, cross_entropy, gradient_of, input_gradient
 from sora._typed import option
-from sora.methods._base import METHODS, Method, check_smoothing, create, info, names, preset, register
+from sora.methods._base import METHODS, Method, check_smoothing, create, info, names, page, preset, register
 from sora.methods._compile import compiled_step
 from sora.methods._cost import Bench, Cost, cost_table, measure
-from sora.methods._optimizers import OwnOptimizer
-from sora.methods._pages import page
-from sora.methods._records import GROUPS, Crafted, Hyper, Inputs, Learned, MethodInfo, StepOutput
-from sora.methods._targets import Smoothing, soft_targets
+from sora.methods._records import (
+    GROUPS,
+    Crafted,
+    Hyper,
+    Inputs,
+    Learned,
+    MethodInfo,
+    PenaltyHyper,
+    Smoothing,
+    StepOutput,
+    soft_targets,
+)
+from sora.methods._state import OwnOptimizer
 
 __all__ = [
     "GROUPS",
@@ -24,6 +33,7 @@ __all__ = [
     "Method",
     "MethodInfo",
     "OwnOptimizer",
+    "PenaltyHyper",
     "Smoothing",
     "StepOutput",
     "ascend",

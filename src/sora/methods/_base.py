@@ -6,11 +6,14 @@ optimiser and, after the input check of the first batch of each shape, never wai
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
+from importlib import resources
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -21,8 +24,7 @@ from sora._checks import check_logits, check_model, check_threat, checking, outs
 from sora._passes import Scale, bare, cross_entropy, evaluating, gradient_of, scaled, unscaled
 from sora._registry import Registry
 from sora.errors import UserError
-from sora.methods._records import Crafted, Hyper, Inputs, Learned, MethodInfo, StepOutput
-from sora.methods._targets import Smoothing
+from sora.methods._records import Crafted, Hyper, Inputs, Learned, MethodInfo, Smoothing, StepOutput
 from sora.threat import Threat
 
 # From a loss and the input leaf to the leaf's gradient; the parameters' gradients are a side effect.
@@ -36,7 +38,7 @@ def backward(loss: Tensor, leaf: Tensor) -> Tensor | None:
 
 
 def abnormal_share(start: Tensor, adversarial: Tensor, y: Tensor) -> Tensor:
-    """Share of examples whose loss is lower at the adversarial input than at the attack's start point.
+    """Return the share of examples whose loss is lower at the adversarial input than at the attack's start.
 
     Both logits must come from one mode: BatchNorm's other statistics would change the loss by themselves.
     """
@@ -83,7 +85,7 @@ class Method(nn.Module, ABC):
 
     @property
     def averaged(self) -> nn.Module | None:
-        """The network to evaluate and store instead of the trained one, if the method averages weights."""
+        """The model to evaluate and store instead of the trained one, if the method averages weights."""
         return None
 
     def setup(
@@ -109,7 +111,7 @@ class Method(nn.Module, ABC):
             steps_per_epoch: Batches per epoch.
             canvas: Shape of an image on the padded canvas that augmentation crops; `shape` without padding.
             classes: Number of classes, for methods that store something per class.
-            model: The network with its initial weights, for methods that copy it or add a head to it.
+            model: The model with its initial weights, for methods that copy it or add a head to it.
             drops: The epochs after which the learning rate drops at once; () for a smooth schedule.
         """
 
@@ -117,19 +119,19 @@ class Method(nn.Module, ABC):
         """Apply a schedule. Called before each epoch, counted from 1."""
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """All random numbers of one step, in the form that `step(noise=...)` takes."""
+        """Draw all random numbers of one step, in the form that `step(noise=...)` takes."""
         return ()
 
     @abstractmethod
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """The input to train on. Must not add to any parameter's `.grad`."""
+        """Return the input to train on. Must not add to any parameter's `.grad`."""
 
-    def network_input(self, leaf: Tensor, crafted: Crafted) -> Tensor:
-        """The input of the update's pass: `leaf`, or a tensor of the same values that carries a graph too."""
+    def model_input(self, leaf: Tensor, crafted: Crafted) -> Tensor:
+        """Return the input of the update's pass: `leaf`, or a tensor of its values with a graph."""
         return leaf
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
-        """The loss to minimise, given the logits at the crafted input."""
+        """Return the loss to minimise, given the logits at the crafted input."""
         return self.train_loss(logits, batch.y)
 
     def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
@@ -137,22 +139,22 @@ class Method(nn.Module, ABC):
         return {}
 
     def after_update(self, model: nn.Module) -> None:
-        """Use the new weights. Called after each step of the model's optimiser, with the bare network."""
+        """Use the new weights. Called after each step of the model's optimiser, with the bare model."""
 
     # The cross-entropies of a step. They differ from `cross_entropy` only if labels are smoothed.
 
     def attack_loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """The cross-entropy that the attack increases."""
+        """Return the cross-entropy that the attack increases."""
         return self.smoothing.loss(logits, y, attack=True)
 
     def train_loss(self, logits: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-        """The cross-entropy that the weight update decreases."""
+        """Return the cross-entropy that the weight update decreases."""
         return self.smoothing.loss(logits, y, reduction)
 
     def attack_gradient(
         self, model: nn.Module, z: Tensor, y: Tensor, loss_scale: Scale = None, *, keep_graph: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Gradient of `attack_loss` with respect to the input at `z`, and the logits there.
+        """Return the gradient of `attack_loss` with respect to the input at `z`, and the logits there.
 
         With `keep_graph` the logits carry their graph: put them into `Crafted.kept` and use them in
         `objective`, whose backward pass then runs through both passes.
@@ -189,20 +191,20 @@ class Method(nn.Module, ABC):
         check_model(model)
         with checking(bare(model), x, y, self.threat, check_logits, done=self._checked):
             batch = Inputs(x, y, self.noise_for(x, noise), index, transform, loss_scale, self.first_row)
-            network = bare(model)  # attack gradients are this process' own, not averaged over ranks
-            with self.attacking(network, self.info.crafts_in_attack_mode):
-                crafted = self.craft(network, batch)
+            inner = bare(model)  # attack gradients are this process' own, not averaged over ranks
+            with self.attacking(inner, self.info.crafts_in_attack_mode):
+                crafted = self.craft(inner, batch)
             learned = self.learn(model, batch, crafted)
         return self.finish(batch, crafted, learned)
 
     def noise_for(self, x: Tensor, given: Tensor | tuple[Tensor, ...] | None) -> tuple[Tensor, ...]:
-        """The random numbers of a step: those given, which may be a single tensor, or new ones."""
+        """Return the random numbers of a step: those given, which may be a single tensor, or new ones."""
         return self.draw(x) if given is None else (given,) if isinstance(given, Tensor) else given
 
     def learn(
         self, model: nn.Module, batch: Inputs, crafted: Crafted, differentiate: Differentiate = backward
     ) -> Learned:
-        """The weight update's pass. Its backward pass also yields the input gradient g', at no extra cost.
+        """Run the weight update's pass. Its backward pass yields the input gradient g' at no extra cost.
 
         Args:
             model: The model, possibly wrapped in DDP.
@@ -214,7 +216,7 @@ class Method(nn.Module, ABC):
         wanted = compared or self.info.uses_input_gradient
         leaf, scale = crafted.x_adv.detach().requires_grad_(wanted), batch.loss_scale
         with torch.enable_grad():
-            logits = model(self.network_input(leaf, crafted))
+            logits = model(self.model_input(leaf, crafted))
             loss = self.objective(model, logits, batch, crafted)
             if crafted.penalty is not None:
                 loss = loss + crafted.penalty
@@ -259,7 +261,7 @@ class Method(nn.Module, ABC):
         )
 
     def attacking(self, model: nn.Module, active: bool = True) -> AbstractContextManager[None]:
-        """The mode in which attack passes run, inside the block."""
+        """Set the mode in which attack passes run, inside the block."""
         return evaluating(model) if active and self.hyper.attack_mode == "eval" else nullcontext()
 
 
@@ -338,3 +340,15 @@ def check_smoothing(entry: MethodInfo, smoothing: Smoothing) -> None:
             f"smoothing is {smoothing.smoothing:g}, but {entry.name} has targets of its own"
             f" ({entry.family}.{entry.own_targets}); allowed: 0"
         )
+
+
+def page(name: str) -> str:
+    """Return the page of a method or of a preset's method; without a page, the class's docstring."""
+    entry = info(name)
+    installed = resources.files("sora") / "method_pages"  # where a wheel holds docs/methods
+    source = Path(__file__).parents[3] / "docs" / "methods"
+    for folder in (installed, source):
+        file = folder / f"{entry.family}.md"
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+    return f"# {name}\n\n{inspect.cleandoc(entry.cls.__doc__ or entry.summary)}\n"

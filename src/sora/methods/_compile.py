@@ -24,12 +24,12 @@ Core = Callable[[Tensor, Tensor, Noise, Scale], tuple[Crafted, Learned, Gradient
 
 
 def can_compile() -> bool:
-    """Whether this torch can trace autograd inside a graph, which older versions cannot."""
+    """Return whether this torch can trace autograd inside a graph, which older versions cannot."""
     return hasattr(torch._dynamo.config, "trace_autograd_ops")
 
 
 def compiled_step(method: Method, model: nn.Module, **options: Any) -> Callable[..., StepOutput]:
-    """A function that replaces `method.step` on this model.
+    """Return a function that replaces `method.step` on this model.
 
     Args:
         method: One whose `info` says `compilable`, in the attack mode "train".
@@ -76,7 +76,7 @@ def compiled_step(method: Method, model: nn.Module, **options: Any) -> Callable[
 
 
 def _core(method: Method, model: nn.Module, parameters: list[nn.Parameter]) -> Core:
-    """Both passes as a function: what was crafted, what was learned, and the parameters' gradients."""
+    """Return a function of both passes: what was crafted, what was learned, and the parameters' gradients."""
 
     def core(x: Tensor, y: Tensor, noise: Noise, scale: Scale) -> tuple[Crafted, Learned, Gradients]:
         gradients: Gradients = []
@@ -96,7 +96,7 @@ def _core(method: Method, model: nn.Module, parameters: list[nn.Parameter]) -> C
 
 
 def _detached(crafted: Crafted) -> Crafted:
-    """Without graphs, which `learn` has consumed: a compiled function must not return them."""
+    """Detach graphs, which `learn` has consumed: a compiled function must not return them."""
     penalty = None if crafted.penalty is None else crafted.penalty.detach()
     extras = {name: value.detach() for name, value in crafted.extras.items()}
     kept = tuple(tensor.detach() for tensor in crafted.kept)

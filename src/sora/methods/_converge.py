@@ -11,11 +11,11 @@ from sora._passes import mse, precise
 from sora._typed import option
 from sora.errors import UserError
 from sora.methods._base import Method
-from sora.methods._records import Hyper, Inputs
+from sora.methods._records import Inputs, PenaltyHyper
 
 
 @dataclass(frozen=True)
-class ConvergeHyper(Hyper):
+class ConvergeHyper(PenaltyHyper):
     """Hyper-parameters of the constraint and of the two regularisers of its authors."""
 
     gamma_max: float = option(0.03, "largest difference of losses that is left alone", low=0)
@@ -76,7 +76,7 @@ class Constraint(nn.Module):
         self.active.fill_(any(low + stride < epoch - 1 < high - stride for low, high in pairs))
 
     def term(self, loss: Tensor) -> Tensor:
-        """`w2 sign(Lb - u) Lb` where the clean loss Lb is too far from u, otherwise 0."""
+        """Return `w2 sign(Lb - u) Lb` where the clean loss Lb is too far from u, otherwise 0."""
         largest = self.hyper.gamma_max
         gamma = self.du.clamp(min=largest / self.hyper.ratio).clamp(max=largest)
         gap = loss.detach() - self.u
@@ -101,7 +101,7 @@ def constrained_loss(
     z0: Tensor,
     clean: Tensor,
 ) -> Tensor:
-    """The loss of both ConvergeSmooth methods: `CE(z1) + lambda (r1 + r2)` and the constraint's term.
+    """Return the loss of both ConvergeSmooth methods: `CE(z1) + lambda (r1 + r2)` and the constraint's term.
 
     `r1 = MSE(z1, z0)` with `reg_single`, `r2 = mean(sign(z1 - z0) sign(z0 - zb))` with `reg_multi`; z1 are
     the logits at x_adv, z0 those of the attack's pass, zb those at `clean`.
@@ -132,6 +132,6 @@ def constrained_loss(
 
 
 def sign_agreement(z1: Tensor, z0: Tensor, zb: Tensor) -> Tensor:
-    """`mean(sign(z1 - z0) sign(z0 - zb))`; it has no gradient."""
+    """Return `mean(sign(z1 - z0) sign(z0 - zb))`; it has no gradient."""
     z1, z0, zb = (precise(z.detach()) for z in (z1, z0, zb))
     return ((z1 - z0).sign() * (z0 - zb).sign()).mean()

@@ -21,7 +21,7 @@ SHAPE, CLASSES = (3, 32, 32), 10
 class Bench(NamedTuple):
     """What a method is measured on."""
 
-    network: Callable[[], nn.Module]
+    model: Callable[[], nn.Module]
     shape: tuple[int, int, int]
     classes: int
 
@@ -35,8 +35,8 @@ class Cost(NamedTuple):
     seconds: float
 
 
-def small_network() -> nn.Module:
-    """A convolutional network that takes milliseconds, for images of `SHAPE`."""
+def small_model() -> nn.Module:
+    """Return a convolutional model that takes milliseconds, for images of `SHAPE`."""
     layers: list[nn.Module] = []
     for channels_in, channels in ((SHAPE[0], 16), (16, 32), (32, 32)):
         convolution = nn.Conv2d(channels_in, channels, 3, padding=1, stride=1 + (channels_in == 16))
@@ -44,7 +44,7 @@ def small_network() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, CLASSES))
 
 
-SMALL = Bench(small_network, SHAPE, CLASSES)
+SMALL = Bench(small_model, SHAPE, CLASSES)
 
 
 def measure(
@@ -56,7 +56,7 @@ def measure(
     bench: Bench = SMALL,
     hyper: Mapping[str, Any] | None = None,
 ) -> Cost:
-    """The cost of one method, by default on a small convolutional network."""
+    """Return the cost of one method, by default on a small convolutional model."""
     return _measure([name], device, batch_size, rounds, bench, hyper)[name]
 
 
@@ -68,7 +68,7 @@ def cost_table(
     rounds: int = 5,
     bench: Bench = SMALL,
 ) -> list[dict[str, Any]]:
-    """One row per method: the passes the paper counts, what is measured, and time in multiples of FGSM's."""
+    """Return a row per method: passes by the paper's count, measured costs, time in multiples of FGSM's."""
     costs = _measure([*names, REFERENCE], device, batch_size, rounds, bench)
     rows = []
     for name in names:
@@ -100,12 +100,12 @@ def _measure(
 
 
 class _MethodBench:
-    """A method, a network and a batch."""
+    """A method, a model and a batch."""
 
     def __init__(
         self, name: str, device: torch.device, batch_size: int, bench: Bench, hyper: Mapping[str, Any]
     ) -> None:
-        self.device, self.model = device, bench.network().to(device)
+        self.device, self.model = device, bench.model().to(device)
         self.x = torch.rand(batch_size, *bench.shape, device=device)
         self.y = torch.arange(batch_size, device=device) % bench.classes
         self.index = torch.arange(batch_size, device=device)
@@ -122,13 +122,13 @@ class _MethodBench:
         self.method.begin_epoch(1)
 
     def run(self) -> None:
-        """One batch with all its updates; gradients are freed afterwards."""
+        """Train on one batch with all its updates; gradients are freed afterwards."""
         for _ in range(self.method.updates):
             self.method.step(self.model, self.x, self.y, index=self.index)
             self.model.zero_grad(set_to_none=True)
 
     def passes(self) -> tuple[float, float]:
-        """Forwards and backwards through the network, counted by hooks on its output."""
+        """Return forwards and backwards through the model, counted by hooks on its output."""
         forwards, backwards = [], []
 
         def count(module: nn.Module, args: Any, logits: Tensor) -> None:
@@ -144,7 +144,7 @@ class _MethodBench:
         return sum(forwards) / len(self.x), sum(backwards) / len(self.x)
 
     def peak_bytes(self) -> int:
-        """The most bytes allocated at once during a batch, beyond those before it."""
+        """Return the most bytes allocated at once during a batch, beyond those before it."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
             before = int(torch.cuda.memory_allocated(self.device))
@@ -156,7 +156,7 @@ class _MethodBench:
         return live.peak
 
     def seconds(self) -> float:
-        """Time of one batch."""
+        """Return the time of one batch."""
         self._wait()
         began = time.perf_counter()
         self.run()

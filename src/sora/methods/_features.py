@@ -1,4 +1,4 @@
-"""The features of a network: the input of its last linear layer."""
+"""The features of a model: the input of its last linear layer."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sora.errors import UserError
 
 
 def last_linear(model: nn.Module) -> nn.Linear:
-    """The linear layer that was added to the network last, which computes the logits."""
+    """Return the linear layer that was added to the model last, which computes the logits."""
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not layers:
-        raise UserError("this method needs a network whose last layer is linear (torch.nn.Linear)")
+        raise UserError("this method needs a model whose last layer is linear (torch.nn.Linear)")
     return layers[-1]
 
 
@@ -30,7 +30,7 @@ class Features:
         """The features of the latest pass inside `recording`."""
         if self._last is None:
             raise UserError(
-                "the last linear layer of the network was not used in its forward pass; if the network was"
+                "the last linear layer of the model was not used in its forward pass; if the model was"
                 " compiled with torch.compile, pass the module itself"
             )
         return self._last

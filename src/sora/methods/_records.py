@@ -1,4 +1,4 @@
-"""What a training method is made of: its registry entry, its hyper-parameters, and the data of one step."""
+"""What a training method is made of: registry entry, hyper-parameters, targets, and the data of one step."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
-from sora._passes import Scale
+from sora._passes import Scale, cross_entropy, precise
 from sora._registry import Entry
 from sora._typed import Options, option
 
@@ -96,6 +97,59 @@ class Hyper(Options):
 
 
 @dataclass(frozen=True)
+class PenaltyHyper(Hyper):
+    """Hyper-parameters of methods whose loss has a penalty: a class to inherit from."""
+
+    strict: bool = option(
+        False, "PertAlign from the cross-entropy alone, at the cost of another backward pass"
+    )
+
+
+Kind = Literal["uniform", "others", "random"]
+
+
+@dataclass(frozen=True)
+class Smoothing(Options):
+    """Which labels the cross-entropy of training uses; metrics and evaluation always use hard ones."""
+
+    smoothing: float = option(
+        0.0, "label smoothing: share of probability taken from the true class", low=0, high=1
+    )
+    smoothing_kind: Literal["uniform", "others", "random"] = option(
+        "uniform", "how it is spread: over all classes, over the others equally, over the others at random"
+    )
+    smooth_attack: bool = option(True, "smooth the labels of the attack too, not only the weight update's")
+
+    def loss(self, logits: Tensor, y: Tensor, reduction: str = "mean", *, attack: bool = False) -> Tensor:
+        """Return the cross-entropy with these targets, of the attack or of the weight update."""
+        if self.smoothing == 0 or (attack and not self.smooth_attack):
+            return cross_entropy(logits, y, reduction)  # one-hot rows would differ in the last bit
+        return cross_entropy(logits, soft_targets(logits, y, self.smoothing, self.smoothing_kind), reduction)
+
+
+def soft_targets(logits: Tensor, y: Tensor, amount: float | Tensor, kind: Kind) -> Tensor:
+    """Return rows of probabilities, shaped like the logits and in at least float32.
+
+    Args:
+        logits: Gives the number of classes, the number format and the device.
+        y: Class labels, shape (B,).
+        amount: Share of probability taken from the true class.
+        kind: `uniform` spreads it over all classes (`S_u`), `others` equally over the other classes (`S_o`
+            with phi = 1 - amount), `random` with fresh random weights over the other classes (`S_r`).
+    """
+    like, classes = precise(logits.detach()), logits.shape[1]
+    true = (y.unsqueeze(1) == torch.arange(classes, device=y.device)).to(like.dtype)
+    if kind == "uniform":
+        return true * (1 - amount) + amount / classes
+    weights = 1 - true
+    if kind == "random":
+        weights = weights * (1 - torch.rand_like(like))  # never 0, so that the sum never is
+    # With a single class there are no others, and their share is lost.
+    share = weights / weights.sum(1, keepdim=True).clamp(min=torch.finfo(like.dtype).tiny)
+    return true * (1 - amount) + amount * share
+
+
+@dataclass(frozen=True)
 class Inputs:
     """The input of one step: the batch, what is known about it, and the noise to use.
 
@@ -164,7 +218,7 @@ class StepOutput(NamedTuple):
     extras: dict[str, Tensor]
 
     def __repr__(self) -> str:
-        """One line: numbers by value, other tensors by shape. It waits for the device, a step does not."""
+        """Show numbers by value, other tensors by shape. It waits for the device, a step does not."""
         values = {name: getattr(self, name) for name in self._fields if name != "extras"} | self.extras
         return f"{type(self).__name__}({', '.join(f'{name}={_short(t)}' for name, t in values.items())})"
 

@@ -9,16 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sora._passes import precise
-from sora.methods import (
-    Crafted,
-    Hyper,
-    Inputs,
-    Learned,
-    Method,
-    cross_entropy,
-    option,
-    register,
-)
+from sora.methods import Crafted, Inputs, Learned, Method, PenaltyHyper, cross_entropy, option, register
 from sora.threat import Threat
 
 
@@ -34,7 +25,7 @@ DEFAULTS = {"n": Resolved(1.0, 1.5, 0.15), "rs": Resolved(1.25, 2.5, 1.5)}
 
 
 @dataclass(frozen=True)
-class AAERHyper(Hyper):
+class AAERHyper(PenaltyHyper):
     """AAER's hyper-parameters; those that are none get the default of the variant."""
 
     variant: Literal["n", "rs"] = option("n", "attack of N-FGSM or of FGSM-RS")
@@ -46,9 +37,6 @@ class AAERHyper(Hyper):
     detach_ce: bool = option(True, "the loss term carries no gradient (authors)")
     ramp_epochs: int = option(
         0, "epochs until the regulariser has its full weight (authors' long runs: 20)", low=0
-    )
-    strict: bool = option(
-        False, "PertAlign from the cross-entropy alone, at the cost of another backward pass"
     )
 
     def __post_init__(self) -> None:
@@ -100,11 +88,11 @@ class AAER(Method):
             self.factor.fill_(min((epoch - 1) / self.hyper.ramp_epochs, 1.0))
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Noise inside the ball, of k times the radius for N-FGSM."""
+        """Draw noise inside the ball, of k times the radius for N-FGSM."""
         return (self.threat.random_start(x).mul_(self.hyper.k if self.hyper.variant == "n" else 1.0),)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """The attack of the variant, with the logits at its start point."""
+        """Attack as the variant does, with the logits at its start point."""
         x, threat = batch.x, self.threat
         start = threat.clamp(x + batch.noise[0])
         g, logits = self.attack_gradient(model, start, batch.y, batch.loss_scale)
@@ -116,7 +104,7 @@ class AAER(Method):
         return Crafted(x_adv, g, logits=logits, step_size=length)
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
-        """Cross-entropy plus the regulariser."""
+        """Return cross-entropy plus the regulariser."""
         start_logits, hyper = cast(Tensor, crafted.logits), self.hyper
         l0, l1 = (cross_entropy(z, batch.y, "none") for z in (start_logits, logits))
         distance = (precise(logits) - precise(start_logits)).square().sum(1)
@@ -127,12 +115,12 @@ class AAER(Method):
         return trained.mean() + self.factor * hyper.lambda1 * penalty
 
     def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
-        """Whether PertAlign is free of the regulariser."""
+        """Log whether PertAlign is free of the regulariser."""
         return {"strict": torch.full((), float(self.hyper.strict), device=batch.x.device)}
 
 
 def regulariser(l0: Tensor, l1: Tensor, distance: Tensor, lambda2: float, lambda3: float) -> Tensor:
-    """`n/m (lambda2 AAE_CE + lambda3 max(AAE_L2 - NAE_L2, 0))`, and 0 unless both groups have a member.
+    """Return `n/m (lambda2 AAE_CE + lambda3 max(AAE_L2 - NAE_L2, 0))`; 0 unless both groups have members.
 
     Args:
         l0: Each example's loss at the attack's start point.

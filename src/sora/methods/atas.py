@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from sora.errors import UserError
-from sora.methods import Crafted, Hyper, Inputs, Method, option, register
+from sora.methods import Crafted, Inputs, Learned, Method, option, register
+from sora.methods._state import Memory, StorageHyper
 from sora.threat import Threat, flat_norm
 
 
 @dataclass(frozen=True)
-class ATASHyper(Hyper):
+class ATASHyper(StorageHyper):
     """ATAS's hyper-parameters."""
 
     beta: float = option(0.5, "weight of the past in an image's squared gradient norm u", low=0, high=1)
@@ -24,10 +25,6 @@ class ATASHyper(Hyper):
     warmup: int = option(5, "epochs with a step of eps", low=0)
     reset_every: int = option(10, "epochs between new random perturbations; 0 means never", low=0)
     grad_reference_batch: int = option(0, "batch size for which c is meant; 0 means the actual one", low=0)
-    dtype: Literal["float32", "float16"] = option("float32", "number format of stored perturbations")
-    storage: Literal["device", "cpu"] = option(
-        "device", "where perturbations are stored; with cpu, every step waits for a copy"
-    )
     attack_mode: Literal["train", "eval"] = option("eval", "mode of BatchNorm and Dropout during the attack")
 
     def __post_init__(self) -> None:
@@ -63,7 +60,6 @@ class ATAS(Method):
 
     hyper_class = ATASHyper
     hyper: ATASHyper
-    delta: Tensor | None
     u: Tensor
     epoch: Tensor
     skipped: Tensor
@@ -73,56 +69,41 @@ class ATAS(Method):
         self.epochs = 0
         self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
         self.register_buffer("skipped", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("delta", None)
+        self.delta = Memory(hyper, align=True)
         self.register_buffer("u", None)
 
-    def setup(
-        self,
-        *,
-        n_train: int,
-        shape: tuple[int, ...],
-        epochs: int,
-        canvas: tuple[int, ...] | None = None,
-        **_: Any,
-    ) -> None:
+    def setup(self, *, n_train: int, epochs: int, **known: Any) -> None:
         """Allocate a perturbation for every training image."""
-        device = self.epoch.device if self.hyper.storage == "device" else torch.device("cpu")
-        dtype = torch.float16 if self.hyper.dtype == "float16" else torch.float32
         self.epochs = epochs
-        self.delta = torch.empty(n_train, *(canvas or shape), dtype=dtype, device=device)
+        self.delta.allocate(self.epoch.device, n_train=n_train, **known)
+        self.delta.fill_uniform(self.threat.eps)
         self.u = torch.zeros(n_train, device=self.epoch.device)
-        self._refill()
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        if f"{prefix}delta" in state_dict:  # an earlier version kept the perturbations in the method itself
+            state_dict[f"{prefix}delta.values"] = state_dict.pop(f"{prefix}delta")
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def begin_epoch(self, epoch: int) -> None:
         """Restart from noise every `reset_every` epochs, but not in the last one; u is kept."""
         self.epoch.fill_(epoch)
         every = self.hyper.reset_every
         if epoch == 1 or (every and epoch % every == 0 and epoch != self.epochs):
-            self._refill()
-
-    def _refill(self) -> None:
-        if self.delta is not None:
-            self.delta.uniform_(-self.threat.eps, self.threat.eps)
+            self.delta.fill_uniform(self.threat.eps)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One step from the stored perturbation, transformed like the augmented image."""
-        x, threat, move = batch.x, self.threat, batch.transform
-        if self.delta is None:
-            raise UserError("atas stores one perturbation per training image; call setup(...) first")
-        if batch.index is None:
-            raise UserError("atas needs step(..., index=): each image's position in the training set")
-        rows = batch.index.cpu() if self.hyper.storage == "cpu" else batch.index
-        canvas = self.delta[rows].to(x)
-        delta = threat.project(canvas if move is None else move.from_canvas(canvas))  # eps may have changed
-        start = threat.clamp(x + delta)
+        """Take one step from the stored perturbation, transformed like the augmented image."""
+        x, threat = batch.x, self.threat
+        start = threat.clamp(x + threat.project(self.delta.read(batch)))  # eps may have changed
         g, logits = self.attack_gradient(model, start, batch.y, batch.loss_scale)
-        size = self._step_sizes(batch.index, g)
+        size = self._step_sizes(cast(Tensor, batch.index), g)
         x_adv = threat.projected_step(x, start - x, g, size.view(-1, *[1] * (x.dim() - 1)))
-        patch = x_adv - x
-        self.delta[rows] = (patch if move is None else move.to_canvas(canvas, patch)).to(self.delta)
-        return Crafted(
-            x_adv, g, logits=logits, step_size=size.mean(), extras={"skipped": self.skipped.clone()}
-        )
+        return Crafted(x_adv, g, logits=logits, step_size=size.mean())
+
+    def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
+        """Store the new perturbation."""
+        self.delta.write(batch, crafted.x_adv - batch.x)
+        return {"skipped": self.skipped.clone()}
 
     def _step_sizes(self, index: Tensor, g: Tensor) -> Tensor:
         """Update u of these images and return their steps, eps during warm-up."""
@@ -138,5 +119,5 @@ class ATAS(Method):
 
 
 def adaptive_step(u: Tensor, eps: float, c: float, low: float, high: float) -> Tensor:
-    """`gamma / (c + sqrt(u))` with `gamma = 2 c eps`, between `low` and `high`."""
+    """Return `gamma / (c + sqrt(u))` with `gamma = 2 c eps`, between `low` and `high`."""
     return (2 * eps / (1 + u.sqrt() / c)).clamp(low, high)

@@ -23,5 +23,5 @@ class Benign(Method):
     """`loss = L(x)`."""
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """The batch, unchanged."""
+        """Return the batch, unchanged."""
         return Crafted(batch.x)

@@ -9,16 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sora._devices import summed
-from sora.methods import (
-    Crafted,
-    Hyper,
-    Inputs,
-    Learned,
-    Method,
-    cross_entropy,
-    option,
-    register,
-)
+from sora.methods import Crafted, Hyper, Inputs, Learned, Method, cross_entropy, option, register
 from sora.threat import Threat
 
 EARLIEST = 3  # earlier values of E that ELLE-A needs before it can detect a jump
@@ -72,14 +63,14 @@ class ELLE(Method):
             self.register_buffer(name, torch.zeros(()))
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Two noises and a position between them for each example; a third noise for a random start."""
+        """Draw two noises and a position between them for each example; a third noise for a random start."""
         ends = self.threat.random_start(x), self.threat.random_start(x)
         between = torch.rand(len(x), dtype=x.dtype, device=x.device)
         start = (self.threat.random_start(x),) if self.hyper.start == "random" else ()
         return (*ends, between, *start)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One step, and the penalty with its graph; neither the triplet nor a noisy start is clamped."""
+        """Take one step, and the penalty with its graph; neither the triplet nor a noisy start is clamped."""
         x, threat = batch.x, self.threat
         length = self.hyper.alpha * threat.eps
         start = x if self.hyper.start == "zero" else x + batch.noise[3]
@@ -105,7 +96,7 @@ class ELLE(Method):
         return nonlinearity(la, lb, lc, a)
 
     def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
-        """ELLE-A: set the weight of the next batch, then add this batch's E to the statistics (Welford)."""
+        """Set ELLE-A's weight of the next batch, then add this batch's E to the statistics (Welford)."""
         if not self.hyper.adaptive:
             return {}
         value = crafted.extras["elle"].to(self.mean.dtype)
@@ -127,5 +118,5 @@ class ELLE(Method):
 
 
 def nonlinearity(la: Tensor, lb: Tensor, lc: Tensor, a: Tensor) -> Tensor:
-    """E: mean squared gap between the loss at `(1-a) xa + a xb` and the line through both ends."""
+    """Return E, the mean squared gap between the loss at `(1-a) xa + a xb` and the line through both ends."""
     return (lc - (1 - a) * la - a * lb).square().mean()

@@ -35,7 +35,7 @@ class FGSM(Method):
     hyper: FGSMHyper
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One ascent step from the clean input."""
+        """Take one ascent step from the clean input."""
         x, threat = batch.x, self.threat
         length = self.hyper.alpha * threat.eps
         g, logits = self.attack_gradient(model, x, batch.y, batch.loss_scale)

@@ -46,7 +46,7 @@ class FGSMCkpt(Method):
     hyper: FGSMCkptHyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Noise inside the ball."""
+        """Draw noise inside the ball."""
         return (self.threat.random_start(x),)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:

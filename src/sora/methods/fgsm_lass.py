@@ -12,7 +12,7 @@ from torch.optim import SGD
 from sora._passes import frozen
 from sora.errors import UserError
 from sora.methods import Crafted, Hyper, Inputs, Method, OwnOptimizer, Smoothing, option, register
-from sora.methods._counter import BatchCounter
+from sora.methods._state import BatchCounter
 from sora.threat import Threat
 
 LARGEST = 1.25  # step size in multiples of eps that a prediction of 1 stands for
@@ -67,15 +67,15 @@ class FGSMLASS(Method):
         self.sgd = OwnOptimizer(optimizer)
 
     def begin_epoch(self, epoch: int) -> None:
-        """The first batch of an epoch updates the predictor."""
+        """Start counting: the first batch of an epoch updates the predictor."""
         self.batches.restart()
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Noise inside the ball."""
+        """Draw noise inside the ball."""
         return (self.threat.random_start(x),)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One step of predicted size from the clamped noisy input, projected onto the ball."""
+        """Take one step of predicted size from the clamped noisy input, projected onto the ball."""
         if self.predictor is None:
             raise UserError("this method has a predictor of step sizes; call setup(...) first")
         x, threat = batch.x, self.threat
@@ -91,14 +91,14 @@ class FGSMLASS(Method):
         return Crafted(x_adv, g, logits=logits, step_size=lengths.mean())
 
     def _lengths(self, predictor: StepPredictor, x: Tensor) -> Tensor:
-        """The step size of each image, shaped to broadcast against it."""
+        """Return the step size of each image, shaped to broadcast against it."""
         fractions: Tensor = predictor(x).to(x.dtype)
         return fractions.view(-1, *[1] * (x.dim() - 1)) * (LARGEST * self.threat.eps)
 
     def _train_predictor(
         self, predictor: StepPredictor, model: nn.Module, batch: Inputs, start: Tensor, g: Tensor
     ) -> None:
-        """One step of the predictor that raises the loss of the network, which is in evaluation mode."""
+        """Train the predictor by one step that raises the loss of the model, which is in evaluation mode."""
         x = batch.x
         predictor.train()
         with frozen(model), torch.enable_grad():
@@ -125,7 +125,7 @@ class StepPredictor(nn.Module):
         self.last = nn.Linear(WIDTH, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The fraction of the largest step, shape (B,)."""
+        """Return the fraction of the largest step, shape (B,)."""
         x = x.to(self.last.weight.dtype)
         x = x if x.dim() == 4 else x.flatten(1)[:, :, None, None]
         # The 1x1 convolution has stride 2. Given as an option of the layer, the CPU kernel of torch for

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sora._passes import bare, cross_entropy, mse, precise
 from sora.errors import UserError
-from sora.methods import Crafted, Hyper, Inputs, Learned, Method, Smoothing, option, register
+from sora.methods import Crafted, Inputs, Learned, Method, PenaltyHyper, Smoothing, option, register
 from sora.methods._base import Differentiate, backward
 from sora.methods._features import Features
 from sora.threat import Threat
@@ -21,7 +21,7 @@ OFFSET = 0.125  # added to the squared distance of the inputs, far above it
 
 
 @dataclass(frozen=True)
-class FGSMLAWHyper(Hyper):
+class FGSMLAWHyper(PenaltyHyper):
     """The hyper-parameters of FGSM-LAW; the defaults are the authors' for CIFAR-10."""
 
     lam: float = option(12.0, "weight of the Lipschitz penalty (lambda)", low=0)
@@ -37,9 +37,6 @@ class FGSMLAWHyper(Hyper):
     attack_logits: bool = option(
         False, "attack the ordinary cross-entropy, not that of probabilities taken for logits"
     )
-    strict: bool = option(
-        False, "PertAlign from the cross-entropy alone, at the cost of another backward pass"
-    )
 
 
 @register(
@@ -54,7 +51,7 @@ class FGSMLAWHyper(Hyper):
     pass_options=("reference", "strict"),
     paper_cost="-",
     cost=3,
-    memory="1 graph, 1 network",
+    memory="1 graph, 1 model",
     needs=("setup", "after_update"),
     single_process=True,
     own_targets="phi",
@@ -66,7 +63,7 @@ class FGSMLAW(Method):
     reference x0 and at x_adv. After a batch in which the attack leaves less than the share theta of the
     correct predictions: `w_avg = c w_avg + (1 - c) w` with `c = min(c_max, (n + 1) / (n + 10))`.
 
-    Stored: the averaged network, how often it was updated (`n`), and whether the current batch updates it.
+    Stored: the averaged model, how often it was updated (`n`), and whether the current batch updates it.
     """
 
     hyper_class = FGSMLAWHyper
@@ -86,7 +83,7 @@ class FGSMLAW(Method):
 
     @property
     def averaged(self) -> nn.Module | None:
-        """The network with averaged weights, which is evaluated and stored."""
+        """The model with averaged weights, which is evaluated and stored."""
         return self.average
 
     def setup(self, *, model: nn.Module | None = None, **_: Any) -> None:
@@ -96,17 +93,17 @@ class FGSMLAW(Method):
         self.average = copy.deepcopy(model).requires_grad_(False)
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Noise whose signs are used."""
+        """Draw noise whose signs are used."""
         return (self.threat.random_start(x),)
 
     def attack_loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Cross-entropy of hard labels; as in the authors' code, probabilities take the place of logits."""
+        """Return cross-entropy with hard labels, of probabilities instead of logits (authors' code)."""
         if not self.hyper.attack_logits:
             logits = precise(logits).softmax(1)
         return cross_entropy(logits, y)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One step of size eps from signs of eps/2, projected onto the ball."""
+        """Take one step of size eps from signs of eps/2, projected onto the ball."""
         x, threat = batch.x, self.threat
         noise = threat.clamp(x + batch.noise[0]) - x
         start = threat.clamp(x + threat.eps / 2 * noise.sign())
@@ -129,7 +126,7 @@ class FGSMLAW(Method):
             return super().learn(model, batch, crafted, differentiate)
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
-        """Smoothed cross-entropy plus the penalty, with gradients through both passes."""
+        """Return smoothed cross-entropy plus the penalty, with gradients through both passes."""
         (x0, z0, h0), h1 = crafted.kept, self.features.last
         self.judge(logits.detach(), z0.detach(), batch.y)
         change = mse(softmax(logits), softmax(z0)) + mse(softmax(h1), softmax(h0))
@@ -169,17 +166,17 @@ class FGSMLAW(Method):
         self.n.add_(self.gate)
 
 
-def _tensors(network: nn.Module) -> Iterator[Tensor]:
-    """Weights and buffers; one that several layers share comes once, and so is averaged once."""
-    yield from network.parameters()
-    yield from network.buffers()
+def _tensors(model: nn.Module) -> Iterator[Tensor]:
+    """Yield weights and buffers; one that several layers share comes once, and so is averaged once."""
+    yield from model.parameters()
+    yield from model.buffers()
 
 
 def denominator(x_adv: Tensor, x0: Tensor) -> Tensor:
-    """Mean squared distance of the inputs plus the offset."""
+    """Return the mean squared distance of the inputs plus the offset."""
     return mse(x_adv, x0) + OFFSET
 
 
 def softmax(z: Tensor) -> Tensor:
-    """In at least float32."""
+    """Return the probabilities in at least float32."""
     return precise(z).softmax(1)

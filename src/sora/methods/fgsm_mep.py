@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sora._passes import mse, precise
 from sora.errors import UserError
 from sora.methods import Crafted, Inputs, Learned, Method, Smoothing, option, preset, register
-from sora.methods._memory import Memory, MemoryHyper
+from sora.methods._state import Memory, MemoryHyper
 from sora.threat import Threat
 
 
@@ -28,9 +28,6 @@ class FGSMMEPHyper(MemoryHyper):
     )
     reset_every: int = option(40, "epochs between new random perturbations; 0 means never", low=0)
     memory: Literal["image", "row"] = option("image", "whose perturbation is stored (row: FGSM-BP)")
-    strict: bool = option(
-        False, "PertAlign from the cross-entropy alone, at the cost of another backward pass"
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,9 +71,9 @@ class FGSMMEP(Method):
     def __init__(self, threat: Threat, hyper: FGSMMEPHyper) -> None:
         super().__init__(threat, hyper)
         self.smoothing = Smoothing(1 - hyper.phi, "others")
-        self.delta = Memory(hyper, hyper.memory)
+        self.delta = Memory(hyper, hyper.memory, align=hyper.align)
         # Typical entries are 1 / (entries of a batch), 2.5e-6 for CIFAR: too small for float16.
-        self.mom = Memory(hyper, half=torch.bfloat16) if hyper.mu > 0 else None
+        self.mom = Memory(hyper, align=hyper.align, half=torch.bfloat16) if hyper.mu > 0 else None
         self.register_buffer("skipped", torch.zeros((), dtype=torch.int64))
 
     @property
@@ -84,25 +81,11 @@ class FGSMMEP(Method):
         """Whether the loss differentiates through the attack's pass."""
         return True
 
-    def setup(
-        self,
-        *,
-        n_train: int,
-        shape: tuple[int, ...],
-        batch_size: int,
-        canvas: tuple[int, ...] | None = None,
-        **_: Any,
-    ) -> None:
+    def setup(self, **known: Any) -> None:
         """Allocate a perturbation for every training image or row, and the momentum."""
         for memory in (self.delta, self.mom):
             if memory is not None:
-                memory.allocate(
-                    n_train=n_train,
-                    shape=shape,
-                    batch_size=batch_size,
-                    device=self.skipped.device,
-                    canvas=canvas,
-                )
+                memory.allocate(self.skipped.device, **known)
         self._refill()
 
     def begin_epoch(self, epoch: int) -> None:
@@ -117,7 +100,7 @@ class FGSMMEP(Method):
             self.mom.fill_zeros()
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One step from the stored perturbation. The start is not clamped; its pass keeps its graph."""
+        """Take one step from the stored perturbation. The start is not clamped; its pass keeps its graph."""
         x, threat = batch.x, self.threat
         delta = threat.project(self.delta.read(batch))  # eps may have changed, and float16 rounds up
         g, z0 = self.attack_gradient(model, x + delta, batch.y, batch.loss_scale, keep_graph=self.keeps_graph)
@@ -126,7 +109,7 @@ class FGSMMEP(Method):
         return Crafted(x_adv, g, logits=z0.detach(), step_size=length, kept=(z0, delta))
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
-        """Smoothed cross-entropy plus the distance of the logits, with gradients through both passes."""
+        """Return smoothed cross-entropy plus the distance of the logits, differentiable in both passes."""
         return self.train_loss(logits, batch.y) + self.hyper.lam * mse(logits, crafted.kept[0])
 
     def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:

@@ -65,6 +65,6 @@ class FGSMMEPCS(FGSMMEP):
         self.constraint.begin_epoch(epoch)
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
-        """Smoothed cross-entropy, the regularisers that are on, and the constraint's term."""
+        """Return smoothed cross-entropy, the regularisers that are on, and the constraint's term."""
         z0 = crafted.kept[0]
         return constrained_loss(self, self.constraint, self.hyper.lam, model, logits, batch, z0, batch.x)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sora._passes import mse, precise
 from sora.methods import Crafted, Inputs, Learned, Method, Smoothing, option, register
-from sora.methods._memory import Memory, MemoryHyper
+from sora.methods._state import Memory, MemoryHyper
 from sora.threat import Threat
 
 
@@ -23,9 +23,6 @@ class FGSMPCOHyper(MemoryHyper):
     lam: float = option(10.0, "weight of the difference of the distances of the logits (lambda)", low=0)
     mix_graph: bool = option(False, "pass gradients through the mixing ratio too, as the authors' code does")
     box_mix: bool = option(False, "clamp the mixture to valid pixels")
-    strict: bool = option(
-        False, "PertAlign from the cross-entropy alone, at the cost of another backward pass"
-    )
 
 
 @register(
@@ -62,30 +59,16 @@ class FGSMPCO(Method):
     def __init__(self, threat: Threat, hyper: FGSMPCOHyper) -> None:
         super().__init__(threat, hyper)
         self.smoothing = Smoothing(1 - hyper.phi, "others")
-        self.delta = Memory(hyper)
+        self.delta = Memory(hyper, align=hyper.align)
         self.register_buffer("skipped", torch.zeros((), dtype=torch.int64))
 
-    def setup(
-        self,
-        *,
-        n_train: int,
-        shape: tuple[int, ...],
-        batch_size: int,
-        canvas: tuple[int, ...] | None = None,
-        **_: Any,
-    ) -> None:
+    def setup(self, **known: Any) -> None:
         """Allocate a perturbation for every training image."""
-        self.delta.allocate(
-            n_train=n_train,
-            shape=shape,
-            batch_size=batch_size,
-            device=self.skipped.device,
-            canvas=canvas,
-        )
+        self.delta.allocate(self.skipped.device, **known)
         self.delta.fill_signs(self.threat.eps)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One step from the stored perturbation; both examples are mixed by the confidence at the start."""
+        """Take one step from the stored perturbation; mix both examples by the confidence at the start."""
         x, threat = batch.x, self.threat
         delta = threat.project(self.delta.read(batch))  # eps may have changed, and float16 rounds up
         g, z0 = self.attack_gradient(model, x + delta, batch.y, batch.loss_scale, keep_graph=True)
@@ -97,16 +80,16 @@ class FGSMPCO(Method):
         return Crafted(mixed.detach(), g, logits=z0.detach(), step_size=threat.eps, kept=(z0, x_new, mixed))
 
     def confidence(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Probability of the true class of each example, the weight of its new adversarial example."""
+        """Return the probability of each true class, the weight of the new adversarial example."""
         return precise(logits).softmax(1).gather(1, y.unsqueeze(1)).squeeze(1)
 
-    def network_input(self, leaf: Tensor, crafted: Crafted) -> Tensor:
-        """With `mix_graph`, connect the input of the update's pass to the mixing ratio."""
+    def model_input(self, leaf: Tensor, crafted: Crafted) -> Tensor:
+        """Connect the input of the update's pass to the mixing ratio, with `mix_graph`."""
         mixed = crafted.kept[2]
         return leaf + (mixed - mixed.detach()) if mixed.requires_grad else leaf  # adds exact zeros
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
-        """Smoothed cross-entropy at the mixture plus the difference of distances to the logits at `x + d`."""
+        """Return smoothed cross-entropy at the mixture plus the difference of the distances of logits."""
         z0, x_new, _ = crafted.kept
         z2 = model(x_new)
         return self.train_loss(logits, batch.y) + self.hyper.lam * difference(z0, logits, z2)
@@ -120,11 +103,11 @@ class FGSMPCO(Method):
 
 
 def mixture(x: Tensor, old: Tensor, new: Tensor, p: Tensor, kappa: float) -> Tensor:
-    """`(1 - p)(x + old) + p (x + kappa new)` with one p per example."""
+    """Return `(1 - p)(x + old) + p (x + kappa new)` with one p per example."""
     p = p.view(-1, *[1] * (x.dim() - 1)).to(x.dtype)
     return x + (1 - p) * old + p * kappa * new
 
 
 def difference(z0: Tensor, z1: Tensor, z2: Tensor) -> Tensor:
-    """`|MSE(z2, z0) - MSE(z2, z1)|`."""
+    """Return `|MSE(z2, z0) - MSE(z2, z1)|`."""
     return (mse(z2, z0) - mse(z2, z1)).abs()

@@ -36,11 +36,11 @@ class FGSMRS(Method):
     hyper: FGSMRSHyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Noise inside the ball."""
+        """Draw noise inside the ball."""
         return (self.threat.random_start(x),)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One ascent step from the clamped noisy input, projected onto the ball."""
+        """Take one ascent step from the clamped noisy input, projected onto the ball."""
         x, threat = batch.x, self.threat
         length = self.hyper.alpha * threat.eps
         start = threat.clamp(x + batch.noise[0])

@@ -20,9 +20,6 @@ class FGSMRSCSHyper(ConvergeHyper):
     lam: float = option(
         7.0, "weight of the two regularisers (lambda), without effect while both are off", low=0
     )
-    strict: bool = option(
-        False, "PertAlign from the cross-entropy alone, at the cost of another backward pass"
-    )
 
 
 @register(
@@ -62,11 +59,11 @@ class FGSMRSCS(Method):
         self.constraint.begin_epoch(epoch)
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Noise inside the ball."""
+        """Draw noise inside the ball."""
         return (self.threat.random_start(x),)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One step of eps from the clamped noise, not projected onto the ball; hard labels."""
+        """Take one step of eps from the clamped noise, not projected onto the ball; hard labels."""
         x, threat, hyper = batch.x, self.threat, self.hyper
         start, keep = threat.clamp(x + batch.noise[0]), hyper.reg_single or hyper.initialize
         g, z0 = self.attack_gradient(model, start, batch.y, batch.loss_scale, keep_graph=keep)
@@ -74,6 +71,6 @@ class FGSMRSCS(Method):
         return Crafted(x_adv, g, logits=z0.detach(), step_size=threat.eps, kept=(z0, start))
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
-        """Smoothed cross-entropy, the regularisers that are on, and the constraint's term."""
+        """Return smoothed cross-entropy, the regularisers that are on, and the constraint's term."""
         z0, start = crafted.kept
         return constrained_loss(self, self.constraint, self.hyper.lam, model, logits, batch, z0, start)

@@ -13,11 +13,11 @@ from sora._passes import cross_entropy, mse, precise, unscaled
 from sora.errors import UserError
 from sora.methods import (
     Crafted,
-    Hyper,
     Inputs,
     Learned,
     Method,
     OwnOptimizer,
+    PenaltyHyper,
     Smoothing,
     option,
     preset,
@@ -29,7 +29,7 @@ from sora.threat import Threat
 
 
 @dataclass(frozen=True)
-class FGSMUAPHyper(Hyper):
+class FGSMUAPHyper(PenaltyHyper):
     """The hyper-parameters of FGSM-UAP."""
 
     groups: Literal["one", "class", "features"] = option(
@@ -47,9 +47,6 @@ class FGSMUAPHyper(Hyper):
         "both", "gradient that the momentum uses: the attack's plus the penalty's (code), or the attack's"
     )
     head_lr: float = option(1e-3, "learning rate (Adam) of the head that assigns groups by features", low=0)
-    strict: bool = option(
-        False, "PertAlign from the cross-entropy alone, at the cost of another backward pass"
-    )
 
 
 @register(
@@ -114,18 +111,18 @@ class FGSMUAP(Method):
         self.m = torch.zeros_like(self.u)
         if by == "features":
             if model is None:
-                raise UserError("groups=features needs the network; call setup(model=)")
+                raise UserError("groups=features needs the model; call setup(model=)")
             inputs, middle = last_linear(model).in_features, counts[by]
             self.head = nn.Sequential(nn.Linear(inputs, middle), nn.Linear(middle, classes or 1)).to(device)
             # Fused: the ordinary form reads its number of steps on the host.
             self.adam = OwnOptimizer(Adam(self.head.parameters(), lr=self.hyper.head_lr, fused=True))
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Noise inside the ball, at which the features of an image are taken."""
+        """Draw noise inside the ball, at which the features of an image are taken."""
         return (self.threat.random_start(x),) if self.hyper.groups == "features" else ()
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One step of size eps from the perturbation of the image's group, projected onto the ball."""
+        """Take one step of size eps from the perturbation of the image's group, projected onto the ball."""
         if self.u is None:
             raise UserError("this method stores shared perturbations; call setup(...) first")
         x, threat = batch.x, self.threat
@@ -151,11 +148,11 @@ class FGSMUAP(Method):
         return self.head[0](features).argmax(1), noisy - batch.x, (features, batch.y)
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
-        """Smoothed cross-entropy plus the distance of the logits, with gradients through both passes."""
+        """Return smoothed cross-entropy plus the distance of the logits, differentiable in both passes."""
         return self.train_loss(logits, batch.y) + self.hyper.lam * mse(logits, crafted.kept[0])
 
     def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
-        """Once per batch, move the perturbation of each group along the momentum of its mean gradient."""
+        """Move each group's perturbation along the momentum of its mean gradient, once per batch."""
         _, start, *known = crafted.kept
         g = precise(cast(Tensor, crafted.gradient))
         if self.hyper.momentum_of == "both":
@@ -204,10 +201,6 @@ preset(
     "fgsm-fuap",
     "fgsm-uap",
     "one step from a perturbation that images with similar features share",
-    {
-        "forwards": "3",
-        "cost": 3,
-        "memory": "1 graph, 2 per group",
-    },
+    {"forwards": "3", "cost": 3, "memory": "1 graph, 2 per group"},
     groups="features",
 )

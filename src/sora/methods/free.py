@@ -67,7 +67,7 @@ class Free(Method):
         self.previous = torch.zeros_like(self.delta)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """No pass at all: the perturbation comes from the last update."""
+        """Use the perturbation of the last update, without a pass."""
         x, last = batch.x, batch.first_row + len(batch.x)
         if self.delta is None or last > len(self.delta):
             held = 0 if self.delta is None else len(self.delta)

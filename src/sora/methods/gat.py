@@ -75,11 +75,11 @@ class GAT(Method):
         self.batches.zero_()
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Independent random signs."""
+        """Draw independent random signs."""
         return (self.threat.random_start(x).sign_().mul_(self.hyper.noise * self.threat.eps),)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One step of eps on cross-entropy plus distance from the clean prediction."""
+        """Take one step of eps on cross-entropy plus distance from the clean prediction."""
         x, threat = batch.x, self.threat
         with torch.no_grad():
             reference = precise(model(x)).softmax(1)
@@ -98,12 +98,12 @@ class GAT(Method):
         return Crafted(x_adv, logits=logits, step_size=threat.eps)
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
-        """Clean cross-entropy plus the distance, with gradients through both of its sides."""
+        """Return clean cross-entropy plus the distance, with gradients through both of its sides."""
         clean = model(batch.x)
         change = distance(precise(clean).softmax(1), precise(logits).softmax(1))
         return self.train_loss(clean, batch.y) + self.lam * change
 
 
 def distance(p: Tensor, q: Tensor) -> Tensor:
-    """Mean over the batch of the squared l2 distance of two rows of probabilities."""
+    """Return the mean over the batch of the squared l2 distance of two rows of probabilities."""
     return (p - q).square().sum(1).mean()

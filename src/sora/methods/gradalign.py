@@ -10,15 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sora import curvature
-from sora.methods import (
-    Crafted,
-    Hyper,
-    Inputs,
-    Method,
-    gradient_of,
-    option,
-    register,
-)
+from sora.methods import Crafted, Hyper, Inputs, Method, gradient_of, option, register
 
 
 @dataclass(frozen=True)
@@ -53,11 +45,11 @@ class GradAlign(Method):
     hyper: GradAlignHyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Noise inside the ball, shared by the attack and the regulariser."""
+        """Draw noise inside the ball, shared by the attack and the regulariser."""
         return (self.threat.random_start(x),)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """Both gradients, the second with its graph, and one step from the attack's start point."""
+        """Take both gradients, the second with its graph, and one step from the attack's start point."""
         x, threat = batch.x, self.threat
         length = self.hyper.alpha * threat.eps
         noisy = x + batch.noise[0]
@@ -90,6 +82,6 @@ class GradAlign(Method):
 
 
 def misalignment(g1: Tensor, g2: Tensor) -> Tensor:
-    """Omega: one minus the mean cosine over examples with two non-zero gradients, 0 if there are none."""
+    """Return Omega: 1 minus the mean cosine over examples with two non-zero gradients, 0 without any."""
     cosines, defined = curvature.cosine(g1, g2)
     return torch.where(defined, 1.0 - cosines, 0.0).sum() / defined.sum().clamp(min=1)

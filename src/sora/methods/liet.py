@@ -12,13 +12,13 @@ from torch.nn import functional as F
 
 from sora._passes import evaluating, precise
 from sora.errors import UserError
-from sora.methods import Crafted, Hyper, Inputs, Method, Smoothing, option, register
-from sora.methods._counter import BatchCounter
+from sora.methods import Crafted, Inputs, Method, PenaltyHyper, Smoothing, option, register
+from sora.methods._state import BatchCounter
 from sora.threat import Threat
 
 
 @dataclass(frozen=True)
-class LIETHyper(Hyper):
+class LIETHyper(PenaltyHyper):
     """LIET's hyper-parameters."""
 
     lam: float = option(100.0, "weight of the divergence of the predictions (lambda)", low=0)
@@ -29,9 +29,6 @@ class LIETHyper(Hyper):
     k: float = option(1.0, "size of that noise in multiples of eps", low=0)
     every: int = option(20, "batches between two updates of the label information (q)", low=1)
     clip_ball: bool = option(True, "project onto the ball after the step")
-    strict: bool = option(
-        False, "PertAlign from the cross-entropy alone, at the cost of another backward pass"
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,7 +104,7 @@ class LIET(Method):
         return replaced, noise, self.sign
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One step of size eps from the clamped start."""
+        """Take one step of size eps from the clamped start."""
         x, threat = batch.x, self.threat
         replaced, noise, sign = batch.noise
         if batch.first_row == 0 and self.batches.due(self.hyper.every):
@@ -127,7 +124,7 @@ class LIET(Method):
         return self.li
 
     def _refresh(self, model: nn.Module, batch: Inputs) -> None:
-        """The signs of the gradients at grey images, one per class, in evaluation mode."""
+        """Store the signs of the gradients at grey images, one per class, in evaluation mode."""
         li, box = self._information(), self.threat.box
         grey = torch.full_like(li, 0.0 if box is None else sum(box) / 2, dtype=batch.x.dtype)
         labels = torch.arange(len(li), device=li.device)
@@ -136,12 +133,12 @@ class LIET(Method):
         li.copy_(g.sign())
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
-        """Smoothed cross-entropy plus the divergence, with gradients through both passes."""
+        """Return smoothed cross-entropy plus the divergence, with gradients through both passes."""
         return self.train_loss(logits, batch.y) + self.lam * divergence(crafted.kept[0], logits)
 
 
 def divergence(a: Tensor, b: Tensor) -> Tensor:
-    """Mean Jensen-Shannon divergence of two batches of predictions, given their logits."""
+    """Return the mean Jensen-Shannon divergence of two batches of predictions, given their logits."""
     # All logarithms: a probability that underflowed keeps a finite gradient.
     p, q = precise(a).log_softmax(1), precise(b).log_softmax(1)
     middle = torch.logaddexp(p, q) - math.log(2)

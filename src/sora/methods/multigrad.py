@@ -47,11 +47,11 @@ class MultiGrad(Method):
     hyper: MultiGradHyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """N independent noises inside the ball."""
+        """Draw N independent noises inside the ball."""
         return tuple(self.threat.random_start(x) for _ in range(self.hyper.copies))
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One step from the clean input: the noise only determines where gradients are taken."""
+        """Take one step from the clean input: the noise only determines where gradients are taken."""
         x, threat, hyper = batch.x, self.threat, self.hyper
         length = hyper.alpha * threat.eps
         starts = [threat.clamp(x + eta) for eta in batch.noise]
@@ -74,7 +74,7 @@ class MultiGrad(Method):
 
 
 def consensus(gradients: Tensor, agree: int) -> Tensor:
-    """The sign of `S = sum_k sign(g_k)` where `|S| >= 2 agree - N`, else 0; gradients have shape (N, ...).
+    """Return the sign of `S = sum_k sign(g_k)` where `|S| >= 2 agree - N`, else 0; shape (N, ...) in.
 
     With `agree = N` all must have the same sign, and a zero is a disagreement.
     """

@@ -37,11 +37,11 @@ class NFGSM(Method):
     hyper: NFGSMHyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Noise of k times the ball's radius."""
+        """Draw noise of k times the ball's radius."""
         return (self.threat.random_start(x).mul_(self.hyper.k),)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One ascent step from the clamped noisy input, not projected."""
+        """Take one ascent step from the clamped noisy input, not projected."""
         threat = self.threat
         length = self.hyper.alpha * threat.eps
         start = threat.clamp(batch.x + batch.noise[0])

@@ -72,12 +72,12 @@ class NuAT(Method):
             self.lam.fill_(self.hyper.lam * min((epoch - 1) / self.ramp_epochs, 1.0))
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Independent signs of eps/2, or uniform noise in the ball."""
+        """Draw independent signs of eps/2, or uniform noise in the ball."""
         noise = self.threat.random_start(x)
         return (noise.sign_().mul_(self.threat.eps / 2) if self.hyper.noise == "signs" else noise,)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One step on cross-entropy plus nuclear norm, in evaluation mode, projected onto the ball."""
+        """Take one step on cross-entropy plus nuclear norm, in evaluation mode, projected onto the ball."""
         x, threat = batch.x, self.threat
         length = self.hyper.alpha * threat.eps
         with torch.no_grad():
@@ -98,13 +98,13 @@ class NuAT(Method):
         return Crafted(threat.inside(x, moved - x), logits=logits, step_size=length)
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
-        """Clean cross-entropy plus the nuclear norm; two passes, as one would mix BatchNorm's statistics."""
+        """Return clean cross-entropy plus the nuclear norm; one pass would mix BatchNorm's statistics."""
         clean = model(batch.x)
         return self.train_loss(clean, batch.y) + self.lam / len(logits) * nuclear_norm(logits - clean)
 
 
 def nuclear_norm(matrix: Tensor) -> Tensor:
-    """Sum of the singular values in at least float32; NaN where the matrix is not finite."""
+    """Return the sum of the singular values in at least float32; NaN where the matrix is not finite."""
     matrix = precise(matrix)
     finite = matrix.isfinite().all()  # the decomposition raises on anything else
     total = torch.linalg.svdvals(torch.where(finite, matrix, 0.0)).sum()

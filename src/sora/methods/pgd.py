@@ -43,11 +43,11 @@ class PGD(Method):
     hyper: PGDHyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Noise inside the ball."""
+        """Draw noise inside the ball."""
         return (self.threat.random_start(x),)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """Projected gradient ascent; PertAlign compares its first two gradients (appendix C.4)."""
+        """Run projected gradient ascent; PertAlign compares its first two gradients (appendix C.4)."""
         x, threat = batch.x, self.threat
         length = self.hyper.alpha * threat.eps
         x_adv, gradients, logits = ascend(

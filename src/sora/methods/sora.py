@@ -93,7 +93,7 @@ class SORA(Method):
         return curvature.optimal_step(v, self.hyper.alpha0, largest)
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Noise (on the sphere in l2) and, if steps are sampled, a uniform number for each element."""
+        """Draw noise (on the sphere in l2) and, if steps are sampled, a uniform number for each element."""
         threat = self.threat
         eta = threat.sphere(x) if isinstance(threat, L2) else threat.random_start(x)
         if self.hyper.k != 1:
@@ -101,7 +101,7 @@ class SORA(Method):
         return (eta, torch.rand_like(x)) if self.hyper.sample else (eta,)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """Algorithm 1, lines of the attack: `x_adv = box(x + eta + a * direction(g))`."""
+        """Attack as Algorithm 1 does: `x_adv = box(x + eta + a * direction(g))`."""
         x, threat, hyper = batch.x, self.threat, self.hyper
         start = x + batch.noise[0]
         start = threat.clamp(start) if hyper.box_noise else start

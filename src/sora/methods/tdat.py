@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from sora._passes import cross_entropy, precise
-from sora.methods import Crafted, Hyper, Inputs, Learned, Method, option, register, soft_targets
-from sora.methods._memory import Memory, MemoryHyper
+from sora.methods import Crafted, Inputs, Learned, Method, PenaltyHyper, option, register, soft_targets
+from sora.methods._state import Memory, StorageHyper
 from sora.threat import Threat
 
 ABOVE_ONE = 1.0000001  # the authors' constant, so that the weight of a certain prediction is not 0
 
 
 @dataclass(frozen=True)
-class TDATHyper(Hyper):
+class TDATHyper(PenaltyHyper):
     """TDAT's hyper-parameters."""
 
     beta: float = option(0.6, "scale of the target of the true class, which falls over the epochs", low=0)
@@ -31,9 +31,6 @@ class TDATHyper(Hyper):
     )
     norm: Literal["squared", "l2"] = option("squared", "distance: squared l2 (code) or l2 (paper)")
     detach_p: bool = option(False, "no gradient through the confidence that weights the distance")
-    strict: bool = option(
-        False, "PertAlign from the cross-entropy alone, at the cost of another backward pass"
-    )
 
 
 @register(
@@ -69,13 +66,13 @@ class TDAT(Method):
     def __init__(self, threat: Threat, hyper: TDATHyper) -> None:
         super().__init__(threat, hyper)
         self.epochs = 1
-        self.delta = Memory(MemoryHyper(), "row")
+        self.delta = Memory(StorageHyper(), "row")
         self.register_buffer("gam", torch.tensor(self._target(1)))
 
-    def setup(self, *, n_train: int, shape: tuple[int, ...], batch_size: int, epochs: int, **_: Any) -> None:
+    def setup(self, *, epochs: int, **known: Any) -> None:
         """Allocate a perturbation for every row of a batch."""
         self.epochs = epochs
-        self.delta.allocate(n_train=n_train, shape=shape, batch_size=batch_size, device=self.gam.device)
+        self.delta.allocate(self.gam.device, **known)
         self.delta.fill_signs(self.threat.eps)
 
     def begin_epoch(self, epoch: int) -> None:
@@ -83,21 +80,21 @@ class TDAT(Method):
         self.gam.fill_(self._target(epoch))
 
     def _target(self, epoch: int) -> float:
-        """`max(gam_min, beta tan(1 - (e - 1)/T))`, at most 1."""
+        """Return `max(gam_min, beta tan(1 - (e - 1)/T))`, at most 1."""
         curve = math.tan if self.hyper.relax == "tan" else math.tanh
         left = max(1 - (epoch - 1) / self.epochs, 0.0)
         return min(max(self.hyper.gam_min, self.hyper.beta * curve(left)), 1.0)
 
     def attack_loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Cross-entropy with target gam for the true class, the rest shared by the others."""
+        """Return cross-entropy with target gam for the true class, the rest shared by the others."""
         return cross_entropy(logits, soft_targets(logits, y, 1 - self.gam, "others"))
 
     def train_loss(self, logits: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-        """Cross-entropy with labels smoothed by 1 - gam over all classes."""
+        """Return cross-entropy with labels smoothed by 1 - gam over all classes."""
         return cross_entropy(logits, soft_targets(logits, y, 1 - self.gam, "uniform"), reduction)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One step from the stored perturbation. The start is not clamped; its pass keeps its graph."""
+        """Take one step from the stored perturbation. The start is not clamped; its pass keeps its graph."""
         x, threat = batch.x, self.threat
         delta = threat.project(self.delta.read(batch))  # eps may have changed
         keep = self.hyper.reference == "start"
@@ -106,7 +103,7 @@ class TDAT(Method):
         return Crafted(x_adv, g, logits=z0.detach(), step_size=threat.eps, kept=(z0, delta))
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
-        """Smoothed cross-entropy plus the weighted distance, with gradients through both passes."""
+        """Return smoothed cross-entropy plus the weighted distance, with gradients through both passes."""
         z0 = crafted.kept[0] if self.hyper.reference == "start" else model(batch.x)
         p = precise(z0).softmax(1).gather(1, batch.y.unsqueeze(1)).squeeze(1)
         p = p.detach() if self.hyper.detach_p else p
@@ -122,7 +119,7 @@ class TDAT(Method):
 
 
 def weighted_distance(z0: Tensor, z1: Tensor, p: Tensor, *, squared: bool) -> Tensor:
-    """Mean distance of the logits, each example's weighted by `tanh(1.0000001 - p)`."""
+    """Return the mean distance of the logits, each example's weighted by `tanh(1.0000001 - p)`."""
     apart = precise(z0) - precise(z1)
     distance = apart.square().sum(1) if squared else torch.linalg.vector_norm(apart, dim=1)
     return (distance * torch.tanh(ABOVE_ONE - p)).mean()

@@ -10,17 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sora._passes import Loss, Scale, bare, precise
-from sora.methods import (
-    Crafted,
-    Hyper,
-    Inputs,
-    Learned,
-    Method,
-    ascend,
-    gradient_of,
-    option,
-    register,
-)
+from sora.methods import Crafted, Hyper, Inputs, Learned, Method, ascend, gradient_of, option, register
 from sora.methods._base import Differentiate, backward
 
 START = 0.001  # standard deviation of the start's noise, in input units
@@ -61,11 +51,11 @@ class TRADES(Method):
     hyper: TRADESHyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """A little Gaussian noise: at x itself the divergence has no gradient."""
+        """Draw a little Gaussian noise: at x itself the divergence has no gradient."""
         return (torch.randn_like(x).mul_(START),)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """Projected ascent on the divergence from the clean prediction."""
+        """Ascend the divergence from the clean prediction."""
         x, start = batch.x, batch.x + batch.noise[0]
         with torch.no_grad():
             clean = model(x)
@@ -90,7 +80,7 @@ class TRADES(Method):
     def _ascend_l2(
         self, loss: Loss, model: nn.Module, x: Tensor, at: Tensor, length: float, scale: Scale
     ) -> Tensor:
-        """The authors' l2 attack: each step is clamped to the box first, then shortened to the ball."""
+        """Attack as the authors do in l2: clamp each step to the box, then shorten it to the ball."""
         for _ in range(self.hyper.steps):
             gradient, _ = gradient_of(loss, model, at, scale)
             moved = self.threat.step(at, gradient, length)
@@ -100,7 +90,7 @@ class TRADES(Method):
     def learn(
         self, model: nn.Module, batch: Inputs, crafted: Crafted, differentiate: Differentiate = backward
     ) -> Learned:
-        """The weight update, after a clean pass that only moves BatchNorm's running statistics.
+        """Update the weights after a clean pass that only moves BatchNorm's running statistics.
 
         The authors' three passes (clean, adversarial, clean) decide the statistics that the next attack uses.
         Their two clean passes have the same logits, so the first one needs no graph here.
@@ -110,13 +100,13 @@ class TRADES(Method):
         return super().learn(model, batch, crafted, differentiate)
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
-        """Clean cross-entropy plus the divergence, with gradients through both of its sides."""
+        """Return clean cross-entropy plus the divergence, with gradients through both of its sides."""
         clean = model(batch.x)
         return self.train_loss(clean, batch.y) + self.hyper.beta * divergence(clean, logits).mean()
 
 
 def divergence(clean: Tensor, other: Tensor) -> Tensor:
-    """`KL(softmax(clean) || softmax(other))` of each example."""
+    """Return `KL(softmax(clean) || softmax(other))` of each example."""
     # Both sides as logarithms: the gradient through a probability that underflowed stays finite.
     p, q = precise(clean).log_softmax(1), precise(other).log_softmax(1)
     return F.kl_div(q, p, reduction="none", log_target=True).sum(1)

@@ -37,11 +37,11 @@ class ZeroGrad(Method):
     hyper: ZeroGradHyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Noise inside the ball."""
+        """Draw noise inside the ball."""
         return (self.threat.random_start(x),)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
-        """One long step where the gradient is large; the other pixels keep their noise."""
+        """Take one long step where the gradient is large; the other pixels keep their noise."""
         x, threat = batch.x, self.threat
         length = self.hyper.alpha * threat.eps
         start = threat.clamp(x + batch.noise[0])
