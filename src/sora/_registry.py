@@ -133,7 +133,7 @@ class Registry(Generic[E]):
         if self._discovered:
             return
         self._discovered = True
-        path = importlib.import_module(self.package).__path__
+        path = getattr(importlib.import_module(self.package), "__path__", ())  # a single file has none
         modules = sorted(module.name for module in pkgutil.iter_modules(path) if module.name[0] != "_")
         first = [name for name in self.order if name in modules]
         for name in [*first, *(name for name in modules if name not in first)]:

@@ -26,10 +26,10 @@ class Attack(ABC):
 
     @abstractmethod
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
-        """The attacked inputs, a function of the arguments alone."""
+        """Return the attacked inputs, a function of the arguments alone."""
 
     def settings(self, threat: Threat) -> dict[str, Any]:
-        """What is stored next to an accuracy under this attack."""
+        """Return what is stored next to an accuracy under this attack."""
         return {"norm": threat.norm, "eps": threat.eps, "steps": 0, "step_size": None, "restarts": 1}
 
     @property
@@ -64,7 +64,7 @@ class Attack(ABC):
                 part.check(x, y, threat)
 
     def for_classes(self, num_classes: int) -> Attack:
-        """The same attack adapted to a number of classes."""
+        """Return the same attack adapted to a number of classes."""
         return self
 
 

@@ -20,7 +20,6 @@ from sora._checks import check_inputs, checking
 from sora._passes import bare, frozen
 from sora._seeds import mix, seeded
 from sora.attacks._base import Attack, register
-from sora.attacks._square_size import check_size
 from sora.errors import UserError
 from sora.threat import Threat
 
@@ -56,7 +55,7 @@ class _InSinglePrecision(nn.Module):
         self.model, self.dtype = model, dtype
 
     def forward(self, x: Tensor) -> Tensor:
-        """The model's logits in float32."""
+        """Return the model's logits in float32."""
         logits: Tensor = self.model(x.to(self.dtype))
         return logits.float()
 
@@ -116,14 +115,14 @@ class AutoPart(_FromPackage):
         return (self.targets or 1) * self.restarts * self.eot * self.steps * per_step
 
     def for_classes(self, num_classes: int) -> AutoPart:
-        """With at most as many target classes as there are other classes."""
+        """Limit the target classes to the other classes."""
         least = LEAST_CLASSES.get(self.kind, 2)
         if num_classes < least:
             raise UserError(f"{self.name} needs {least} classes or more, the model has {num_classes}")
         return replace(self, targets=min(9, num_classes - 1) if self.kind in TARGETED else None)
 
     def settings(self, threat: Threat) -> dict[str, Any]:
-        """Iterations (queries for Square), restarts and targets; step sizes adapt."""
+        """Return iterations (queries for Square), restarts and targets; step sizes adapt."""
         own = {"steps": self.steps, "restarts": self.restarts}
         own |= {"targets": self.targets} if self.targets else {}
         own |= {"eot": self.eot} if self.eot > 1 else {}
@@ -137,24 +136,20 @@ class AutoPart(_FromPackage):
                 f" {tuple(x.shape)} and box {threat.box}: use pgd50x10 for other data"
             )
         if self.kind == "square":
-            check_size(x.shape[2], x.shape[3], threat.norm)
+            _check_size(x.shape[2], x.shape[3], threat.norm)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
-        """Adversarial examples where the attack succeeds, `x` elsewhere."""
+        """Return adversarial examples where the attack succeeds, `x` elsewhere."""
         check_inputs(x, y, threat)
         self.check(x, y, threat)
         if threat.eps == 0:
             return x
         model = bare(model)
-        with (
-            checking(model, x, y, threat),
-            frozen(model),
-            seeded(seed),
-        ):
+        with checking(model, x, y, threat), frozen(model), seeded(seed):
             part = self if self.targets else self.for_classes(_classes(model, x))
-            network = model if x.dtype == torch.float32 else _InSinglePrecision(model, x.dtype)
+            attacked = model if x.dtype == torch.float32 else _InSinglePrecision(model, x.dtype)
             # The package views tensors flat, which channels-last inputs do not allow.
-            x_adv: Tensor = build(part, network, x.device, threat, seed).perturb(x.float().contiguous(), y)
+            x_adv: Tensor = build(part, attacked, x.device, threat, seed).perturb(x.float().contiguous(), y)
         return x_adv.detach().to(x.dtype)
 
 
@@ -180,7 +175,7 @@ class AutoAttack(_FromPackage):
         return self.members
 
     def for_classes(self, num_classes: int) -> AutoAttack:
-        """Without the parts that are undefined for few classes; its name then says so."""
+        """Leave out the parts that are undefined for few classes; its name then says so."""
         # A version requested as `-reduced` leaves these parts out whatever the number of classes.
         most = 0 if self.name.endswith(REDUCED) else num_classes
         defined = [part for part in self.members if most >= LEAST_CLASSES.get(part.kind, 0)]
@@ -189,14 +184,14 @@ class AutoAttack(_FromPackage):
         return replace(self, name=name, members=tuple(part.for_classes(num_classes) for part in defined))
 
     def settings(self, threat: Threat) -> dict[str, Any]:
-        """The parts, and how many target classes they try."""
+        """Return the parts, and how many target classes they try."""
         targets = {part.name: part.targets for part in self.members if part.targets}
         own = {"steps": None, "parts": [part.name for part in self.members], "targets": targets}
         eot = max(part.eot for part in self.members)
         return super().settings(threat) | own | ({"eot": eot} if eot > 1 else {})
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
-        """Adversarial examples where any part succeeds, `x` elsewhere."""
+        """Return adversarial examples where any part succeeds, `x` elsewhere."""
         check_inputs(x, y, threat)
         self.check(x, y, threat)
         model, x_adv = bare(model), x.clone()
@@ -210,7 +205,7 @@ class AutoAttack(_FromPackage):
 
 
 def autoattack(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
-    """AutoAttack, standard version, on one batch; `sora.evaluate` runs it on a data set and can resume.
+    """Run AutoAttack's standard version on one batch; `sora.evaluate` runs it on a data set and can resume.
 
     Args:
         model: From images in [0, 1] to logits; attacked in evaluation mode and left unchanged.
@@ -223,12 +218,12 @@ def autoattack(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int
 
 
 def is_autoattack(name: str) -> bool:
-    """Whether an attack of this name is a version of AutoAttack, complete or reduced."""
+    """Return whether an attack of this name is a version of AutoAttack, complete or reduced."""
     return name.removesuffix(REDUCED) in VERSIONS
 
 
 def build(part: AutoPart, model: nn.Module, device: torch.device, threat: Threat, seed: int) -> Any:
-    """The package's own attack object with the parameters of the standard version."""
+    """Return the package's own attack object with the parameters of the standard version."""
     from pyautoattack import AutoAttack as Standard  # slow to import, and not needed otherwise
 
     suite = Standard(
@@ -254,10 +249,22 @@ def _part(name: str) -> AutoPart:
     return AutoPart(name, restarts=numbers.get("x", 1), eot=numbers.get("@eot", 1))
 
 
-register(
-    "aa",
-    "AutoAttack, standard version: four attacks in turn on the examples still correct",
-)(AutoAttack)
+def _check_size(height: int, width: int, norm: str) -> None:
+    """Raise if the package's Square attack cannot divide images of this size into tiles in this norm."""
+    if min(height, width) < 5:
+        raise UserError(f"square needs images of at least 5x5 pixels; these are {height}x{width}")
+    # The package's l2 start puts tiles of this side next to each other, from this margin on; outside the
+    # image it ignores tiles of one pixel, and fails on larger ones.
+    side = height // 5
+    margin = (height - 5 * side) // 2
+    if norm == "l2" and side > 1 and any(margin + size // side * side > size for size in (height, width)):
+        raise UserError(
+            f"square, which is part of aa and aa-plus, cannot attack images of {height}x{width} pixels in l2:"
+            " the package's tiles do not fit into them; use apgd-ce,apgd-t,fab-t, or aa-rand"
+        )
+
+
+register("aa", "AutoAttack, standard version: four attacks in turn on the examples still correct")(AutoAttack)
 register(
     "aa-reduced",
     "AutoAttack without apgd-t, which is undefined for fewer than 4 classes; for those, `aa` runs"

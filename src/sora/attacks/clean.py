@@ -17,9 +17,9 @@ class Clean(Attack):
     """The identity."""
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
-        """The inputs, unchanged."""
+        """Return the inputs, unchanged."""
         return x
 
     def settings(self, threat: Threat) -> dict[str, Any]:
-        """Radius 0, whatever the threat."""
+        """Return a radius of 0, whatever the threat."""
         return super().settings(threat) | {"eps": 0.0}

@@ -14,7 +14,7 @@ from sora.threat import Threat, parse_eps
 
 
 def fgsm(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, eps: float | None = None) -> Tensor:
-    """One step of length `eps` along the gradient's direction, then clamped to the box; no random start.
+    """Take one step of length `eps` along the gradient's direction, clamped to the box; no random start.
 
     Args:
         model: From inputs to logits; attacked in evaluation mode and left unchanged.
@@ -34,11 +34,11 @@ class FGSM(Attack):
     """One full step."""
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
-        """One step along the gradient's direction at `x`."""
+        """Take one step along the gradient's direction at `x`."""
         return fgsm(model, x, y, threat)
 
     def settings(self, threat: Threat) -> dict[str, Any]:
-        """One step as long as the radius."""
+        """Return one step as long as the radius."""
         return super().settings(threat) | {"steps": 1, "step_size": threat.eps}
 
     @property

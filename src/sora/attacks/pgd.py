@@ -64,7 +64,7 @@ def pgd(
     model = bare(model)
 
     def restart(inputs: Tensor, labels: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """The last iterate of one restart and its score: 1 for a success, or the loss."""
+        """Return the last iterate of one restart and its score: 1 for a success, or the loss."""
         start = threat.clamp(inputs + noise)
 
         def loss(logits: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ class PGD(Attack):
                 raise UserError(f"attack {self.name!r}: {letter} in {form} must be 1 or more")
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
-        """The last iterate of a successful restart, if there is one."""
+        """Return the last iterate of a successful restart, if there is one."""
         generator = torch.Generator(x.device).manual_seed(seed)
         with seeded(seed):  # for a model that draws random numbers
             return pgd(
@@ -144,7 +144,7 @@ class PGD(Attack):
             )
 
     def settings(self, threat: Threat) -> dict[str, Any]:
-        """Steps of a quarter of the radius."""
+        """Return steps of a quarter of the radius."""
         own = {"steps": self.steps, "step_size": STEP * threat.eps, "restarts": self.restarts}
         return super().settings(threat) | own | ({"eot": self.eot} if self.eot > 1 else {})
 

@@ -67,7 +67,7 @@ def test_range_passes_and_independence(row: Row, threat: Threat) -> None:
 
 @pytest.mark.parametrize("name", metrics.names())
 def test_every_metric_has_a_summary_and_a_row_in_the_documentation(name: str) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "probes.md").read_text()
+    page = (Path(__file__).parents[1] / "docs" / "probes.md").read_text()
     assert f"\n| `{name}` | {metrics.info(name).summary} |" in page
 
 

@@ -1,0 +1,227 @@
+"""Numbers of one batch that show catastrophic overfitting (appendix J of the paper), found by name.
+
+`measure(model, x, y, threat, ("kl", "pgd"))` computes some of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sora import curvature
+from sora._checks import check_model, checking
+from sora._passes import bare, cross_entropy, frozen, input_gradient
+from sora._registry import Entry, Registry
+from sora.attacks import pgd
+from sora.threat import Threat
+
+__all__ = [
+    "AttackedBatch",
+    "GradientAndLogits",
+    "MetricInfo",
+    "Scale",
+    "check_metrics",
+    "create",
+    "info",
+    "measure",
+    "names",
+    "register",
+]
+
+Scale = Literal["as is", "scaled", "log, scaled"]
+
+
+class GradientAndLogits(NamedTuple):
+    """What one forward and one backward pass give."""
+
+    gradient: Tensor
+    """Gradient of the mean cross-entropy with respect to the input."""
+    logits: Tensor
+
+
+class AttackedBatch:
+    """A batch, its FGSM examples, and a frozen model's passes over both, each made once and only if needed.
+
+    Args:
+        model: From inputs to logits, in evaluation mode.
+        x: Clean images, shape (B, ...).
+        y: Class labels, shape (B,).
+        threat: The norm ball and the box.
+        seed: Seed of the metrics' random numbers.
+    """
+
+    def __init__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> None:
+        self.model, self.x, self.y, self.threat, self.seed = model, x, y, threat, seed
+
+    def generator(self, stream: int) -> torch.Generator:
+        """Return a new generator; metrics with different `stream` numbers draw independent numbers."""
+        return torch.Generator(self.x.device).manual_seed(self.seed * 8 + stream)
+
+    @cached_property
+    def clean(self) -> GradientAndLogits:
+        """The pass at the clean images."""
+        return self.gradient_at(self.x)
+
+    @cached_property
+    def x_adv(self) -> Tensor:
+        """The FGSM examples, without a random start."""
+        return self.threat.step(self.x, self.clean.gradient, self.threat.eps)
+
+    @cached_property
+    def adversarial(self) -> GradientAndLogits:
+        """The pass at the FGSM examples."""
+        return self.gradient_at(self.x_adv)
+
+    def gradient_at(self, z: Tensor) -> GradientAndLogits:
+        """Return input gradient and logits at `z`."""
+        return GradientAndLogits(*input_gradient(self.model, z, self.y))
+
+    def losses_at(self, z: Tensor) -> Tensor:
+        """Return each example's cross-entropy at `z`, without a graph."""
+        with torch.no_grad():
+            return cross_entropy(self.model(z), self.y, "none")
+
+
+Function = Callable[[AttackedBatch], Tensor]
+
+
+@dataclass(frozen=True)
+class MetricInfo(Entry):
+    """A metric, and how a plot over training draws it."""
+
+    function: Function
+    """From a batch to a 0-d tensor."""
+    scale: Scale = "as is"
+    """How it is drawn beside accuracies and cosines: unchanged, or scaled to [0, 1] over the run."""
+    colour: str | None = None
+    """Colour of its line; a metric without one is measured but not drawn."""
+    line: str = "-"
+    """Style of its line, as in matplotlib."""
+
+
+METRICS = Registry("metric", "sora.metrics", MetricInfo)
+register, names, info = METRICS.register, METRICS.names, METRICS.info
+_CHECKED: WeakKeyDictionary[nn.Module, set[object]] = WeakKeyDictionary()  # batches, by model
+
+
+def create(name: str) -> Function:
+    """Return the function of a metric."""
+    return info(name).function
+
+
+def check_metrics(metrics: Iterable[str]) -> None:
+    """Raise if one of these metrics does not exist."""
+    for name in metrics:
+        info(name)
+
+
+def measure(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    threat: Threat,
+    metrics: Iterable[str] | None = None,
+    seed: int = 0,
+) -> dict[str, float]:
+    """Measure one batch in evaluation mode; weights, buffers, mode and flags stay as they were.
+
+    Args:
+        model: From inputs to logits.
+        x: Images inside the box, shape (B, ...).
+        y: Class labels, shape (B,).
+        threat: The norm ball and the box.
+        metrics: Their names; all if not given.
+        seed: Seed of the random numbers some of them need; torch's own random state is not used.
+    """
+    functions = {name: create(name) for name in (names() if metrics is None else metrics)}
+    check_model(model)
+    if not functions:
+        return {}
+    model = bare(model)
+    done = _CHECKED.setdefault(model, set())
+    with frozen(model), checking(model, x, y, threat, done=done, also=threat):
+        batch = AttackedBatch(model, x, y, threat, seed)
+        values = [function(batch).float() for function in functions.values()]
+        return dict(zip(functions, torch.stack(values).tolist(), strict=True))
+
+
+@register("gradalign", "cosine of the gradients at x and at a random point of the ball", colour="#1592a0")
+def grad_align(batch: AttackedBatch) -> Tensor:
+    """Return GradAlign's cosine; the random point is not clamped to the box."""
+    noisy = batch.x + batch.threat.random_start(batch.x, batch.generator(1))
+    return curvature.pert_align(batch.clean.gradient, batch.gradient_at(noisy).gradient)
+
+
+# Not drawn: a run logs PertAlign and linearity of its training batches, and traces show those.
+@register("pertalign", "PertAlign: cosine of the gradients at x and at the FGSM example")
+def pert_align(batch: AttackedBatch) -> Tensor:
+    """Return PertAlign of the clean images and their FGSM examples."""
+    return curvature.pert_align(batch.clean.gradient, batch.adversarial.gradient)
+
+
+@register(
+    "altpertalign", "AltPertAlign of the gradients at x and at the FGSM example", colour="#1592a0", line="--"
+)
+def alt_pert_align(batch: AttackedBatch) -> Tensor:
+    """Return AltPertAlign of the clean images and their FGSM examples."""
+    return curvature.alt_pert_align(batch.clean.gradient, batch.adversarial.gradient)
+
+
+@register("linearity", "linearity coefficient of the gradients at x and at the FGSM example")
+def linearity(batch: AttackedBatch) -> Tensor:
+    """Return the linearity coefficient of the clean images and their FGSM examples."""
+    return curvature.linearity(batch.clean.gradient, batch.adversarial.gradient, batch.threat.norm)
+
+
+@register("fgsm", "accuracy under FGSM", colour="#e08214")
+def fgsm_accuracy(batch: AttackedBatch) -> Tensor:
+    """Return the accuracy on the FGSM examples."""
+    return (batch.adversarial.logits.argmax(1) == batch.y).float().mean()
+
+
+@register("pgd", "accuracy under PGD-10", colour="#8b68c8")
+def pgd_accuracy(batch: AttackedBatch) -> Tensor:
+    """Return the accuracy under PGD-10 from a random start."""
+    x_adv = pgd(batch.model, batch.x, batch.y, batch.threat, generator=batch.generator(3))
+    with torch.no_grad():
+        logits: Tensor = batch.model(x_adv)
+    return (logits.argmax(1) == batch.y).float().mean()
+
+
+@register("aae", "share of FGSM examples whose loss is lower than that of the clean image", colour="#c1272d")
+def abnormal_share(batch: AttackedBatch) -> Tensor:
+    """Return the share of abnormal adversarial examples (AAER)."""
+    passes = (batch.clean, batch.adversarial)
+    clean, adversarial = (cross_entropy(each.logits, batch.y, "none") for each in passes)
+    return (clean > adversarial).float().mean()
+
+
+@register(
+    "kl", "KL divergence of the predictions on clean and FGSM images", scale="log, scaled", colour="#3c8d40"
+)
+def kl(batch: AttackedBatch) -> Tensor:
+    """Return KL(P, Q) of the predictions P on the clean image and Q on the FGSM example, as in TRADES."""
+    passes = (batch.clean, batch.adversarial)
+    clean, adversarial = (F.log_softmax(each.logits.float(), 1) for each in passes)
+    return F.kl_div(adversarial, clean, reduction="batchmean", log_target=True)
+
+
+@register(
+    "elle", "squared deviation of the loss from linearity in the ball", scale="log, scaled", colour="#3c8d40",
+    line="--",
+)  # fmt: skip
+def elle(batch: AttackedBatch) -> Tensor:
+    """Return ELLE's squared gap between the loss and its linear interpolation between two random points."""
+    x, generator = batch.x, batch.generator(2)
+    a, b = (x + batch.threat.random_start(x, generator) for _ in range(2))
+    weight = torch.rand(len(x), generator=generator, device=x.device, dtype=x.dtype)
+    between = torch.lerp(a, b, weight.view(-1, *[1] * (x.dim() - 1)))
+    line = (1 - weight) * batch.losses_at(a) + weight * batch.losses_at(b)
+    return (batch.losses_at(between) - line).square().mean()
