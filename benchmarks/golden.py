@@ -59,7 +59,10 @@ SHORT = ("--limit", "20", "--threads", "1", "--quiet", "--json")
 DISTINCT = ("cifar10", "digits", "fastat-cifar10", "vit-adamw")
 KILLED_AT = 8  # the weight update, of 12
 PUBLIC = "attacks curvature data evaluation methods metrics models probes runs settings threat training"
-MASKED = re.compile(r"seconds$|_per_second$|_memory_mb$|(^|\.)versions\.|\]\.blake2b$")
+# Measured values, versions, digests of the source text, and of records that contain any of these.
+MASKED = re.compile(
+    r"seconds$|_per_second$|_memory_mb$|(^|\.)versions\.|network\.fingerprint$|fingerprint\.network$|\]\.blake2b$"
+)
 FILES = ("*.safetensors", "*.json", "*.jsonl", "config.yaml", "*.txt", "*.md", "*.csv")
 
 
@@ -210,7 +213,7 @@ def _own(module: types.ModuleType, key: str) -> bool:
 
 
 def _described(name: str, value: Any) -> Iterator[str]:
-    """A line for the value, and for a class one for each of its public members."""
+    """Yield a line for the value, and for a class one for each of its public members."""
     try:
         yield f"{name}{inspect.signature(value)}"
     except (TypeError, ValueError):
@@ -253,19 +256,17 @@ GROUPS: dict[str, Callable[[Path], None]] = {
 
 
 def flatten(value: Any, path: str = "") -> Iterator[str]:
-    """A line `path = value` for every leaf; measured values are masked."""
+    """Yield a line `path = value` for every leaf; measured values are masked."""
     if isinstance(value, dict | list) and value:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, each in items:
-            yield from flatten(
-                each, f"{path}[{key}]" if isinstance(value, list) else f"{path}.{key}".lstrip(".")
-            )
+            yield from flatten(each, f"{path}.{key}" if isinstance(value, dict) else f"{path}[{key}]")
     else:
-        yield f"{path} = {'*' if MASKED.search(path) else json.dumps(value)}"
+        yield f"{path.lstrip('.')} = {'*' if MASKED.search(path) else json.dumps(value)}"
 
 
 def masked(text: str, places: dict[str, str]) -> list[str]:
-    """The lines of a text, with JSON taken apart, and paths and measured values masked."""
+    """Return the lines of a text, with JSON taken apart, and paths and measured values masked."""
     for path, name in places.items():
         text = text.replace(path, name)
     start = re.search(r"^[\[{]\s*$|^[\[{].*[\]}]$", text, re.MULTILINE)
@@ -279,7 +280,7 @@ def masked(text: str, places: dict[str, str]) -> list[str]:
 
 
 def lines_of(path: Path, places: dict[str, str]) -> list[str]:
-    """What is compared of a file: its text, or its tensors' bytes."""
+    """Return what is compared of a file: its text, or digests of its tensors' bytes."""
     if path.suffix != ".safetensors":
         return masked(path.read_text(), places)
     from safetensors import safe_open
@@ -290,7 +291,7 @@ def lines_of(path: Path, places: dict[str, str]) -> list[str]:
 
 
 def first_difference(old: list[str], new: list[str]) -> str:
-    """The first line that differs, or nothing."""
+    """Describe the first line that differs; an empty text if none does."""
     for number, (a, b) in enumerate(itertools.zip_longest(old, new, fillvalue="(end)"), 1):
         if a != b:
             at = next((k for k, (c, d) in enumerate(zip(a, b, strict=False)) if c != d), min(len(a), len(b)))
@@ -300,18 +301,20 @@ def first_difference(old: list[str], new: list[str]) -> str:
 
 
 def difference(old: Path, new: Path, places: dict[str, str]) -> str:
-    """The first difference between two files or two folders, or nothing."""
+    """Describe the first difference between two files or folders; an empty text if there is none."""
     if old.is_file() and new.is_file():
         return first_difference(lines_of(old, places), lines_of(new, places))
     names = [_contents(folder) for folder in (old, new)]
     if names[0] != names[1]:
         return f"files: only in one version: {', '.join(sorted(set(names[0]) ^ set(names[1])))}"
-    found = ((name, difference(old / name, new / name, places)) for name in names[0])
-    return next((f"{name}, {text}" for name, text in found if text), "")
+    differing = {name: difference(old / name, new / name, places) for name in names[0]}
+    differing = {name: text for name, text in differing.items() if text}
+    first = [f"{name}, {text}" for name, text in differing.items()][:1]
+    return "; also ".join([*first, *list(differing)[1:]])
 
 
 def _contents(folder: Path) -> list[str]:
-    """The files of a folder that are compared; checkpoints hold times."""
+    """Return the files of a folder that are compared; checkpoints contain times."""
     found = {path.relative_to(folder) for pattern in FILES for path in folder.rglob(pattern)}
     return sorted(str(path) for path in found if "checkpoints" not in path.parts)
 
@@ -337,7 +340,7 @@ class Version:
             )
 
     def log(self, group: str) -> Path:
-        """Where the output of a group goes."""
+        """Return the file of a group's output."""
         return self.folder / f"{group}.log"
 
 
@@ -392,7 +395,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name).resolve()
         old = Version("old", export(flags.old, scratch / "tree"), scratch / "old")
-        new = Version("new", ROOT / "src", scratch / "new")
+        new = Version("new", Path(shutil.copytree(ROOT / "src", scratch / "src")), scratch / "new")
         for version in (old, new):
             version.folder.mkdir()
         for group in flags.only.split(","):

@@ -2,8 +2,9 @@
 
     python benchmarks/route.py [--method sora]
 
-Counts, for one batch in the middle of a run, the files of the package whose functions are called, and how
-often control passes from one file to another.
+Counts, for one batch in the middle of a run, the files of the package whose functions are called, how often
+control passes from one file to another, and the call depth: the largest number of the package's frames on the
+stack. A batch is what happens between two weight updates.
 """
 
 from __future__ import annotations
@@ -15,60 +16,63 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-def visited(package: Path, settings: dict[str, Any], batch: int) -> list[str]:
-    """The file of every call into the package during one batch, in order."""
-    from sora.data import Loader
+import sora
+from sora.settings import Request
+from sora.training import train
 
-    calls: list[str] = []
-    counter = {"batches": 0}
-    original = Loader._batch
+PACKAGE = Path(sora.__file__).parent
 
-    def count(self: Any, *arguments: Any) -> Any:
-        """The loader makes batch number `batch`: tracing begins here and ends when it makes the next."""
-        counter["batches"] += 1
-        if counter["batches"] == batch:
-            sys.setprofile(trace)
-        elif counter["batches"] == batch + 1:
-            sys.setprofile(None)
-        return original(self, *arguments)
+
+def frames(frame: Any) -> list[str]:
+    """Return the files of the package on the stack, the innermost first."""
+    names = []
+    while frame is not None:
+        names.append(frame.f_code.co_filename)
+        frame = frame.f_back
+    return [str(Path(name).relative_to(PACKAGE)) for name in names if name.startswith(str(PACKAGE))]
+
+
+def visited(settings: dict[str, Any], batch: int) -> list[list[str]]:
+    """Return the stack at every call into the package during one batch, in order."""
+    calls: list[list[str]] = []
+    updates = itertools.count(1)
 
     def trace(frame: Any, event: str, argument: Any) -> None:
-        if event == "call" and str(package) in frame.f_code.co_filename:
-            calls.append(str(Path(frame.f_code.co_filename).relative_to(package)))
+        if event == "call" and frame.f_code.co_filename.startswith(str(PACKAGE)):
+            calls.append(frames(frame))
 
-    Loader._batch = count  # type: ignore[method-assign]
+    def count(*_: Any) -> None:
+        """Trace from the weight update before the batch to its own."""
+        sys.setprofile(trace if next(updates) == batch - 1 else None)
+
+    hook = register_optimizer_step_post_hook(count)
     try:
-        run(settings)
+        train(Request(settings).resolve(), quiet=True)
     finally:
-        sys.setprofile(None)
-        Loader._batch = original  # type: ignore[method-assign]
+        hook.remove()
     return calls
 
 
-def run(settings: dict[str, Any]) -> None:
-    from sora.settings import Request
-    from sora.training import train
-
-    train(Request(settings).resolve(), quiet=True)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--method", default="sora")
     parser.add_argument("--batch", type=int, default=12, help="which batch: the 12th is not logged")
     flags = parser.parse_args()
-    import sora
-
-    package = Path(sora.__file__).parent
     with tempfile.TemporaryDirectory() as folder:
         settings = {"dataset": "digits", "method": flags.method, "epochs": 2, "threads": 1}
         settings |= {"eval_every": 0, "attacks": ("clean",), "out": str(Path(folder) / "run")}
-        calls = visited(package, settings, flags.batch)
+        stacks = visited(settings, flags.batch)
+    calls = [stack[0] for stack in stacks]
     changes = sum(a != b for a, b in itertools.pairwise(calls))
     for name in dict.fromkeys(calls):
         print(f"{calls.count(name):6d}  {name}")
-    print(f"{len(set(calls))} files, {changes} changes of file, {len(calls)} calls ({flags.method})")
+    depth = max(len(stack) for stack in stacks)
+    counts = f"{len(set(calls))} files, {changes} changes of file, {len(calls)} calls, call depth {depth}"
+    print(f"{counts} ({flags.method})")
 
 
 if __name__ == "__main__":
