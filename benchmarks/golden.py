@@ -55,7 +55,7 @@ RUNS = {
     "killed": f"{SMALL} --method sora",
     "two-ranks": f"{SMALL} --method sora",
 }
-SHORT = ("--limit", "20", "--threads", "1", "--quiet", "--json")
+SHORT = ("--limit", "10", "--threads", "1", "--quiet", "--json")
 DISTINCT = ("cifar10", "digits", "fastat-cifar10", "vit-adamw")
 KILLED_AT = 8  # the weight update, of 12
 PUBLIC = "attacks curvature data evaluation methods metrics models probes runs settings threat training"
@@ -179,11 +179,11 @@ def make_json(place: Path) -> None:
         sora("compare", "--methods", "fgsm,sora", *flags, "--out", str(grid)),
     )
     write(place / "compare-finished.txt", sora("compare", str(grid), "--json"))
-    attacks = "clean,fgsm,pgd10,pgd5x2,apgd-ce,square"
+    attacks = "clean,fgsm,pgd10,pgd5x2"
     flags = [*SHORT, "--attacks", attacks, "--eps", "0.1,l2:0.5", "--per-class"]
     write(place / "evaluate" / "printed.txt", sora("evaluate", f"{grid}/sora-s0", *flags))
-    flags = [*SHORT, "--trust", "--card"]
-    write(place / "evaluate-trust.txt", sora("evaluate", f"{grid}/sora-s0", *flags))
+    flags = [*SHORT, "--attacks", "clean,apgd-ce", "--card"]
+    write(place / "evaluate-card.txt", sora("evaluate", f"{grid}/sora-s0", *flags))
     flags = (
         "--seeds 1 --epochs 1 --width 4 --limit-train 32 --limit-test 30 --threads 1 --jobs 1 --quiet --json"
     )
