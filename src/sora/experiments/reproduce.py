@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from sora import data, models
 from sora._devices import pick_device
 from sora.attacks import create_all
-from sora.errors import RunError, UserError, unknown
+from sora.errors import RunError, unknown
 from sora.evaluation import EvaluationOptions
 from sora.evaluation.records import evaluate_into, with_later_results
 from sora.evaluation.subject import subject_of_run
@@ -152,19 +152,14 @@ class TableRuns(NamedTuple):
 def compute(target: Target, jobs: int, *, quiet: bool, engine: Engine | None = None) -> TableRuns:
     """Compute the runs that are missing, and read what all of them came to."""
     runs = target.runs()
-    _check_data(runs)
+    unfinished = [run.settings for run in runs if not RunFolder(run.settings.folder()).is_finished()]
+    for dataset, data_dir in dict.fromkeys((each.dataset, each.data_dir) for each in unfinished):
+        data.load(dataset, data_dir)  # raises before any process is started if the images are not here
     grid = run_grid(runs, jobs, quiet=quiet, engine=engine)
     failed = {job.name: job.error for job in grid if job.error}
     if not any(job.folder.is_finished() for job in grid):
         raise RunError(f"no run finished ({'; '.join(dict.fromkeys(failed.values()))})")
     return collect(target, runs, failed, quiet=quiet)
-
-
-def _check_data(runs: Sequence[Resolved]) -> None:
-    """Raise before any process is started if the images are not here."""
-    unfinished = [run.settings for run in runs if not RunFolder(run.settings.folder()).is_finished()]
-    for dataset, data_dir in dict.fromkeys((each.dataset, each.data_dir) for each in unfinished):
-        data.load(dataset, data_dir)
 
 
 def collect(
@@ -191,23 +186,9 @@ def collect(
 
 
 def _accuracy(target: Target, folder: RunFolder, settings: Settings, *, quiet: bool) -> dict[str, float]:
-    try:
-        summary = with_later_results(folder)
-        accuracy = {str(name): float(value) for name, value in summary["accuracy"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise RunError(
-            f"the run in {folder.path} is damaged ({type(error).__name__}: {error}); delete the folder and "
-            "repeat the command"
-        ) from None
-    if target.grid.kind == "evaluation":
-        return _at_radii(target, folder, settings, quiet=quiet)
-    return accuracy
-
-
-def _at_radii(target: Target, folder: RunFolder, settings: Settings, *, quiet: bool) -> dict[str, float]:
-    """Measure the accuracy at each radius of the table that the run's records do not hold yet."""
+    """Read the accuracies of a run, or measure those at the radii of the table that its records lack."""
+    if target.grid.kind != "evaluation":
+        return dict(with_later_results(folder)["accuracy"])
     own = settings.model if is_custom(settings.model) else None
     subject = subject_of_run(str(folder.path), model=own, data_dir=settings.data_dir)
     images, chosen = subject.images()

@@ -3,8 +3,8 @@
 import pytest
 
 from sora import attacks, data, methods, models
-from sora.errors import UserError
 from sora.experiments import paper
+from tests.experiments.paper import tex
 
 CNNS = ("preactresnet18", "resnet18", "wideresnet28", "senet18")
 COUNTS = {
@@ -113,13 +113,11 @@ def test_what_the_paper_leaves_out_is_absent() -> None:
 
 
 def test_the_names_of_the_paper_lead_to_names_that_exist() -> None:
-    assert set(paper.names_in_paper("methods").values()) <= set(methods.names())
-    assert set(paper.names_in_paper("models").values()) <= set(models.names())
-    assert set(paper.names_in_paper("datasets").values()) <= set(data.names())
-    assert set(paper.names_in_paper("attacks").values()) <= set(attacks.names())
-    assert set(paper.names_in_paper("benchmark").values()) <= set(paper.load("fastat").rows)
-    with pytest.raises(UserError, match="did you mean 'methods'"):
-        paper.names_in_paper("method")
+    assert set(tex.METHODS.values()) <= set(methods.names())
+    assert set(tex.MODELS.values()) <= set(models.names())
+    assert set(tex.DATASETS.values()) <= set(data.names())
+    assert set(tex.ATTACKS.values()) <= set(attacks.names())
+    assert set(tex.NAMES["benchmark"].values()) <= set(paper.load("fastat").rows)
 
 
 def test_autoattack_exceeds_pgd_for_aaer_on_resnet18_only() -> None:

@@ -40,14 +40,14 @@ def test_no_table_of_the_paper_is_left_out() -> None:
     not RESULTS.is_file(), reason="the main results as a CSV file are not here; set SORA_PAPER"
 )
 def test_the_main_tables_agree_with_a_second_extraction() -> None:
-    grid, methods = paper.load("main"), paper.names_in_paper("methods")
+    grid = paper.load("main")
     networks = {
         name.lower().replace("-18", "18").replace("-28", "28"): ours for name, ours in tex.MODELS.items()
     }
     lines = list(csv.DictReader(RESULTS.read_text(encoding="utf-8").splitlines()))
     for line in lines:
         table = paper.numbers(grid, line["dataset"], networks[line["architecture"]])
-        value = table[methods[line["method"]]][line["metric"]]
+        value = table[tex.METHODS[line["method"]]][line["metric"]]
         assert value[:2] == (float(line["mean"]), float(line["std"]) if line["std"] else None), line
     assert len(lines) == sum(
         len(row) for pair in paper.pairs(grid) for row in paper.numbers(grid, *pair).values()
@@ -59,7 +59,7 @@ def test_the_main_tables_agree_with_a_second_extraction() -> None:
     reason="the benchmark's values are not here; set SORA_PAPER to a file beside them",
 )
 def test_every_value_of_the_benchmark_is_shipped_and_no_other() -> None:
-    names = paper.names_in_paper("benchmark")
+    names = tex.NAMES["benchmark"]
     printed = {
         (names[line["method"]], line["dataset"], line["model"], line["metric"]): line["value"]
         for line in csv.DictReader(BENCHMARK.read_text(encoding="utf-8").splitlines())

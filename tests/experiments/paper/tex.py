@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from importlib import resources
 from typing import NamedTuple, TypeVar
 
-from sora.experiments import paper
+import yaml
 
-ATTACKS = paper.names_in_paper("attacks")
-DATASETS = paper.names_in_paper("datasets")
-METHODS = paper.names_in_paper("methods")
-MODELS = paper.names_in_paper("models")
+NAMES = yaml.safe_load((resources.files("sora.experiments.paper") / "names.yaml").read_text(encoding="utf-8"))
+ATTACKS, DATASETS, METHODS, MODELS = (NAMES[kind] for kind in ("attacks", "datasets", "methods", "models"))
 _T = TypeVar("_T")
 NUMBER = r"-?\d+(?:\.\d+)?"
 

@@ -124,19 +124,6 @@ def pairs(grid: Grid) -> list[tuple[str, str]]:
     return list(dict.fromkeys((line["dataset"], line["model"]) for line in _lines_of(grid)))
 
 
-def names_in_paper(kind: str) -> dict[str, str]:
-    """Return what the paper calls the `methods`, `models`, `datasets` or `attacks`, and their names here.
-
-    `benchmark`: what the public benchmark calls its rows, and their names in the grid `fastat`.
-    """
-    content: dict[str, dict[str, str]] = yaml.safe_load(
-        (_folder() / "names.yaml").read_text(encoding="utf-8")
-    )
-    if kind not in content:
-        raise unknown("kind of name", kind, content)
-    return content[kind]
-
-
 def _lines_of(grid: Grid) -> list[dict[str, str]]:
     """Return the lines of the files that belong to a grid; of one that consists of runs, only its attacks."""
     lines = [line for label in grid.labels for line in _lines()[label]]
