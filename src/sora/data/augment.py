@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sora.data import _geometry as geometry
 from sora.errors import UserError, short, unknown
 
 _FORMS = ("crop:PAD", "resized-crop:SIZE", "flip", "rotate:DEGREES")
@@ -40,52 +39,48 @@ class Transform:
     def __call__(self, images: Tensor) -> Tensor:
         """Apply to (B, C, H, W), uint8 or float; pixels from outside an image are black."""
         if self.box is not None:
-            images = geometry.resized_crop(images, self.box, self.size)
-        elif self.pad:
-            images = self._crop(F.pad(images, [self.pad] * 4))
-        if self.flip is not None:
-            images = geometry.mirror(images, self.flip)
-        if self.angle is not None:
-            images = geometry.rotate_nearest(images, self.angle)
-        return images
+            return self._turn(_resized_crop(images, self.box, self.size))
+        return self._turn(self._crop(F.pad(images, [self.pad] * 4) if self.pad else images))
 
     def canvas_size(self, height: int, width: int) -> tuple[int, int]:
-        """Size of the padded image of which the crop is a window."""
+        """Return the size of the padded image of which the crop is a window."""
         return height + 2 * self.pad, width + 2 * self.pad
 
     def from_canvas(self, canvas: Tensor) -> Tensor:
         """Map a perturbation of the padded images, float (B, C, H+2p, W+2p), to the augmented images."""
         self._check_invertible()
-        patch = self._crop(canvas) if self.pad else canvas
-        if self.flip is not None:
-            patch = geometry.mirror(patch, self.flip)
-        return patch if self.angle is None else geometry.rotate_nearest(patch, self.angle)
+        return self._turn(self._crop(canvas))
 
     def to_canvas(self, canvas: Tensor, patch: Tensor) -> Tensor:
-        """The canvas with its crop window overwritten by the patch, mapped back from the augmented images."""
+        """Map the patch back from the augmented images and write it into the canvas's crop window."""
         self._check_invertible()
         if self.angle is not None:
-            patch = geometry.rotate_nearest(patch, -self.angle)
+            patch = _rotate(patch, -self.angle)
         if self.flip is not None:
-            patch = geometry.mirror(patch, self.flip)
+            patch = _mirror(patch, self.flip)
         patch = patch.to(canvas.dtype)
         if self.top is None or self.left is None:
             return patch
-        return geometry.paste(canvas, patch, self.top, self.left)
+        return _paste(canvas, patch, self.top, self.left)
 
     def to(self, device: torch.device | str) -> Transform:
-        """The same record on another device."""
+        """Return the same record on another device."""
         return self._map(lambda value: value.to(device, non_blocking=True))
 
     def __getitem__(self, part: slice) -> Transform:
-        """The record of some of the images."""
+        """Return the record of some of the images."""
         return self._map(lambda value: value[part])
 
     def _crop(self, canvas: Tensor) -> Tensor:
-        assert self.top is not None
-        assert self.left is not None
+        if self.top is None or self.left is None:
+            return canvas
         height, width = canvas.shape[2] - 2 * self.pad, canvas.shape[3] - 2 * self.pad
-        return geometry.crop(canvas, self.top, self.left, height, width)
+        return _crop(canvas, self.top, self.left, height, width)
+
+    def _turn(self, images: Tensor) -> Tensor:
+        if self.flip is not None:
+            images = _mirror(images, self.flip)
+        return images if self.angle is None else _rotate(images, self.angle)
 
     def _check_invertible(self) -> None:
         if self.box is not None:
@@ -110,7 +105,7 @@ class Augment:
 
     @classmethod
     def parse(cls, operations: Sequence[str]) -> Augment:
-        """From names such as `("crop:4", "flip")`; always applied in the order crop, flip, rotate."""
+        """Read names such as `("crop:4", "flip")`; the order is always crop, flip, rotate."""
         amounts: dict[str, float] = {}
         if isinstance(operations, str) or not all(isinstance(operation, str) for operation in operations):
             raise UserError(
@@ -131,7 +126,7 @@ class Augment:
         )
 
     def draw(self, n: int, size: Sequence[int], generator: torch.Generator) -> Transform:
-        """Random choices for n images of (H, W), from the generator alone, on the CPU."""
+        """Draw random choices for n images of (H, W), from the generator alone, on the CPU."""
         transform = Transform(pad=self.pad, size=self.size)
         if self.size:
             transform = replace(transform, box=_draw_boxes(n, size[0], size[1], generator))
@@ -163,7 +158,7 @@ def _amount(operation: str, usage: str, value: str) -> float:
 
 
 def _draw_boxes(n: int, height: int, width: int, generator: torch.Generator) -> Tensor:
-    """Windows of random area and ratio: the first of ten tries that fits, else the largest allowed."""
+    """Draw windows of random area and ratio: the first of ten that fits, else the largest allowed."""
     area = torch.empty(n, _TRIES).uniform_(*_AREA, generator=generator) * (height * width)
     ratio = torch.empty(n, _TRIES).uniform_(*map(math.log, _RATIO), generator=generator).exp()
     heights, widths = (area / ratio).sqrt().round(), (area * ratio).sqrt().round()
@@ -175,3 +170,73 @@ def _draw_boxes(n: int, height: int, width: int, generator: torch.Generator) -> 
     corner = torch.where(fitting, torch.rand(2, n, generator=generator), 0.5)
     top, left = (corner[0] * (height - h + 1)).floor(), (corner[1] * (width - w + 1)).floor()
     return torch.stack((top, left, h, w), dim=1)
+
+
+def _crop(images: Tensor, top: Tensor, left: Tensor, height: int, width: int) -> Tensor:
+    """Take the window (height, width) of each image at its own corner."""
+    # A view of all windows, then one gather: contiguous image rows are copied, not single pixels.
+    windows = images.permute(0, 2, 3, 1).unfold(1, height, 1).unfold(2, width, 1).permute(0, 1, 2, 4, 5, 3)
+    return windows[torch.arange(len(images), device=images.device), top, left].permute(0, 3, 1, 2)
+
+
+def _paste(images: Tensor, patch: Tensor, top: Tensor, left: Tensor) -> Tensor:
+    """Copy the images and replace the window of each, at its own corner, by the patch."""
+    height, width = patch.shape[2:]
+    batch = torch.arange(len(images), device=images.device)[:, None, None]
+    rows = top[:, None, None] + torch.arange(height, device=images.device)[:, None]
+    columns = left[:, None, None] + torch.arange(width, device=images.device)
+    pasted = images.clone()
+    pasted[batch, :, rows, columns] = patch.permute(0, 2, 3, 1)
+    return pasted
+
+
+def _mirror(images: Tensor, chosen: Tensor) -> Tensor:
+    """Mirror the chosen images left to right."""
+    # Both versions, then whole images picked: copying bytes is faster than choosing between elements.
+    both = torch.cat((images.permute(0, 2, 3, 1), images.flip(3).permute(0, 2, 3, 1)))
+    picked = torch.arange(len(images), device=images.device) + len(images) * chosen
+    return both.index_select(0, picked).permute(0, 3, 1, 2)
+
+
+def _rotate(images: Tensor, degrees: Tensor) -> Tensor:
+    """Rotate each image counter-clockwise about its centre: nearest neighbour, black outside."""
+    count, channels, height, width = images.shape
+    x, y = _rotated_grid(degrees, height, width)
+    # With a black border of one pixel, every pixel from outside is read from the border.
+    column = (x + (width / 2 + 1)).clamp_(0, width + 1).long()
+    row = (y + (height / 2 + 1)).clamp_(0, height + 1).long()
+    start = torch.arange(count, device=images.device)[:, None, None] * ((height + 2) * (width + 2))
+    source = start + row * (width + 2) + column
+    pixels = F.pad(images, [1] * 4).permute(0, 2, 3, 1).reshape(-1, channels)
+    return pixels.index_select(0, source.flatten()).view(count, height, width, channels).permute(0, 3, 1, 2)
+
+
+def _rotated_grid(degrees: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Return the source of each pixel centre, relative to the image centre: x and y, (B, H, W)."""
+    angle = degrees.deg2rad()[:, None, None]
+    x = torch.arange(width, device=degrees.device) + (0.5 - width / 2)
+    y = (torch.arange(height, device=degrees.device) + (0.5 - height / 2))[:, None]
+    return x * angle.cos() - y * angle.sin(), x * angle.sin() + y * angle.cos()
+
+
+def _resized_crop(images: Tensor, box: Tensor, size: int) -> Tensor:
+    """Resize each image's box (top, left, height, width) to (size, size), bilinear and antialiased.
+
+    A separable triangle filter as two matrix products: exact also when an image is made smaller.
+    """
+    down = _triangle_weights(box[:, 0], box[:, 2], size, images.shape[2])
+    across = _triangle_weights(box[:, 1], box[:, 3], size, images.shape[3])
+    resized = down[:, None] @ images.to(down.dtype) @ across[:, None].transpose(2, 3)
+    return resized if images.is_floating_point() else resized.round().clamp(0, 255).to(images.dtype)
+
+
+def _triangle_weights(start: Tensor, length: Tensor, size: int, source: int) -> Tensor:
+    """Return (B, size, source): row i contains the weight of each source pixel in result pixel i."""
+    scale = (length / size)[:, None, None]
+    center = start[:, None, None] + (torch.arange(size, device=start.device)[:, None] + 0.5) * scale
+    pixel = torch.arange(source, device=start.device) + 0.5
+    weights = (1 - (pixel - center).abs() / scale.clamp(min=1)).clamp(min=0)
+    # The crop comes first: pixels outside the box have no weight.
+    inside = (pixel > start[:, None, None]) & (pixel < (start + length)[:, None, None])
+    weights = weights * inside
+    return weights / weights.sum(2, keepdim=True)
