@@ -9,7 +9,7 @@ from PIL import Image
 
 import sora as package
 from sora import data
-from sora.data._pictures import decode
+from sora.data.image_files import decode
 from sora.threat import threat
 
 

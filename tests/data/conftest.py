@@ -71,5 +71,5 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def no_network_and_no_waiting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("sora.data._fetch.PAUSE", 0.01)
+    monkeypatch.setattr("sora.data.obtain.PAUSE", 0.01)
     monkeypatch.setenv("SORA_DATA", str(tmp_path / "data"))

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from sora import data
-from sora.data._pictures import decode
 from sora.data._unpickle import unpickle
+from sora.data.image_files import decode
 from sora.errors import UserError
 from tests.data import formats
 

@@ -10,7 +10,7 @@ import pytest
 
 from sora import data
 from sora.data import Remote
-from sora.data import _fetch as fetch
+from sora.data import obtain as fetch
 from sora.errors import RunError
 from tests.data import formats
 from tests.data.conftest import Server

@@ -9,28 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from sora.data import Arrays, Builder, Picture, _store
+from sora.data import Arrays, Builder, ImageFile, _store
 from sora.data import builder as pack
-from sora.data._growing import Growing
-from sora.data._pictures import decode
+from sora.data.image_files import decode
 from sora.errors import RunError, UserError
 from tests.data import formats
-
-
-def test_growing_files_are_npy_and_resume_where_they_stopped(tmp_path: Path) -> None:
-    rows = formats.noise(10, 3, 2)
-    first = Growing(tmp_path / "x.npy", (3, 2), np.uint8)
-    first.append(rows[:4])
-    first.close()
-    with (tmp_path / "x.npy.part").open("ab") as file:
-        file.write(b"half")  # a row that was being written
-    second = Growing(tmp_path / "x.npy", (3, 2), np.uint8)
-    assert second.rows == 4
-    assert np.array_equal(second.read(), rows[:4])
-    second.append(rows[4:])
-    second.finish()
-    assert np.array_equal(np.load(tmp_path / "x.npy", allow_pickle=False), rows)
-    assert [file.name for file in tmp_path.iterdir()] == ["x.npy"]
 
 
 def arrays(n: int = 6, seed: int = 0) -> Arrays:
@@ -85,11 +68,11 @@ def test_mapped_and_loaded_stores_are_the_same(
     assert (tmp_path / "toy" / "train_images.npy").read_bytes() == before
 
 
-def pictures(n: int, stop: int | None = None) -> Iterator[Picture]:
+def pictures(n: int, stop: int | None = None) -> Iterator[ImageFile]:
     for i in range(n):
         if i == stop:
             raise KeyboardInterrupt
-        yield Picture(f"{i}.png", formats.png(np.full((4, 4, 3), i % 250, np.uint8)), i % 2)
+        yield ImageFile(f"{i}.png", formats.png(np.full((4, 4, 3), i % 250, np.uint8)), i % 2)
 
 
 def test_packing_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +80,7 @@ def test_packing_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     starts: list[int] = []
 
     def attempt(stop: int | None) -> Path:
-        def source(start: int) -> Iterator[Picture]:
+        def source(start: int) -> Iterator[ImageFile]:
             starts.append(start)
             return (p for i, p in enumerate(pictures(100, stop)) if i >= start)
 
@@ -110,6 +93,9 @@ def test_packing_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     with pytest.raises(KeyboardInterrupt):
         attempt(stop=70)
+    for kind in ("images", "labels"):
+        with (tmp_path / "toy.part" / f"train_{kind}.npy.part").open("ab") as file:
+            file.write(b"half")  # a row that was being written
     folder = attempt(stop=None)
     assert starts == [0, 0, 0, 64]  # the first image gives the shape each time
     found = _store.open_store(folder, "toy")

@@ -81,7 +81,7 @@ def test_a_registered_source_is_loaded_listed_and_shown(
     assert len(data.get("stripes", tmp_path).test) == 20
     assert roots == [tmp_path, tmp_path]
     assert data.check("stripes").problems == []
-    assert data.inventory()[-1] == data.Stored("stripes", {"train": 20, "test": 20}, 0.0, "built in")
+    assert data.inventory()[-1] == data.StoredDataset("stripes", {"train": 20, "test": 20}, 0.0, "built in")
     for arguments in (["list", "data"], ["show", "stripes"], ["data", "list"]):
         assert main(arguments) == 0
         assert "stripes" in capsys.readouterr().out

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from sora import data
-from sora.data import _pictures as images
+from sora.data import image_files as images
 from sora.data._archives import open_archive
-from sora.data._npz import Archive
 from sora.data._unpickle import unpickle
+from sora.data.npz import ImageArchive
 from sora.errors import UserError
 from tests.data import formats
 from tests.data.helpers import damaged_bytes
@@ -208,7 +208,7 @@ def test_every_damaged_byte_of_an_archive_is_noticed_or_harmless(tmp_path: Path)
     refused = 0
     for _ in damaged_bytes(path):
         try:  # any other exception would reach the user as it is
-            assert Archive(path).labels.keys() == {"train", "test"}
+            assert ImageArchive(path).labels.keys() == {"train", "test"}
             assert len(open_archive(path)) == 4
         except UserError:
             refused += 1

@@ -15,7 +15,7 @@ from sora.cli._tables import plain_table
 from sora.errors import RunError, UserError, unknown
 
 if TYPE_CHECKING:
-    from sora.data import Stored
+    from sora.data import StoredDataset
 
 _USAGE = """usage: sora data {list,get,check,show} ...
 
@@ -203,7 +203,7 @@ def _show_attack(flags: ShowFlags, folder: str) -> dict[str, Any]:
     return {"dataset": dataset.name, "shows": subject, "run": folder, "images": images}
 
 
-def _state(line: Stored) -> str:
+def _state(line: StoredDataset) -> str:
     if line.damaged is not None:
         return f"damaged: {line.damaged}"
     return _sizes(line.images) or "not here"

@@ -12,12 +12,12 @@ from sora.data._base import (
     register_packed,
 )
 from sora.data.augment import Augment, Transform
-from sora.data.builder import Arrays, Builder, Picture
+from sora.data.builder import Arrays, Builder
 from sora.data.dataset import Dataset, ImageSet
-from sora.data.integrity import Report, check
+from sora.data.image_files import ImageFile
+from sora.data.inspection import Report, StoredDataset, check, inventory, stored
 from sora.data.loader import Batch, Loader
 from sora.data.obtain import get
-from sora.data.on_disk import Stored, inventory, stored
 from sora.data.splits import Splits, split, stratified
 
 __all__ = [
@@ -27,13 +27,13 @@ __all__ = [
     "Builder",
     "DataInfo",
     "Dataset",
+    "ImageFile",
     "ImageSet",
     "Loader",
-    "Picture",
     "Remote",
     "Report",
     "Splits",
-    "Stored",
+    "StoredDataset",
     "Transform",
     "check",
     "check_name",

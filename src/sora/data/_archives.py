@@ -12,7 +12,8 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from sora._reading import UNPACKED, open_regular, read_bytes
@@ -23,13 +24,14 @@ RATIO = 20
 
 
 def open_archive(path: Path) -> Mapping[str, bytes]:
-    """The files of a tar, tar.gz, zip or plain folder."""
+    """Open a tar, tar.gz or zip file or a plain folder."""
     if path.is_dir():
-        return _Folder(path)
+        files = (file for file in path.rglob("*") if file.is_file())
+        return _Files({file.relative_to(path).as_posix(): partial(read_bytes, file) for file in files})
     if not path.exists():
         raise UserError(f"{path} does not exist")
     open_regular(path).close()  # raises for a FIFO, which the next line would wait for
-    return _Zip(path) if zipfile.is_zipfile(path) else _read_tar(path)
+    return _open_zip(path) if zipfile.is_zipfile(path) else _read_tar(path)
 
 
 class Flat:
@@ -48,49 +50,43 @@ class Flat:
         return self.archive[self._full[name]]
 
 
-class _Folder(Mapping[str, bytes]):
-    def __init__(self, path: Path) -> None:
-        files = (file for file in path.rglob("*") if file.is_file())
-        self._files = {file.relative_to(path).as_posix(): file for file in files}
+class _Files(Mapping[str, bytes]):
+    """Files that are read when they are looked up."""
+
+    def __init__(self, readers: Mapping[str, Callable[[], bytes]]) -> None:
+        self._readers = readers
 
     def __getitem__(self, name: str) -> bytes:
-        return read_bytes(self._files[name])
+        return self._readers[name]()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
+        return iter(self._readers)
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._readers)
 
 
-class _Zip(Mapping[str, bytes]):
-    def __init__(self, path: Path) -> None:
-        self._path = path
+def _open_zip(path: Path) -> Mapping[str, bytes]:
+    try:
+        archive = zipfile.ZipFile(path)
+    except Exception as error:  # many kinds, NotImplementedError among them
+        raise UserError(f"{path} is not a readable zip file: {error}") from None
+    members = [member for member in archive.infolist() if not member.is_dir()]
+    if sum(member.file_size for member in members) > _limit(path):
+        raise _bomb(path)
+    for member in members:
+        _check(path, member.filename, plain=not stat.S_ISLNK(member.external_attr >> 16))
+
+    def read(member: zipfile.ZipInfo) -> bytes:
         try:
-            self._zip = zipfile.ZipFile(path)
-        except Exception as error:  # many kinds, NotImplementedError among them
-            raise UserError(f"{path} is not a readable zip file: {error}") from None
-        members = [member for member in self._zip.infolist() if not member.is_dir()]
-        if sum(member.file_size for member in members) > _limit(path):
-            raise _bomb(path)
-        for member in members:
-            _check(path, member.filename, plain=not stat.S_ISLNK(member.external_attr >> 16))
-        self._members = {member.filename: member for member in members}
-
-    def __getitem__(self, name: str) -> bytes:
-        try:
-            return self._zip.read(self._members[name])
+            return archive.read(member)
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError) as error:
-            raise UserError(f"{self._path}: {name} is damaged: {error}") from None
+            raise UserError(f"{path}: {member.filename} is damaged: {error}") from None
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._members)
-
-    def __len__(self) -> int:
-        return len(self._members)
+    return _Files({member.filename: partial(read, member) for member in members})
 
 
-def _read_tar(path: Path) -> dict[str, bytes]:
+def _read_tar(path: Path) -> Mapping[str, bytes]:
     files = {}
     try:
         with path.open("rb") as raw:

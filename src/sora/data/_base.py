@@ -1,4 +1,4 @@
-"""Data sets by name. Each file in `sources/` registers one, and `load` returns it."""
+"""Data sets by name: the files in `sources/` register them, and `load` returns one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sora.errors import UserError, short
 if TYPE_CHECKING:
     from sora.data.builder import Builder
 
-_ORDER = ("digits", "cifar10", "cifar100", "tinyimagenet", "imagenet100", "pathmnist", "tissuemnist")
+_ORDER = ("digits", "cifar", "tinyimagenet", "imagenet100", "medmnist")
 
 Load = Callable[..., Dataset]
 """(root) or, for a source that takes an argument, (root, argument) -> data set."""
@@ -140,7 +140,7 @@ def register_packed(
 
 
 def check_name(name: str) -> DataInfo:
-    """What is known about a data set; raises if the name or its argument is malformed."""
+    """Return what is known about a data set; raise if the name or its argument is malformed."""
     entry, argument = info(name), name.partition(":")[2]
     if entry.argument and not argument:
         raise UserError(f"data set {name!r} must be written {entry.usage}")
@@ -150,18 +150,18 @@ def check_name(name: str) -> DataInfo:
 
 
 def load(name: str, root: str | Path | None = None) -> Dataset:
-    """The data set called `name`, from the folder that holds the data sets (see `data_root`)."""
+    """Load the data set called `name` from the folder that holds the data sets (see `data_root`)."""
     entry, argument = check_name(name), name.partition(":")[2]
     return entry.load(data_root(root), argument) if entry.argument else entry.load(data_root(root))
 
 
 def advice(entry: DataInfo, failed: str = "") -> str:
-    """How else to get a packed data set, when one way has failed."""
+    """Say how else to get a packed data set, when one way has failed."""
     return f"get it by {', or '.join(text for way, text in entry.ways.items() if way != failed)}"
 
 
 def data_root(root: str | Path | None = None) -> Path:
-    """The folder that holds the data sets: the argument, else $SORA_DATA, else the user's cache folder."""
+    """Return the folder that holds the data sets: the argument, else $SORA_DATA, else the user's cache."""
     if root is not None:
         if not isinstance(root, (str, Path)):
             raise UserError(f"root is {short(root)}; expected the path of a folder")

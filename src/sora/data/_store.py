@@ -1,11 +1,13 @@
-"""Reading a packed data set: ROOT/NAME/{train,val,test}_{images,labels}.npy and meta.json."""
+"""The packed data set on disk: ROOT/NAME/{train,val,test}_{images,labels}.npy, meta.json and origin."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -14,24 +16,22 @@ import numpy as np
 import torch
 
 from sora._reading import CLASSES, TEXT, open_regular, parse_json, read_text
-from sora.data._npy import Header, read_header
-from sora.data._progress import progress
 from sora.data.dataset import Dataset, ImageSet, check_same_size
+from sora.data.npz import Header, read_header
 from sora.errors import UserError
 
 MEMORY_BUDGET = 1 << 30
-"""An array above this size stays on disk, memory-mapped."""
-SPLITS = ("train", "val", "test")
+"""An array of more bytes than this stays on disk, memory-mapped."""
 FORMAT = 1
 LEFT_OUT = -1
-"""Label of a row that stands for an unreadable image."""
+"""Label of the blank row of an unreadable image."""
 DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, TokenError)
 """The exceptions that reading a damaged store raises."""
 NOT_OURS = "is not a packed data set; move it elsewhere or choose another --data-dir"
 
 
 def open_store(folder: Path, name: str) -> Dataset:
-    """The data set in a folder; large arrays are memory-mapped."""
+    """Open the data set in a folder; large arrays are memory-mapped."""
     _refuse_foreign(folder)
     try:
         meta = read_meta(folder)
@@ -50,7 +50,7 @@ def open_store(folder: Path, name: str) -> Dataset:
 
 
 def survey(folder: Path) -> dict[str, int]:
-    """Number of images in each split, from meta.json and headers alone; raises one of `DAMAGE`."""
+    """Count the images in each split, from meta.json and headers alone; raises one of `DAMAGE`."""
     _refuse_foreign(folder)
     meta, counts = read_meta(folder), {}
     for split in meta["splits"]:
@@ -95,7 +95,7 @@ def _read(folder: Path, split: str, classes: int, hashes: Mapping[str, str]) -> 
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """A store's meta.json: format, classes, test_size, splits with hashes, counts."""
+    """Read a store's meta.json: format, classes, test_size, splits with hashes, counts."""
     meta: dict[str, Any] = parse_json(read_text(folder / "meta.json", TEXT))
     if meta["format"] != FORMAT:
         raise ValueError(f"format {meta['format']}, expected {FORMAT}")
@@ -103,17 +103,17 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def origin_of(folder: Path) -> str | None:
-    """What a store, complete or not, was built from; None if this is not a store."""
+    """Return what a store, complete or not, was built from; None if this is not a store."""
     return read_text(folder / "origin", TEXT) if (folder / "origin").exists() else None
 
 
 def is_store(folder: Path) -> bool:
-    """Whether this package packed the folder; any other may contain a user's originals."""
+    """Tell whether this package packed the folder; any other may contain a user's originals."""
     return (folder / "origin").is_file() and (folder / "meta.json").is_file()
 
 
 def digest(path: Path, algorithm: str = "sha256") -> str:
-    """A file's checksum."""
+    """Return a file's checksum."""
     result, size = hashlib.new(algorithm), path.stat().st_size
     with open_regular(path) as file, progress(f"checking {path.name}", size, is_bytes=True) as advance:
         while block := file.read(1 << 22):
@@ -123,12 +123,27 @@ def digest(path: Path, algorithm: str = "sha256") -> str:
 
 
 def listing(files: Iterable[Path]) -> str:
-    """Identifies files by name, size and time, without reading them."""
+    """Identify files by name, size and time, without reading them."""
     lines = (f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)
     return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()  # names need not be UTF-8
 
 
 def cache_name(path: Path, *options: object) -> str:
-    """A store's name for data without a registered one: unique per path and options, and readable."""
+    """Name the store of data without a registered name: unique per path and options, and readable."""
     key = hashlib.sha256(repr((str(path), *options)).encode()).hexdigest()[:12]
     return f"{re.sub('[^A-Za-z0-9]+', '-', path.stem).strip('-') or 'data'}-{key}"
+
+
+@contextmanager
+def progress(
+    what: str, total: int | None, done: int = 0, *, is_bytes: bool = False
+) -> Iterator[Callable[[int], None]]:
+    """Show a bar from `done` to `total`, on a terminal only; the yielded function advances it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    amount = DownloadColumn() if is_bytes else MofNCompleteColumn()
+    columns = ("{task.description}", BarColumn(), amount, TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(what, total=total, completed=done)
+        yield lambda step: bar.advance(task, step)

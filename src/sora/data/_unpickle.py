@@ -18,7 +18,7 @@ from sora.errors import UserError
 
 
 def unpickle(data: bytes, what: str) -> dict[str, Any]:
-    """The dictionary in `data`, its keys as text, its arrays as uint8 NumPy arrays."""
+    """Return the dictionary in `data`, its keys as text, its arrays as uint8 NumPy arrays."""
     try:
         _check_opcodes(data)
         batch = _Unpickler(io.BytesIO(data), encoding="bytes").load()
@@ -88,7 +88,7 @@ class _Dtype:
             raise UserError("a CIFAR pickle may contain uint8 arrays only")
 
     def __setstate__(self, state: object) -> None:
-        """Byte order and the like do not matter for uint8."""
+        """Ignore byte order and the like, which do not matter for uint8."""
 
 
 def _reconstruct(*_: object) -> _Array:

@@ -5,32 +5,39 @@ An interrupted build is resumed where it stopped, and a reader never sees an inc
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from sora._files import locked
 from sora._reading import STORED_PIXELS
-from sora.data._growing import Growing
-from sora.data._progress import progress
-from sora.data._store import FORMAT, LEFT_OUT, NOT_OURS, SPLITS, digest, is_store, open_store, origin_of
+from sora.data._store import FORMAT, LEFT_OUT, NOT_OURS, digest, is_store, open_store, origin_of, progress
+from sora.data.dataset import SPLITS
+from sora.data.image_files import ImageFile
 from sora.errors import RunError, UserError
 
 CHUNK = 256
 """Images decoded together and written before the next ones are read."""
 CHUNK_BYTES = 1 << 26
 """Most bytes of such a chunk, files and decoded images together: large images come in smaller chunks."""
+_HEADER = 256
+"""Bytes reserved for the header of a file that grows, because it states the number of rows.
+
+Recorded fingerprints and official hashes cover it: it must not change.
+"""
 
 Decoder = Callable[["Path | bytes"], NDArray[np.uint8]]
+_Block = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
 class Arrays(NamedTuple):
@@ -40,17 +47,48 @@ class Arrays(NamedTuple):
     labels: NDArray[np.int64]
 
 
-class Picture(NamedTuple):
-    """An image file to be decoded into a store."""
-
-    name: str
-    file: Path | bytes
-    label: int
+def in_order(images: Sequence[ImageFile]) -> Callable[[int], Iterator[ImageFile]]:
+    """Return a list in the form that `Builder.stream` expects."""
+    return lambda start: iter(images[start:])
 
 
-def in_order(pictures: Sequence[Picture]) -> Callable[[int], Iterator[Picture]]:
-    """A list in the form that `Builder.stream` expects."""
-    return lambda start: iter(pictures[start:])
+class GrowingArray:
+    """Rows appended to PATH.part, whose length tells their number, until `finish` makes it a .npy file."""
+
+    def __init__(self, path: Path, row: tuple[int, ...], dtype: DTypeLike) -> None:
+        self._path, self._part = path, path.with_name(path.name + ".part")
+        self._row, self._dtype = row, np.dtype(dtype)
+        self._row_bytes = math.prod(row) * self._dtype.itemsize
+        self._file = self._part.open("r+b" if self._part.exists() else "w+b")
+        self.close = self._file.close
+
+    @property
+    def rows(self) -> int:
+        """Number of complete rows so far."""
+        return max(0, os.fstat(self._file.fileno()).st_size - _HEADER) // self._row_bytes
+
+    def truncate(self, rows: int) -> None:
+        """Drop everything after these rows."""
+        self._file.truncate(_HEADER + rows * self._row_bytes)
+        self._file.seek(0, io.SEEK_END)
+
+    def append(self, rows: NDArray[np.generic]) -> None:
+        """Write rows and flush them to the operating system."""
+        self._file.write(np.ascontiguousarray(rows, self._dtype).reshape(-1, *self._row).tobytes())
+        self._file.flush()
+
+    def read(self) -> NDArray[np.generic]:
+        """Return all rows so far."""
+        return np.fromfile(self._part, self._dtype, offset=_HEADER).reshape(-1, *self._row)
+
+    def finish(self) -> None:
+        """Write the header and give the file its name."""
+        header = repr({"descr": self._dtype.str, "fortran_order": False, "shape": (self.rows, *self._row)})
+        start = np.lib.format.magic(1, 0) + (_HEADER - 10).to_bytes(2, "little")
+        self._file.seek(0)
+        self._file.write(start + header.encode().ljust(_HEADER - 11) + b"\n")
+        self._file.close()
+        os.replace(self._part, self._path)
 
 
 class Builder:
@@ -61,14 +99,11 @@ class Builder:
 
     def add(self, split: str, arrays: Arrays) -> None:
         """Write a split that is in memory."""
-        self._write(f"{split}_images", arrays.images)
-        self._write(f"{split}_labels", arrays.labels)
-
-    def _write(self, name: str, array: NDArray[np.generic]) -> None:
-        with closing(Growing(self._folder / f"{name}.npy", array.shape[1:], array.dtype)) as file:
-            file.truncate(0)
-            file.append(array)
-            file.finish()
+        for kind, array in (("images", arrays.images), ("labels", arrays.labels)):
+            with closing(GrowingArray(self._path(split, kind), array.shape[1:], array.dtype)) as file:
+                file.truncate(0)
+                file.append(array)
+                file.finish()
 
     def copy(
         self,
@@ -85,25 +120,20 @@ class Builder:
             shape: Shape of an image, (H, W, C).
             blocks: Yields the images (n, H, W, C) in order, from the given position on.
         """
-        if (self._folder / f"{split}_labels.npy").exists():  # written last
-            return
-        path = self._folder / f"{split}_images.npy"
-        if not path.exists():
-            with (
-                closing(Growing(path, shape, np.uint8)) as images,
-                progress(f"packing {split}", len(labels), images.rows) as advance,
-            ):
-                for block in blocks(images.rows):
-                    images.append(block)
-                    advance(len(block))
-                images.finish()
-        self._write(f"{split}_labels", labels)
+
+        def labelled(done: NDArray[np.generic]) -> Iterator[_Block]:
+            position = len(done)
+            for images in blocks(position):
+                yield images, labels[position : position + len(images)]
+                position += len(images)
+
+        self._grow(split, shape, len(labels), labelled)
 
     def stream(
         self,
         split: str,
         total: int,
-        pictures: Callable[[int], Iterator[Picture]],
+        images: Callable[[int], Iterator[ImageFile]],
         decode: Decoder,
         skip_bad: int = 0,
         hint: str = "",
@@ -113,44 +143,69 @@ class Builder:
         Args:
             split: Its name.
             total: Number of images.
-            pictures: Yields them in a fixed order, from the given position on.
+            images: Yields them in a fixed order, from the given position on.
             decode: Returns an array (H, W, C) of the same shape for all.
             skip_bad: How many bad images to leave out before it is an error.
             hint: Advice appended to the error.
         """
-        names = (self._folder / f"{split}_images.npy", self._folder / f"{split}_labels.npy")
-        if names[1].exists():
+        if self._path(split, "labels").exists():
             return
-        shape = _first_shape(pictures(0), decode, skip_bad, hint)
-        with (
-            closing(Growing(names[0], shape, np.uint8)) as images,
-            closing(Growing(names[1], (), np.int64)) as labels,
-            ThreadPoolExecutor() as pool,
-        ):
-            done = min(images.rows, labels.rows)
-            images.truncate(done)
-            labels.truncate(done)
-            bad, rest = int((labels.read() == LEFT_OUT).sum()), pictures(done)
-            with progress(f"packing {split}", total, done) as advance:
-                for chunk in _chunks(rest, math.prod(shape)):
-                    rows = list(pool.map(lambda picture: _try(picture, decode, shape), chunk))
+        shape = _first_shape(images(0), decode, skip_bad, hint)
+        blank = np.zeros(shape, np.uint8)  # for an image left out, so that row numbers equal positions
+
+        def decoded(done: NDArray[np.generic]) -> Iterator[_Block]:
+            bad = int((done == LEFT_OUT).sum())
+            with ThreadPoolExecutor() as pool:
+                for chunk in _chunks(images(len(done)), blank.nbytes):
+                    rows = list(pool.map(lambda image: _try(image, decode, shape), chunk))
                     bad += _count_bad(rows, skip_bad - bad, hint)
-                    _append(images, labels, chunk, rows)
-                    advance(len(chunk))
-            images.finish()
-            labels.finish()
+                    good = [not isinstance(row, UserError) for row in rows]
+                    yield (
+                        np.stack([blank if isinstance(row, UserError) else row for row in rows]),
+                        np.where(good, [image.label for image in chunk], LEFT_OUT),
+                    )
+
+        self._grow(split, shape, total, decoded)
 
     def finish(self, classes: Sequence[str], test_size: int | None = None) -> None:
         """Record class names, hashes, and the side of the central square to test on (None: the image)."""
         splits, counts = {}, {}
         for split in SPLITS:
-            paths = {kind: self._folder / f"{split}_{kind}.npy" for kind in ("images", "labels")}
+            paths = {kind: self._path(split, kind) for kind in ("images", "labels")}
             if paths["labels"].exists():
                 splits[split] = {kind: digest(path) for kind, path in paths.items()}
                 counts[split] = int((np.load(paths["labels"], allow_pickle=False) != LEFT_OUT).sum())
         meta = {"format": FORMAT, "classes": list(classes), "test_size": test_size}
         meta |= {"splits": splits, "counts": counts}
         (self._folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+
+    def _grow(
+        self,
+        split: str,
+        shape: tuple[int, ...],
+        total: int,
+        blocks: Callable[[NDArray[np.generic]], Iterable[_Block]],
+    ) -> None:
+        """Append what `blocks` yields after the labels that an earlier attempt has written."""
+        if self._path(split, "labels").exists():  # gets its name last
+            return
+        with (
+            closing(GrowingArray(self._path(split, "images"), shape, np.uint8)) as images,
+            closing(GrowingArray(self._path(split, "labels"), (), np.int64)) as labels,
+        ):
+            done = min(images.rows, labels.rows)
+            images.truncate(done)
+            labels.truncate(done)
+            with progress(f"packing {split}", total, done) as advance:
+                for block in blocks(labels.read()):
+                    images.append(block[0])
+                    labels.append(block[1])
+                    advance(len(block[1]))
+            images.finish()
+            labels.finish()
+
+    def _path(self, split: str, kind: str) -> Path:
+        return self._folder / f"{split}_{kind}.npy"
 
 
 def build(root: Path, name: str, origin: str, fill: Callable[[Builder], None]) -> Path:
@@ -182,26 +237,26 @@ def _refuse_others(folder: Path, part: Path) -> None:
             raise UserError(f"{place} {NOT_OURS}")
 
 
-def _first_shape(pictures: Iterator[Picture], decode: Decoder, skip_bad: int, hint: str) -> tuple[int, ...]:
+def _first_shape(images: Iterator[ImageFile], decode: Decoder, skip_bad: int, hint: str) -> tuple[int, ...]:
     rows = []
-    for picture in pictures:
-        row = _try(picture, decode)
+    for image in images:
+        row = _try(image, decode)
         if not isinstance(row, UserError):
             if row.shape[0] * row.shape[1] > STORED_PIXELS.value:
-                raise STORED_PIXELS.refusal(f"{picture.name}: {_size(row.shape)}{hint}")
+                raise STORED_PIXELS.refusal(f"{image.name}: {_size(row.shape)}{hint}")
             return row.shape
         rows.append(row)
         _count_bad(rows, skip_bad, hint)
     raise UserError("there is no image to read")
 
 
-def _chunks(pictures: Iterator[Picture], row_bytes: int) -> Iterator[list[Picture]]:
-    """Images to decode together; their number depends on their size, so that memory stays bounded."""
-    chunk: list[Picture] = []
+def _chunks(images: Iterator[ImageFile], row_bytes: int) -> Iterator[list[ImageFile]]:
+    """Group images to decode together; how many depends on their size, so that memory stays bounded."""
+    chunk: list[ImageFile] = []
     total = 0
-    for picture in pictures:
-        chunk.append(picture)
-        total += row_bytes + (len(picture.file) if isinstance(picture.file, bytes) else 0)
+    for image in images:
+        chunk.append(image)
+        total += row_bytes + (len(image.file) if isinstance(image.file, bytes) else 0)
         if len(chunk) == CHUNK or total >= CHUNK_BYTES:
             yield chunk
             chunk, total = [], 0
@@ -210,14 +265,14 @@ def _chunks(pictures: Iterator[Picture], row_bytes: int) -> Iterator[list[Pictur
 
 
 def _try(
-    picture: Picture, decode: Decoder, shape: tuple[int, ...] | None = None
+    image: ImageFile, decode: Decoder, shape: tuple[int, ...] | None = None
 ) -> NDArray[np.uint8] | UserError:
     try:
-        row = decode(picture.file)
+        row = decode(image.file)
     except UserError as error:
-        return UserError(f"{picture.name}: {error}")
+        return UserError(f"{image.name}: {error}")
     if shape is not None and row.shape != shape:
-        return UserError(f"{picture.name}: {_size(row.shape)}, but the first image has {_size(shape)}")
+        return UserError(f"{image.name}: {_size(row.shape)}, but the first image has {_size(shape)}")
     return row
 
 
@@ -230,13 +285,3 @@ def _count_bad(rows: Sequence[NDArray[np.uint8] | UserError], allowed: int, hint
     if len(bad) > allowed:
         raise UserError(f"{bad[allowed]}{hint}")
     return len(bad)
-
-
-def _append(
-    images: Growing, labels: Growing, chunk: Sequence[Picture], rows: Sequence[NDArray[np.uint8] | UserError]
-) -> None:
-    """Append a chunk; an image left out keeps a blank row, so that row numbers equal positions."""
-    good = [not isinstance(row, UserError) for row in rows]
-    blank = np.zeros(images.row, np.uint8)
-    images.append(np.stack([blank if isinstance(row, UserError) else row for row in rows]))
-    labels.append(np.where(good, [picture.label for picture in chunk], LEFT_OUT))

@@ -14,6 +14,7 @@ from torch import Tensor
 from sora._reading import CLASSES
 from sora.errors import UserError
 
+SPLITS = ("train", "val", "test")
 _HASH_BLOCK = 1 << 24
 """Bytes of images that are gathered and hashed together."""
 
@@ -50,24 +51,24 @@ class ImageSet:
         return len(self.labels)
 
     def subset(self, positions: Tensor) -> ImageSet:
-        """The view of these positions of this view."""
+        """Return the view of these positions of this view."""
         rows = positions if self.rows is None else self.rows[positions]
         return replace(self, labels=self.labels[positions], rows=rows)
 
     def center(self, height: int, width: int) -> ImageSet:
-        """The view of the central part of every image."""
+        """Return the view of the central part of every image."""
         top, left = (self.images.shape[1] - height) // 2, (self.images.shape[2] - width) // 2
         if min(top, left) < 0:
             raise UserError(f"images of {_shape(self.images)} have no part of {height}x{width} pixels")
         return replace(self, images=self.images[:, top : top + height, left : left + width])
 
     def gather(self, positions: Tensor) -> Tensor:
-        """These images as uint8 (B, C, H, W) with channels-last strides."""
+        """Return these images as uint8 (B, C, H, W) with channels-last strides."""
         rows = positions if self.rows is None else self.rows[positions]
         return self.images.index_select(0, rows).permute(0, 3, 1, 2)
 
     def batches(self, batch_size: int, device: torch.device | str = "cpu") -> Iterator[tuple[Tensor, Tensor]]:
-        """All images in order as (x in [0, 1], y), for evaluation."""
+        """Yield all images in order as (x in [0, 1], y), for evaluation."""
         for start in range(0, len(self), batch_size):
             positions = torch.arange(start, min(start + batch_size, len(self)))
             x = self.gather(positions).to(device).float().div_(255)
@@ -104,7 +105,7 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def check_labels(labels: Tensor) -> int:
-    """The highest label, -1 if there is none; raises for labels that cannot be classes."""
+    """Return the highest label, -1 if there is none; raise for labels that cannot be classes."""
     if not isinstance(labels, Tensor) or labels.dim() != 1 or labels.dtype != torch.int64:
         raise UserError("labels are not an int64 tensor of shape (N,)")
     low, high = (int(labels.min()), int(labels.max())) if len(labels) else (0, -1)

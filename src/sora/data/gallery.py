@@ -51,7 +51,7 @@ def draw_samples(dataset: Dataset, out: Path) -> None:
 
 
 def one_of_each(images: ImageSet, count: int) -> Tensor:
-    """Positions of `count` images from as many classes as possible."""
+    """Return the positions of `count` images from as many classes as possible."""
     classes = images.labels.bincount().nonzero()[:, 0].tolist()
     turns = zip_longest(*(_first(images, c, count).tolist() for c in classes))
     positions = (position for turn in turns for position in turn if position is not None)

@@ -65,12 +65,12 @@ class Loader:
         return len(self._bounds) - 1
 
     def smallest_share(self, number: int) -> int:
-        """How many images of a batch the process with the fewest gets: all must split theirs alike."""
+        """Return how many images of a batch the process with the fewest gets: all must split alike."""
         low, high = self._bounds[number : number + 2]
         return (high - low) // self.world
 
     def epoch(self, epoch: int, attempt: int = 0, start: int = 0) -> Iterator[Batch]:
-        """The batches of one epoch from batch `start` on; `attempt` counts restarts after a rollback."""
+        """Yield the batches of one epoch from `start` on; `attempt` counts restarts after a rollback."""
         order = torch.randperm(len(self.images), generator=_generator(self.seed, attempt, epoch, _ORDER))
         for number in range(start, len(self)):
             low, high = self._bounds[number : number + 2]

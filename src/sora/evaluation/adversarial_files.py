@@ -17,7 +17,7 @@ from sora._files import replace_file
 from sora._passes import frozen
 from sora._reading import TEXT, parse_json
 from sora.data import Dataset, ImageSet
-from sora.data.array_archive import ArrayArchive
+from sora.data.npz import ArrayArchive
 from sora.errors import UserError
 from sora.evaluation.accuracy import BATCH, placed
 from sora.evaluation.examples import as_examples, in_precision_of

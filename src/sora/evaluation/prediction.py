@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sora._passes import frozen
 from sora.attacks import Attack
-from sora.data._pictures import decode
+from sora.data.image_files import decode
 from sora.errors import UserError
 from sora.evaluation.accuracy import device_of
 from sora.threat import Threat

@@ -21,7 +21,7 @@ _TEST, _VAL = 360, 180
     counts={"train": 1_257, "val": _VAL, "test": _TEST},
 )
 def load(root: Path) -> Dataset:
-    """Bilinear from 8x8 to 16x16, values 0-16 scaled to 0-255, a fixed stratified split."""
+    """Resize bilinearly from 8x8 to 16x16, scale 0-16 to 0-255, split by class in a fixed way."""
     from sklearn.datasets import load_digits  # here, as it takes a second to import
 
     source = load_digits()

@@ -16,10 +16,9 @@ from urllib.parse import parse_qsl
 from sora._reading import PIXELS, STORED_PIXELS, absolute
 from sora.data import _store
 from sora.data._base import register
-from sora.data._class_folders import scan
-from sora.data._pictures import decode
 from sora.data.builder import Builder, build, in_order
 from sora.data.dataset import Dataset
+from sora.data.image_files import decode, scan
 from sora.errors import UserError, unknown
 
 _NAMED = 5  # files left out that a warning lists
@@ -28,7 +27,7 @@ _HINT = "; ?size=N resizes all, ?mode=rgb or ?mode=grey converts all, ?skip-bad=
 
 
 @dataclass(frozen=True)
-class Request:
+class FolderRequest:
     """What follows `folder:`: a path and how to read its images."""
 
     path: Path
@@ -40,8 +39,8 @@ class Request:
     """How many unreadable or mismatched images to leave out before it is an error."""
 
     @classmethod
-    def parse(cls, text: str) -> Request:
-        """From PATH?OPTIONS."""
+    def parse(cls, text: str) -> FolderRequest:
+        """Read PATH?OPTIONS."""
         place, _, query = text.partition("?")
         options = dict(parse_qsl(query, keep_blank_values=True))
         for key, value in options.items():
@@ -58,28 +57,28 @@ class Request:
 @register(
     "folder",
     argument="PATH",
-    check_argument=Request.parse,
+    check_argument=FolderRequest.parse,
     summary="your own image files, one folder per class",
 )
 def load(root: Path, argument: str) -> Dataset:
-    """The data set in a folder; its decoded images are kept under `root` until the folder changes."""
-    request = Request.parse(argument)
+    """Load the images in a folder; once decoded, they are kept under `root` until the folder changes."""
+    request = FolderRequest.parse(argument)
     classes, splits = scan(request.path)
 
     def fill(builder: Builder) -> None:
         limit = STORED_PIXELS if request.size is None else PIXELS
         read = partial(decode, size=request.size, mode=request.mode, limit=limit)
-        for split, pictures in splits.items():
-            builder.stream(split, len(pictures), in_order(pictures), read, request.skip_bad, _HINT)
+        for split, files in splits.items():
+            builder.stream(split, len(files), in_order(files), read, request.skip_bad, _HINT)
         builder.finish(classes)
 
-    origin = _store.listing(Path(p.name) for pictures in splits.values() for p in pictures)
+    origin = _store.listing(Path(file.name) for files in splits.values() for file in files)
     name = _store.cache_name(request.path, request.size, request.mode, request.skip_bad)
     dataset = _store.open_store(build(root, name, origin, fill), f"folder:{argument}")
-    for split, pictures in splits.items():
+    for split, files in splits.items():
         rows = dataset.splits[split].rows
-        kept = set(range(len(pictures)) if rows is None else rows.tolist())
-        left_out = [picture.name for position, picture in enumerate(pictures) if position not in kept]
+        kept = set(range(len(files)) if rows is None else rows.tolist())
+        left_out = [file.name for position, file in enumerate(files) if position not in kept]
         if left_out:
             more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
             names = ", ".join(left_out[:_NAMED]) + more

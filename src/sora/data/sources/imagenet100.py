@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from sora._reading import UNPACKED, open_regular, parse_json
-from sora.data import _class_folders, _store
 from sora.data._base import register_packed
-from sora.data._pictures import decode
-from sora.data.builder import Builder, Picture, in_order
+from sora.data.builder import Builder, in_order
+from sora.data.dataset import SPLITS
+from sora.data.image_files import SPLIT_NAMES, ImageFile, decode, scan
 from sora.errors import UserError, short
 
 CLASSES = 100
@@ -49,10 +49,10 @@ def convert(path: Path, builder: Builder) -> None:
 
 
 def _convert_tree(path: Path, builder: Builder) -> list[str]:
-    classes, splits = _class_folders.scan(path)
+    classes, splits = scan(path)
     _check_classes(path, classes)
-    for split, pictures in splits.items():
-        builder.stream(split, len(pictures), in_order(pictures), _shrink)
+    for split, files in splits.items():
+        builder.stream(split, len(files), in_order(files), _shrink)
     return classes
 
 
@@ -63,7 +63,7 @@ def _convert_parquet(path: Path, paths: Sequence[Path], builder: Builder) -> lis
         raise UserError("reading parquet files needs pyarrow: install sora-at[parquet]") from None
     splits: dict[str, list[Any]] = {}
     for file in paths:
-        split = _class_folders.SPLIT_NAMES.get(file.stem.partition("-")[0], "other")
+        split = SPLIT_NAMES.get(file.stem.partition("-")[0], "other")
         splits.setdefault(split, []).append(_open(file, ParquetFile))
     if "test" not in splits and "val" in splits:
         splits["test"] = splits.pop("val")
@@ -71,7 +71,7 @@ def _convert_parquet(path: Path, paths: Sequence[Path], builder: Builder) -> lis
         raise UserError(f"{path}: expected train-*.parquet and test-*.parquet (validation-* is optional)")
     classes = _class_names(splits["train"])
     _check_classes(path, classes)
-    for split in filter(splits.__contains__, _store.SPLITS):
+    for split in filter(splits.__contains__, SPLITS):
         total = sum(file.metadata.num_rows for file in splits[split])
         builder.stream(split, total, partial(_rows, splits[split]), _shrink)
     return classes
@@ -87,7 +87,7 @@ def _check_classes(path: Path, classes: Sequence[str]) -> None:
 
 
 def _open(path: Path, reader: Callable[[Any], Any]) -> Any:
-    """A parquet file whose declared sizes its own size can account for."""
+    """Open a parquet file; refuse one that declares more than a file of its size can contain."""
     try:
         file = reader(open_regular(path))
         metadata, size = file.metadata, path.stat().st_size
@@ -110,8 +110,8 @@ def _open(path: Path, reader: Callable[[Any], Any]) -> Any:
     return file
 
 
-def _rows(files: Sequence[Any], start: int) -> Iterator[Picture]:
-    """The images from position `start` on; row groups before it are not read."""
+def _rows(files: Sequence[Any], start: int) -> Iterator[ImageFile]:
+    """Yield the images from position `start` on; row groups before it are not read."""
     position = 0
     for file in files:
         for group in range(file.num_row_groups):
@@ -123,12 +123,12 @@ def _rows(files: Sequence[Any], start: int) -> Iterator[Picture]:
                 )
                 for row, (image, label) in enumerate(rows, position):
                     if row >= start:
-                        yield Picture(f"row {row}", image.as_py()["bytes"] or b"", label.as_py())
+                        yield ImageFile(f"row {row}", image.as_py()["bytes"] or b"", label.as_py())
             position += count
 
 
 def _class_names(files: Sequence[Any]) -> list[str]:
-    """From the names stored with the labels, else from the column `text`, else numbers."""
+    """Return the names stored with the labels, else those in the column `text`, else numbers."""
     info = parse_json((files[0].schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
     names = info.get("info", {}).get("features", {}).get("label", {}).get("names")
     if names:

