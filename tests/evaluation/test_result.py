@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from sora.attacks import create
 from sora.errors import UserError
 from sora.evaluation import Evaluation, verdict, warnings_about, wilson
-from sora.evaluation.reliability import at_least
-from sora.evaluation.scores import VERDICTS
+from sora.evaluation.scores import VERDICTS, at_least
 from sora.threat import Linf
 
 LABELS = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2, 2])

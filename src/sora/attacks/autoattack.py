@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sora._checks import check_inputs, checking
+from sora._checks import checking
 from sora._passes import bare, frozen
 from sora._seeds import mix, seeded
 from sora.attacks._base import Attack, register
@@ -140,12 +140,11 @@ class AutoPart(_FromPackage):
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
         """Return adversarial examples where the attack succeeds, `x` elsewhere."""
-        check_inputs(x, y, threat)
-        self.check(x, y, threat)
-        if threat.eps == 0:
-            return x
         model = bare(model)
         with checking(model, x, y, threat), frozen(model), seeded(seed):
+            self.check(x, y, threat)
+            if threat.eps == 0:
+                return x
             part = self if self.targets else self.for_classes(_classes(model, x))
             attacked = model if x.dtype == torch.float32 else _InSinglePrecision(model, x.dtype)
             # The package views tensors flat, which channels-last inputs do not allow.
@@ -192,10 +191,10 @@ class AutoAttack(_FromPackage):
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
         """Return adversarial examples where any part succeeds, `x` elsewhere."""
-        check_inputs(x, y, threat)
-        self.check(x, y, threat)
-        model, x_adv = bare(model), x.clone()
+        model = bare(model)
         with checking(model, x, y, threat), frozen(model), seeded(seed), torch.no_grad():
+            self.check(x, y, threat)
+            x_adv = x.clone()
             for part in self.for_classes(_classes(model, x)).members:
                 left = (model(x_adv).argmax(1) == y).nonzero()[:, 0]
                 if len(left) == 0:
@@ -264,24 +263,17 @@ def _check_size(height: int, width: int, norm: str) -> None:
         )
 
 
-register("aa", "AutoAttack, standard version: four attacks in turn on the examples still correct")(AutoAttack)
-register(
-    "aa-reduced",
-    "AutoAttack without apgd-t, which is undefined for fewer than 4 classes; for those, `aa` runs"
-    " this version",
-)(AutoAttack)
-register(
-    "aa-plus",
-    "AutoAttack, plus version: six attacks, those without targets from 5 starts each",
-    pattern="aa-plus(?:-reduced)?",
-    examples=("aa-plus",),
-)(AutoAttack)
-register(
-    "aa-rand",
-    "AutoAttack, rand version, for random models: two attacks, each gradient the mean of 20 passes",
-    pattern="aa-rand(?:-reduced)?",
-    examples=("aa-rand",),
-)(AutoAttack)
+_SUMMARIES = {
+    "aa": "AutoAttack, standard version: four attacks in turn on the examples still correct",
+    "aa-reduced": "AutoAttack without apgd-t, which is undefined for fewer than 4 classes; for those, `aa`"
+    " runs this version",
+    "aa-plus": "AutoAttack, plus version: six attacks, those without targets from 5 starts each",
+    "aa-rand": "AutoAttack, rand version, for random models: two attacks, each gradient the mean of 20"
+    " passes",
+}
+for _name, _summary in _SUMMARIES.items():
+    _pattern = f"{_name}(?:{REDUCED})?" if _name in ("aa-plus", "aa-rand") else _name
+    register(_name, _summary, pattern=_pattern, examples=(_name,))(AutoAttack)
 _RESTARTS, _EOT = r"(?:x(?P<restarts>\d{1,3}))?", r"(?:@eot(?P<eot>\d{1,4}))?"
 _OPTIONS = {
     "apgd-ce": _RESTARTS + _EOT,

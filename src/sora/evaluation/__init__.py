@@ -1,8 +1,7 @@
 """Accuracy under attacks, with the settings, the count and the interval of each number."""
 
 from sora.evaluation.accuracy import BATCH, EvaluationOptions, evaluate
-from sora.evaluation.reliability import warnings_about
-from sora.evaluation.scores import Evaluation, verdict, wilson
+from sora.evaluation.scores import Evaluation, verdict, warnings_about, wilson
 from sora.evaluation.trust import Finding
 
 __all__ = [

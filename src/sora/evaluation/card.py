@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sora.attacks.autoattack import REDUCED, VERSIONS, is_autoattack
-from sora.evaluation.reliability import warnings_about
-from sora.evaluation.scores import Evaluation
+from sora.evaluation.records import full_record
+from sora.evaluation.scores import Evaluation, warnings_about
 from sora.runs import RunFolder
 from sora.settings import is_custom
 
@@ -79,11 +79,8 @@ def entry(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> dict[str, Any
 
 
 def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
-    record = evaluation.record() | {"warnings": warnings_about(evaluation)}
-    record["trust"] = [finding.record() for finding in evaluation.trust]
-    for name, attack in record["attacks"].items():
-        attack["versions"] = evaluation.versions.get(name)
-    return record
+    record = full_record(evaluation)
+    return {key: record[key] for key in (*evaluation.record(), "warnings", "trust")}
 
 
 def markdown(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> str:

@@ -36,13 +36,7 @@ Fingerprint = dict[str, Any]
 
 
 def hash_inputs(model: nn.Module, examples: Examples, network: Mapping[str, Any] | None) -> dict[str, str]:
-    """Hash what the predictions of a model depend on, apart from settings.
-
-    Args:
-        model: The model.
-        examples: Inputs and labels.
-        network: The description of the network, see `network_fingerprint`.
-    """
+    """Hash what the predictions of a model depend on, apart from settings."""
     model = bare(model)
     return {
         "weights": digest_model(model),

@@ -19,8 +19,7 @@ from sora.errors import UserError
 from sora.evaluation.accuracy import EvaluationOptions, measure
 from sora.evaluation.examples import as_examples
 from sora.evaluation.fingerprints import Fingerprint, fingerprint_of, hash_inputs, state_name
-from sora.evaluation.reliability import warnings_about
-from sora.evaluation.scores import Evaluation
+from sora.evaluation.scores import Evaluation, warnings_about
 from sora.evaluation.trust import Finding
 from sora.evaluation.units import remove_units
 from sora.evaluation.validity import AttackFailed

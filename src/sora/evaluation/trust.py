@@ -19,7 +19,7 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -79,20 +79,14 @@ class NotApplicable(Exception):
     """The reason why a test says nothing about a model."""
 
 
-class Judgement(NamedTuple):
-    """What a test returns; `advice` is for a model that has failed."""
-
-    failed: bool
-    value: float
-    threshold: float
-    n: int
-    text: str
-    advice: str
+def _judged(failed: bool, value: float, threshold: float, n: int, text: str, advice: str) -> Finding:
+    outcome: TestOutcome = "failed" if failed else "passed"
+    return Finding("", outcome, text, value, threshold, n, advice if failed else "")
 
 
-def _judge_share(count: int, n: int, threshold: float, text: str, advice: str) -> Judgement:
+def _judge_share(count: int, n: int, threshold: float, text: str, advice: str) -> Finding:
     """Judge a share of images, which fails only if its whole 95 % interval lies above the threshold."""
-    return Judgement(wilson(count, n)[0] > threshold, count / n, threshold, n, text, advice)
+    return _judged(wilson(count, n)[0] > threshold, count / n, threshold, n, text, advice)
 
 
 def masking_tests(
@@ -128,13 +122,11 @@ def masking_tests(
 _STREAM = zlib.crc32(b"trust")
 
 
-def _finding(name: str, test: Callable[[Measurements], Judgement], measured: Measurements) -> Finding:
+def _finding(name: str, test: Callable[[Measurements], Finding], measured: Measurements) -> Finding:
     try:
-        failed, value, threshold, n, text, advice = test(measured)
+        return replace(test(measured), test=name)
     except NotApplicable as reason:
         return Finding(name, "not applicable", str(reason))
-    outcome: TestOutcome = "failed" if failed else "passed"
-    return Finding(name, outcome, text, value, threshold, n, advice if failed else "")
 
 
 class UnderAttack(NamedTuple):
@@ -145,16 +137,7 @@ class UnderAttack(NamedTuple):
 
 
 class Measurements:
-    """One model, some of the images of an evaluation, and what was measured on them so far.
-
-    Args:
-        model: In evaluation mode, without parameter gradients.
-        examples: The images of the evaluation; evenly spaced ones are used.
-        threat: The norm ball and the box.
-        device: Where to compute.
-        batch_size: Images passed together.
-        source: A second model, to transfer attacks from.
-    """
+    """One model, some of the images of an evaluation, and what was measured on them so far."""
 
     def __init__(
         self,
@@ -260,7 +243,7 @@ class Measurements:
 # Tests of the forward pass: is a prediction a function of the image alone?
 
 
-def evaluation_mode(measured: Measurements) -> Judgement:
+def evaluation_mode(measured: Measurements) -> Finding:
     """Find modules that stay in training mode although the model was put into evaluation mode."""
     _ = measured.clean  # a forward pass may switch modes as well
     left = [name or "the model" for name, module in measured.model.named_modules() if module.training]
@@ -268,18 +251,18 @@ def evaluation_mode(measured: Measurements) -> Judgement:
     if left:
         text = f"{len(left)} modules stay in training mode after eval(), e.g. {left[0]}"
     advice = "do not override train() or call it in forward(); evaluate a model whose eval() works"
-    return Judgement(bool(left), len(left), 0, measured.n, text, advice)
+    return _judged(bool(left), len(left), 0, measured.n, text, advice)
 
 
-def repeated_pass(measured: Measurements) -> Judgement:
+def repeated_pass(measured: Measurements) -> Finding:
     """Compare two passes over the same images (AutoAttack's check for randomness, with its threshold)."""
     largest = measured.repeated
     text = f"logits of two passes over the same images differ by {largest:.1e} of their size"
     advice = "the model is random: evaluate it with aa-rand or pgd20@eot8, which average gradients"
-    return Judgement(not largest <= RANDOM, largest, RANDOM, measured.n, text, advice)  # NaN fails
+    return _judged(not largest <= RANDOM, largest, RANDOM, measured.n, text, advice)  # NaN fails
 
 
-def other_batch(measured: Measurements) -> Judgement:
+def other_batch(measured: Measurements) -> Finding:
     """Find predictions that depend on the other images of a batch, as with batch statistics."""
     if measured.repeated > RANDOM:
         raise NotApplicable("two passes over the same batch differ already")
@@ -295,13 +278,13 @@ def other_batch(measured: Measurements) -> Judgement:
     largest = float(relative_difference(measured.clean[torch.cat(chunks)], mixed).max())
     text = f"logits of an image among other images differ by {largest:.1e} of their size"
     advice = "let the model use running statistics (BatchNorm in evaluation mode), not those of the batch"
-    return Judgement(not largest <= BATCH_DEPENDENT, largest, BATCH_DEPENDENT, measured.n, text, advice)
+    return _judged(not largest <= BATCH_DEPENDENT, largest, BATCH_DEPENDENT, measured.n, text, advice)
 
 
 # Tests of the gradients that white-box attacks follow: do they exist, and do they lead upwards?
 
 
-def zero_gradients(measured: Measurements) -> Judgement:
+def zero_gradients(measured: Measurements) -> Finding:
     """Count images whose input gradient is zero, not finite, or too small for float32."""
     _, size = measured.fgsm
     count = int((~(size > NO_GRADIENT) | ~size.isfinite()).sum())
@@ -313,7 +296,7 @@ def zero_gradients(measured: Measurements) -> Judgement:
     return _judge_share(count, measured.n, FEW, text, advice)
 
 
-def rising_loss(measured: Measurements) -> Judgement:
+def rising_loss(measured: Measurements) -> Finding:
     """Count images whose loss ten ascent steps do not raise."""
     rows = measured.part(HALF)
     before = cross_entropy(measured.clean[rows], measured.y[rows], "none")
@@ -323,7 +306,7 @@ def rising_loss(measured: Measurements) -> Judgement:
     return _judge_share(count, len(rows), FEW, text, advice)
 
 
-def more_steps(measured: Measurements) -> Judgement:
+def more_steps(measured: Measurements) -> Finding:
     """Count images that one step breaks and ten steps do not."""
     rows = measured.part(HALF)
     count = int((measured.pgd.correct & ~measured.fgsm[0][rows]).sum())
@@ -332,7 +315,7 @@ def more_steps(measured: Measurements) -> Judgement:
     return _judge_share(count, len(rows), BETTER, text, advice)
 
 
-def single_step(measured: Measurements) -> Judgement:
+def single_step(measured: Measurements) -> Finding:
     """Find catastrophic overfitting: the model withstands one step and not ten. The rule is the verdict's."""
     rows = measured.part(HALF)
     n = len(rows)
@@ -349,13 +332,13 @@ def single_step(measured: Measurements) -> Judgement:
     failed = verdict(accuracy, n, measured.chance) == "overfitted"
     # Allowed: three quarters of what FGSM leaves, for a model that withstands FGSM.
     gap, threshold = accuracy["fgsm"] - accuracy["pgd10"], 0.75 * accuracy["fgsm"]
-    return Judgement(failed, gap, threshold, n, text, advice)
+    return _judged(failed, gap, threshold, n, text, advice)
 
 
 # Tests of strength: attacks that know less must not beat PGD-10, and a large radius must break the model.
 
 
-def large_eps(measured: Measurements) -> Judgement:
+def large_eps(measured: Measurements) -> Finding:
     """Attack with a radius that reaches a uniform grey image: accuracy must be at most chance."""
     measured.require_radius()
     rows, box, eps = measured.part(QUARTER), measured.threat.box, measured.threat.eps
@@ -369,7 +352,7 @@ def large_eps(measured: Measurements) -> Judgement:
     return _judge_share(count, len(rows), measured.chance, text, advice)
 
 
-def noise(measured: Measurements) -> Judgement:
+def noise(measured: Measurements) -> Finding:
     """Compare PGD-10 with a few random perturbations of full size."""
     rows, left = measured.left_by_pgd(HALF)
 
@@ -383,7 +366,7 @@ def noise(measured: Measurements) -> Judgement:
     return _beats_pgd(f"random noise ({NOISE_DRAWS} draws)", left, measured.each_batch(withstands, rows))
 
 
-def square(measured: Measurements) -> Judgement:
+def square(measured: Measurements) -> Finding:
     """Compare PGD-10 with Square, which uses no gradients."""
     rows, left = measured.left_by_pgd(EIGHTH)
     attack, seed = create(f"square{QUERIES}"), int(torch.randint(2**31, ()))
@@ -400,19 +383,19 @@ def square(measured: Measurements) -> Judgement:
     return _beats_pgd(f"Square ({QUERIES} queries)", left, correct)
 
 
-def smoothed_transfer(measured: Measurements) -> Judgement:
+def smoothed_transfer(measured: Measurements) -> Finding:
     """Transfer PGD from the same model with smooth activations and a loss that cannot saturate."""
     return _transfer(measured, "PGD-10 on the smoothed model", Smoothed(measured.model))
 
 
-def second_model(measured: Measurements) -> Judgement:
+def second_model(measured: Measurements) -> Finding:
     """Transfer PGD from another model."""
     if measured.source is None:
         raise NotApplicable("no second model was given (--trust-source)")
     return _transfer(measured, "PGD-10 on the second model", measured.source)
 
 
-def _transfer(measured: Measurements, what: str, source: nn.Module) -> Judgement:
+def _transfer(measured: Measurements, what: str, source: nn.Module) -> Finding:
     rows, left = measured.left_by_pgd(QUARTER)
     try:
         correct = measured.attack(source, rows, measured.threat, _margin).correct
@@ -424,7 +407,7 @@ def _transfer(measured: Measurements, what: str, source: nn.Module) -> Judgement
     return _beats_pgd(what, left, correct)
 
 
-def _beats_pgd(what: str, left: Tensor, correct: Tensor) -> Judgement:
+def _beats_pgd(what: str, left: Tensor, correct: Tensor) -> Finding:
     """Judge an attack by the images that PGD-10 leaves correctly classified and it does not."""
     count = int((left & ~correct).sum())
     text = f"{what} breaks {count} of {len(left)} images that PGD-10 leaves"

@@ -68,19 +68,14 @@ class UnitStore:
 
     def load(self, key: str, count: int, with_inputs: bool) -> Attacked | None:
         """Return a unit's outcome; None if it is not done or its file is damaged."""
-        for path in sorted(self._folder.glob(f"*/{key}.safetensors")) if self._folder else ():
+        for path in sorted(self._folder.glob(f"*/{key}.safetensors")) if self._folder is not None else ():
             try:
                 stored = read_verified(path)
             except RunError:
                 continue
-            predictions, inputs = stored.tensors.get("predictions"), stored.tensors.get("inputs")
-            complete = predictions is not None and predictions.shape == (count,)
-            if (
-                predictions is not None
-                and complete
-                and stored.verified
-                and (inputs is not None) >= with_inputs
-            ):
+            predictions = stored.tensors.get("predictions", torch.empty(0))
+            inputs = stored.tensors.get("inputs")
+            if stored.verified and predictions.shape == (count,) and (inputs is not None) >= with_inputs:
                 return Attacked(predictions, inputs)
         return None
 
@@ -216,10 +211,8 @@ class AttackRunner:
             raise stopped
 
     def _empty(self, count: int) -> Attacked:
-        inputs = None
-        if self._options.keep_inputs:
-            x, _ = self._examples.take(torch.arange(1), torch.device("cpu"))
-            inputs = x.new_zeros((count, *x.shape[1:]))
+        x, _ = self._examples.take(torch.arange(1), torch.device("cpu"))
+        inputs = x.new_zeros((count, *x.shape[1:])) if self._options.keep_inputs else None
         return Attacked(torch.full((count,), -1), inputs)
 
     def _unit(self, key: str, attack: Attack, number: int, positions: Tensor) -> Attacked:
