@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from sora import _files
 from sora._files import link, remove_leftovers, write_text
-from sora.runs.tensors import write_tensors
+from sora.runs.weights import write_tensors
 
 KILLED = """
 import os, signal, sys

@@ -19,7 +19,7 @@ from rich.progress import track
 from runs import IMAGES, measure_unseen, write
 from sora.data import split, stratified
 from sora.data.splits import divide
-from sora.runs import RunFolder, describe_network, load_data, load_network
+from sora.runs import RunFolder, describe_model, load_data, load_model
 
 
 def rows_of(run: RunFolder) -> list[dict[str, float]]:
@@ -33,7 +33,7 @@ def rows_of(run: RunFolder) -> list[dict[str, float]]:
     x, y = next(images.subset(chosen).batches(IMAGES, torch.device("cpu")))
     rows = {int(line["step"]): line for line in run.read_log("metrics")}
     for step, file in run.snapshots.files().items():
-        model = load_network(describe_network(settings, dataset), file, None).eval()
+        model = load_model(describe_model(settings, dataset), file, None).eval()
         rows[step] = rows[step] | measure_unseen(model, x, y, settings.threat())
     return list(rows.values())
 

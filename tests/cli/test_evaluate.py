@@ -177,7 +177,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
         ("--eps l3:0.1", "unknown norm 'l3'"),
         ("--norms linf,l1", "unknown norm 'l1'"),
         ("--norms linf,l2", "--norms l2 requires --eps, e.g. --eps l2:0.5"),
-        ("--model vit-small", "this run's network is preactresnet18, not 'vit-small'"),
+        ("--model vit-small", "this run's model is preactresnet18, not 'vit-small'"),
         *[
             (f"--adversarial x.npz {flag}", f"cannot be combined with {flag.split()[0]}")
             for flag in (

@@ -17,7 +17,7 @@ from sora.report.files import write_figure
 from sora.report.measuring import moments
 from sora.report.paper_figures import FIGURES, Request, make
 from sora.runs import RunFolder
-from sora.runs.digests import digest_file
+from sora.runs.weights import digest_file
 from sora.threat import Linf
 from tests.probes.toys import images, smooth
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from sora.runs import digest_file, digest_model, digests
+from sora.runs import digest_file, digest_model
+from sora.runs import weights as digests
 
 
 def test_a_model_is_hashed_again_only_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sora.cli import main
 from sora.errors import UserError
 from sora.report.reading import read_runs
-from sora.runs.finding import find_runs
+from sora.runs import find_runs
 from tests.report.toys import write_run
 
 

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 
 import sora
 from sora.errors import RunError, UserError
-from sora.runs import FORMAT, RunFolder
-from sora.runs.folder import LogName
+from sora.runs import FORMAT, LogName, RunFolder
 from sora.settings import Request, Settings
 from sora.training import train
 
@@ -145,19 +143,6 @@ def test_a_folder_tells_what_it_was_made_with(finished) -> None:
     assert len(summary["settings_hash"]) == 16
 
 
-def test_folders_of_the_first_format_are_read(finished, tmp_path) -> None:
-    """Version 0.1.0 wrote a flat config.yaml and no format numbers."""
-    folder = RunFolder(finished.folder())
-    old = folder.read_settings().flat()
-    (folder.path / "config.yaml").write_text(yaml.safe_dump(old, sort_keys=False))
-    description = {
-        k: v for k, v in folder.read_model().items() if k not in ("format", "classes", "data", "versions")
-    }
-    (folder.path / "model.json").write_text(json.dumps(description))
-    assert folder.read_settings().flat() == old
-    assert sora.load(folder.path)(torch.rand(2, 1, 16, 16)).shape == (2, 10)
-
-
 @pytest.mark.parametrize("name", ["model.json", "summary.json", "evaluation.json", "config.yaml"])
 def test_a_damaged_file_is_one_line_that_names_it(name, finished) -> None:
     folder = RunFolder(finished.folder())
@@ -182,7 +167,7 @@ def test_an_evaluation_record_that_was_changed_is_refused(tmp_path: Path) -> Non
     folder.evaluations.write_text(text.replace("0.5125", "0.5725"))
     with pytest.raises(RunError, match=r"evaluation\.json is damaged: a record does not match its checksum"):
         folder.read_evaluations()
-    folder.evaluations.write_text(json.dumps(records))  # as older versions wrote them
+    folder.evaluations.write_text(json.dumps(records))  # without checksums
     assert folder.read_evaluations() == records
 
 

@@ -5,7 +5,8 @@ import dataclasses
 import torch
 
 from sora.data import Dataset, ImageSet
-from sora.runs.provenance import describe_data, machine, machine_line, settings_hash, versions
+from sora.runs.records import describe_data, machine, machine_line, versions
+from sora.runs.resume import settings_hash
 from sora.settings import Settings
 
 

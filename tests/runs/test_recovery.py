@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -11,15 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 import sora
 from sora.cli import main
 from sora.errors import RunError, UserError
 from sora.runs import RunFolder
-from sora.runs.checkpoints import WITHOUT_DIGEST
 from sora.runs.resume import settings_of_run
-from sora.runs.tensors import read_verified
 from sora.settings import Request, Settings
 from sora.training import train
 from tests.training.disturbances import Killed, kill_at
@@ -90,30 +86,6 @@ class TestOtherSettings:
         with pytest.raises(UserError, match="has other settings: seed 0 -> 1"):
             train(settings(out="killed", seed=1), quiet=True)
         assert files(killed.folder()) == before
-
-    def test_checkpoints_of_the_first_format_are_read(self, killed: Settings, whole: Settings) -> None:
-        for path in RunFolder(killed.folder()).checkpoints.newest_first():
-            to_first_format(path)
-        train(killed, quiet=True)
-        assert result(killed) == result(whole)
-
-    def test_without_stored_settings_the_hash_is_named(self, killed: Settings) -> None:
-        checkpoints = RunFolder(killed.folder()).checkpoints
-        for path in [*checkpoints.newest_first(), checkpoints.best]:
-            to_first_format(path)
-        edit_config(killed, "epochs: 3", "epochs: 5")
-        with pytest.raises(UserError, match=r"other settings: their hash is \w{16} instead of \w{16}"):
-            train(settings_of_run(Request({"out": str(killed.folder())}), "yes"), quiet=True)
-
-
-def to_first_format(path: Path) -> None:
-    """Rewrite a checkpoint as version 0.1.0 wrote it: no checksums, settings, marks or world."""
-    tensors, text, _ = read_verified(path)
-    header = json.loads(text)
-    newer = ("settings", "world", "log_digests", "marks", "previous_log", "event_logged")
-    header = {key: value for key, value in header.items() if key not in newer} | {"format": WITHOUT_DIGEST}
-    path.unlink()
-    save_file(tensors, path, {"sora": json.dumps(header)})
 
 
 class TestDamage:
@@ -200,12 +172,6 @@ class TestDamage:
         flip(whole.folder() / "model.safetensors", -1)
         with pytest.raises(RunError, match=r"model\.safetensors is damaged or was replaced"):
             sora.load(whole.folder())
-
-    def test_weights_without_a_stored_checksum_are_loaded(self, whole: Settings) -> None:
-        description = RunFolder(whole.folder()).read_model()
-        del description["weights_blake2b"]
-        (whole.folder() / "model.json").write_text(json.dumps(description))
-        assert sora.load(whole.folder())(torch.rand(1, 1, 16, 16)).shape == (1, 10)
 
 
 class TestLogs:

@@ -19,7 +19,7 @@ from sora.cli._tables import plain_table
 from sora.errors import RunError, UserError
 from sora.experiments.compare import Comparison, compare_finished, protocol, table, train_and_compare, write
 from sora.experiments.variants import Variant, of_methods, parse_variant, plan, read_grid
-from sora.runs.finding import find_runs
+from sora.runs import find_runs
 
 METHODS = "fgsm,n-fgsm,sora"  # compared if no row is named
 OUT = "runs/compare"

@@ -176,13 +176,13 @@ def _show_attack(flags: ShowFlags, folder: str) -> dict[str, Any]:
 
     from sora import attacks
     from sora.data import gallery
-    from sora.runs import RunFolder, load_data, load_network
+    from sora.runs import RunFolder, load_data, load_model
 
     if flags.images is not None and flags.images < 1:
         raise UserError(f"--images is {flags.images}; allowed: 1 or more")
     run_folder = RunFolder(folder)
     settings = run_folder.read_settings()
-    model = load_network(run_folder.read_model(), run_folder.weights, flags.model)
+    model = load_model(run_folder.read_model(), run_folder.weights, flags.model)
     dataset = load_data(run_folder, settings, flags.name, flags.data_dir)
     count = flags.images or min(dataset.num_classes, 10)
     chosen = dataset.test.subset(gallery.one_of_each(dataset.test, count))

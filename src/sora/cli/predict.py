@@ -16,7 +16,7 @@ from sora.cli._parse import parse
 from sora.cli._tables import plain_table
 from sora.errors import UserError
 from sora.evaluation.prediction import Prediction, predict
-from sora.runs import RunFolder, load_network
+from sora.runs import RunFolder, load_model
 from sora.threat import eps_text, threat
 
 
@@ -56,7 +56,7 @@ def run(argv: list[str]) -> int:
     settings, description = folder.read_settings(), folder.read_model()
     folder.check_weights(description)
     attack = attack.for_classes(description["num_classes"])
-    model = load_network(description, folder.weights, flags.model, str(pick_device(flags.device)))
+    model = load_model(description, folder.weights, flags.model, str(pick_device(flags.device)))
     ball = threat(settings.norm, flags.eps or settings.eps)
     size, stored = _sizes(folder, description)
     answers, problems = predict(model, description, flags.images, ball, attack, size=size, stored=stored)

@@ -17,7 +17,7 @@ from sora.errors import UserError
 from sora.evaluation.adversarial_files import save_adversarial
 from sora.evaluation.card import ModelFacts, write_card
 from sora.evaluation.scores import Evaluation
-from sora.runs import RunFolder, build_network, describe_network, load_data, load_network, load_weights
+from sora.runs import RunFolder, build_model, describe_model, load_data, load_model, load_weights
 from sora.settings import Request, Settings, is_custom
 from sora.threat import Threat, threat
 
@@ -139,7 +139,7 @@ def subject_of_run(
     settings, summary = folder.read_settings(), folder.read_summary()
     stored = folder.read_model()
     folder.check_weights(stored)
-    network = load_network(stored, folder.weights, model)
+    network = load_model(stored, folder.weights, model)
     images = load_data(folder, settings, dataset, data_dir)
     about = {key: summary.get(key) for key in ABOUT} | {"dataset": images.name}
     repeated = f', model="{settings.model}"' if is_custom(settings.model) else ""
@@ -163,8 +163,8 @@ def subject_of_weights(
     given = {key: value for key, value in given.items() if value}
     settings = Request({**given, "method": "benign", "set": dict(options or {})}).resolve().settings
     images, path = data.load(dataset, data_dir), Path(weights)
-    description = describe_network(settings, images)
-    network = build_network(description)
+    description = describe_model(settings, images)
+    network = build_model(description)
     load_weights(network, path)
     arguments = {key: description[key] for key in _SIZES} | description["options"]
     text = ", ".join(f"{key}={value!r}" for key, value in arguments.items() if value is not None)

@@ -27,7 +27,7 @@ from sora.evaluation.validity import (
     finite_gradients,
     predicted_classes,
 )
-from sora.runs.tensors import read_verified, write_verified
+from sora.runs.weights import read_verified, write_verified
 from sora.threat import Threat
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from sora._devices import pick_device
 from sora.errors import UserError
 from sora.evaluation.subject import select_test_images
 from sora.probes._base import ProbedModel
-from sora.runs import RunFolder, describe_network, load_data, load_network
+from sora.runs import RunFolder, describe_model, load_data, load_model
 from sora.threat import threat
 
 
@@ -47,12 +47,12 @@ def load_subject(run: RunFolder, default_images: int, options: SubjectOptions) -
     dataset = load_data(run, settings, data_dir=options.data_dir)
     if options.step is not None:
         # Built from the settings, because the run may still be training and have no final model.
-        description = describe_network(settings, dataset)
-        model = load_network(description, run.snapshots.file(options.step), options.model)
+        description = describe_model(settings, dataset)
+        model = load_model(description, run.snapshots.file(options.step), options.model)
     elif run.has_model():
         description = run.read_model()
         run.check_weights(description)
-        model = load_network(description, run.weights, options.model)
+        model = load_model(description, run.weights, options.model)
     else:
         steps = ", ".join(map(str, run.snapshots.files())) or "none"
         raise UserError(f"{run.path} is not finished; --at STEP takes a snapshot, it has: {steps}")

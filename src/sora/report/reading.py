@@ -12,8 +12,7 @@ from typing import Any
 from sora.errors import RunError, UserError
 from sora.evaluation.records import with_later_results
 from sora.probes import Result
-from sora.runs import LOGS, RunFolder, unique_labels
-from sora.runs.finding import find_runs
+from sora.runs import LOGS, RunFolder, find_runs, unique_labels
 
 Rows = list[dict[str, Any]]
 # What reading or drawing a file of an unexpected shape may raise: the page is written without that part.

@@ -1,7 +1,7 @@
-"""The checkpoint files of a run: the newest two, the best one and the last good one.
+"""The checkpoint files of a run: the newest two, the best one and the last good one; and its snapshots.
 
 A checkpoint is a single safetensors file: tensors under flat names, everything else as JSON in its header,
-and a checksum of both.
+and a checksum of both. A snapshot holds the weights of one step, for probes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import Tensor
 
 import sora
 from sora._files import link, make_folder
-from sora.errors import RunError
-from sora.runs.tensors import read_verified, write_verified
+from sora._reading import parse_json
+from sora.errors import RunError, UserError
+from sora.runs.weights import read_verified, write_verified
 
 FORMAT = "sora-checkpoint-2"
-WITHOUT_DIGEST = "sora-checkpoint-1"  # up to version 0.1.0; still read
 KEPT = 2  # numbered checkpoints that stay
 
 Content = tuple[dict[str, Tensor], dict[str, Any]]
@@ -47,11 +47,11 @@ class Checkpoints:
         return self.folder / "last_good.safetensors"
 
     def newest_first(self) -> list[Path]:
-        """The numbered checkpoints, newest first."""
+        """Return the numbered checkpoints, newest first."""
         return sorted(self.folder.glob("step-*.safetensors"), reverse=True)
 
     def candidates(self) -> list[Path]:
-        """All checkpoints a run can continue from, in the order to try; no file under two names."""
+        """Return all checkpoints a run can continue from, in the order to try; no file under two names."""
         marked = [path for path in (self.best, self.good) if path.exists()]
         marked.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
         different: list[Path] = []
@@ -59,12 +59,6 @@ class Checkpoints:
             if not any(path.samefile(other) for other in different):
                 different.append(path)
         return different
-
-    def remove_leftovers(self) -> None:
-        """Delete what a kill of an older version in the middle of a write left behind."""
-        for pattern in (".*.safetensors*.tmp", ".tmp??????"):
-            for leftover in self.folder.glob(pattern):
-                leftover.unlink()
 
     def write(
         self,
@@ -98,24 +92,52 @@ class Checkpoints:
                 link(path, target)
 
     def read(self, path: Path) -> Content:
-        """The tensors and the header of a checkpoint.
+        """Read the tensors and the header of a checkpoint.
 
         Raises:
             RunError: The file is missing, damaged, or not a checkpoint.
         """
         stored = read_verified(path)
         try:
-            header = json.loads(stored.text or "{}")
-        except (ValueError, RecursionError) as error:
+            header = parse_json(stored.text or "{}")
+        except ValueError as error:
             raise RunError(f"cannot be read ({' '.join(str(error).split())})") from None
-        written_as = header.get("format") if isinstance(header, dict) else None
-        if written_as not in (FORMAT, WITHOUT_DIGEST):
+        if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise RunError("was not written by this version of sora")
-        if written_as == FORMAT and not stored.verified:
+        if not stored.verified:
             raise RunError("is damaged: its checksum is missing")
         return stored.tensors, header
 
     def describe_newest(self) -> str:
-        """Which checkpoint one can go back to, in words."""
+        """Say which checkpoint one can go back to."""
         found = self.newest_first()
         return f"newest checkpoint: {found[0]}" if found else "no checkpoint had been written yet"
+
+
+class Snapshots:
+    """Names, writing and listing of the weights of single steps.
+
+    Args:
+        folder: Where they are; created by the first write.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, step: int, attempt: int, tensors: Mapping[str, Tensor]) -> None:
+        """Keep the weights of a step."""
+        make_folder(self.folder)
+        write_verified(self.folder / f"step-{step:08d}-{attempt}.safetensors", tensors)
+
+    def files(self) -> dict[int, Path]:
+        """Return the file of each step whose weights were kept, in order; of several attempts the last."""
+        files = sorted(self.folder.glob("step-*.safetensors"))
+        return {int(file.stem.split("-")[1]): file for file in files}
+
+    def file(self, step: int) -> Path:
+        """Return the file with the weights of one step."""
+        found = self.files()
+        if step not in found:
+            kept = ", ".join(map(str, found)) or "none"
+            raise UserError(f"{self.folder.parent} has no snapshot of step {step}; it has: {kept}")
+        return found[step]

@@ -7,30 +7,26 @@ even if the process is killed while writing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
 from sora._files import locked_folder, make_folder, remove_leftovers, write_json, write_text
 from sora._reading import SETTINGS, parse_json, read_text
 from sora.errors import RunError, UserError
-from sora.runs.checkpoints import Checkpoints
-from sora.runs.digests import digest_file, with_checksum, without_checksum
-from sora.runs.logs import Log, LogStart, read_last_line, read_log
-from sora.runs.shapes import check_evaluations, check_summary
-from sora.runs.snapshots import Snapshots
-from sora.runs.tensors import write_tensors
+from sora.runs.checkpoints import Checkpoints, Snapshots
+from sora.runs.logs import LOGS, Log, LogName, LogStart, read_last_line, read_log
+from sora.runs.records import EvaluationFacts, SummaryFacts, check_result, with_checksum, without_checksum
+from sora.runs.weights import digest_file, write_tensors
 from sora.settings import Settings
 from sora.settings.files import parse_config, parse_yaml
 
-FORMAT = 2  # 1: flat config.yaml, no format number in any file
-
+FORMAT = 2
+DEPTH = 3  # of folders in which runs are looked for
 _SHOWN = 8  # runs that an error lists
-LogName = Literal["metrics", "evals", "events", "monitors"]
-LOGS: tuple[LogName, ...] = ("metrics", "evals", "events", "monitors")
 
 
 class RunFolder:
@@ -54,19 +50,19 @@ class RunFolder:
     # What state the run is in.
 
     def exists(self) -> bool:
-        """Whether a run was started here."""
+        """Return whether a run was started here."""
         return self._config.exists()
 
     def is_finished(self) -> bool:
-        """Whether the run has written its model and its summary."""
+        """Return whether the run has written its model and its summary."""
         return self._summary.exists()
 
     def has_model(self) -> bool:
-        """Whether the final weights are here."""
+        """Return whether the final weights are here."""
         return self._model.exists()
 
     def _runs_inside(self) -> str:
-        """A hint at the runs in this folder, which may be that of a comparison; empty without any."""
+        """Name the runs inside this folder, which may be that of a comparison; empty without any."""
         runs = sorted(config.parent.name for config in self.path.glob(f"*/{self._config.name}"))
         if not runs:
             return ""
@@ -88,7 +84,6 @@ class RunFolder:
         """Delete what killed processes left half-written; the caller holds the lock."""
         for folder in (self.path, self.snapshots.folder, self.checkpoints.folder, self.probes):
             remove_leftovers(folder)
-        self.checkpoints.remove_leftovers()
 
     # Settings.
 
@@ -97,7 +92,7 @@ class RunFolder:
         return self.path / "config.yaml"
 
     def read_config(self) -> dict[str, Any]:
-        """The settings as stored, grouped (format 2) or flat (format 1)."""
+        """Read the settings as stored, by group."""
         try:
             table = parse_yaml(read_text(self._config, SETTINGS))
         except FileNotFoundError:
@@ -113,7 +108,7 @@ class RunFolder:
         return table
 
     def read_settings(self) -> Settings:
-        """The settings of the run."""
+        """Read the settings of the run."""
         return Settings.build(parse_config(self.read_config(), str(self._config)).values)
 
     def write_config(self, text: str) -> None:
@@ -124,24 +119,24 @@ class RunFolder:
     # Logs.
 
     def log_path(self, name: LogName) -> Path:
-        """The file of a log."""
+        """Return the file of a log."""
         return self.path / f"{name}.jsonl"
 
     def open_log(self, name: LogName, start: LogStart | None = None) -> Log:
-        """A log to append to, cut to its first part if one is given, else emptied."""
+        """Open a log to append to, cut to its first part if one is given, else emptied."""
         return Log(self.log_path(name), start)
 
     def read_log(self, name: LogName) -> list[dict[str, Any]]:
-        """The complete lines of a log; empty if there is none."""
+        """Read the complete lines of a log; empty if there is none."""
         path = self.log_path(name)
-        digests = self._stored_summary().get("logs_blake2b")  # older versions stored none
+        digests = self._stored_summary().get("logs_blake2b")  # a run under way has none yet
         digest = digests.get(name) if isinstance(digests, dict) else None
         if digest is not None and (not path.exists() or digest_file(path) != digest):
             raise RunError(f"{path} is damaged or was changed: its checksum is not the one in summary.json")
         return read_log(path)
 
     def last_line(self, name: LogName) -> dict[str, Any] | None:
-        """The newest complete line of a log; None if there is none."""
+        """Read the newest complete line of a log; None if there is none."""
         return read_last_line(self.log_path(name))
 
     # The final model.
@@ -156,7 +151,7 @@ class RunFolder:
         return self.path / "model.safetensors"
 
     def read_model(self) -> dict[str, Any]:
-        """What rebuilds the network, and which of the run's weights are in the weights file."""
+        """Read what rebuilds the model, and which of the run's weights are in the weights file."""
         if not self._model.exists():
             missing = f"it has no {self._model.name}{'' if self.exists() else self._runs_inside()}"
             raise UserError(f"there is no finished run in {str(self.path)!r}: {missing}")
@@ -169,9 +164,8 @@ class RunFolder:
         write_json(self._model, {"format": FORMAT, **description, "weights_blake2b": digest})
 
     def check_weights(self, description: Mapping[str, Any]) -> None:
-        """Raise if the final weights are not those that were written; older versions stored no checksum."""
-        digest = description.get("weights_blake2b")
-        if digest is not None and self.weights.exists() and digest_file(self.weights) != digest:
+        """Raise if the final weights are not those that were written."""
+        if self.weights.exists() and digest_file(self.weights) != description.get("weights_blake2b"):
             raise RunError(
                 f"{self.weights} is damaged or was replaced: its checksum is not the one in model.json"
             )
@@ -183,11 +177,11 @@ class RunFolder:
         return self.path / "summary.json"
 
     def read_summary(self) -> dict[str, Any]:
-        """The summary; empty for a run that has not finished."""
-        return check_summary(self._stored_summary(), self._summary) if self.is_finished() else {}
+        """Read the summary; empty for a run that has not finished."""
+        return check_result(self._stored_summary(), SummaryFacts, self._summary) if self.is_finished() else {}
 
     def _stored_summary(self) -> dict[str, Any]:
-        """The summary unchecked, so that a damaged one does not make the logs unreadable."""
+        """Read the summary unchecked, so that a damaged one does not make the logs unreadable."""
         return dict(self._read_json(self._summary)) if self._summary.exists() else {}
 
     def reopen(self) -> None:
@@ -215,11 +209,10 @@ class RunFolder:
         return self.path / ".evaluation.lock"
 
     def read_evaluations(self) -> list[dict[str, Any]]:
-        """All evaluation records; empty if there is none."""
-        if not self.evaluations.exists():
-            return []
-        records = check_evaluations(self._read_json(self.evaluations, list), self.evaluations)
-        return [without_checksum(record, self.evaluations) for record in records]
+        """Read all evaluation records; empty if there is none."""
+        path = self.evaluations
+        records = self._read_json(path, list) if path.exists() else []
+        return [without_checksum(check_result(record, EvaluationFacts, path), path) for record in records]
 
     def write_evaluations(self, records: list[dict[str, Any]]) -> None:
         """Replace the evaluation records, one per line."""
@@ -256,18 +249,17 @@ class RunFolder:
         """Keep what a probe measured, with a checksum of the weights; `name` tells probes and steps apart."""
         make_folder(self.probes)
         path = self.probes / f"{name}.json"
-        write_json(
-            path, {"format": FORMAT, "weights_blake2b": self.digest_of_weights(result.get("at")), **result}
-        )
+        digest = self.digest_of_weights(result.get("at"))
+        write_json(path, {"format": FORMAT, "weights_blake2b": digest, **result})
         return path
 
     def read_probe(self, name: str) -> dict[str, Any] | None:
-        """What a probe measured; None if it did not."""
+        """Read what a probe measured; None if it did not."""
         path = self.probes / f"{name}.json"
         return dict(self._read_json(path)) if path.exists() else None
 
     def digest_of_weights(self, step: Any = None) -> str | None:
-        """The checksum of the weights that a probe measures: those of a snapshot, else the final ones."""
+        """Return the checksum of the weights that a probe measures: of a snapshot, else of the final ones."""
         path = self.snapshots.files().get(step) if isinstance(step, int) else self.weights
         return digest_file(path) if path is not None and path.exists() else None
 
@@ -281,3 +273,40 @@ class RunFolder:
         if not isinstance(value, kind):
             raise RunError(f"{path} is damaged: expected a {kind.__name__}; move it away to go on without it")
         return value
+
+
+def find_runs(paths: Iterable[str | Path]) -> list[RunFolder]:
+    """Return each run once; a folder that is not a run means the runs up to `DEPTH` folders inside it."""
+    found: dict[Path, RunFolder] = {}
+    for path in map(Path, paths):
+        if not path.is_dir():
+            raise UserError(f"there is no folder {str(path)!r}")
+        runs = _runs_in(path, DEPTH)
+        if not runs:
+            RunFolder(path).read_config()  # raises and says what is missing
+        found |= {run.path.resolve(): run for run in runs}
+    return list(found.values())
+
+
+def _runs_in(path: Path, depth: int) -> list[RunFolder]:
+    if RunFolder(path).exists():
+        return [RunFolder(path)]
+    inside = sorted(entry for entry in path.iterdir() if entry.is_dir()) if depth else []
+    return [run for entry in inside for run in _runs_in(entry, depth - 1)]
+
+
+def unique_labels(runs: Sequence[RunFolder]) -> list[str]:
+    """Return the folders' names, with as many parents in front as it takes to tell them apart."""
+    parts = [run.path.resolve().parts for run in runs]
+    if len(set(parts)) < len(parts):
+        raise UserError("the same run is named twice")
+    depths = [1] * len(parts)
+    while True:
+        names = ["-".join(own[-depth:]) for own, depth in zip(parts, depths, strict=True)]
+        longer = [
+            min(depth + (names.count(name) > 1), len(own))
+            for name, depth, own in zip(names, depths, parts, strict=True)
+        ]
+        if longer == depths:
+            return names
+        depths = longer

@@ -7,12 +7,16 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sora._files import plain, refuse_link
 from sora._reading import open_regular, parse_json, read_text
 from sora.errors import RunError, UserError, short
-from sora.runs.digests import digest_start, new_digest
+from sora.runs.weights import digest_start, new_digest
+
+LogName = Literal["metrics", "evals", "events", "monitors"]
+LOGS: tuple[LogName, ...] = ("metrics", "evals", "events", "monitors")
+_TAIL = 1 << 16  # bytes; a line has some hundred
 
 
 class LogStart(NamedTuple):
@@ -22,13 +26,13 @@ class LogStart(NamedTuple):
     digest: hashlib.blake2b
 
 
-def intact_start(path: Path, length: int, digest: str | None) -> LogStart:
-    """The part of a log that a checkpoint knows, if it is unchanged since.
+def intact_start(path: Path, length: int, digest: str) -> LogStart:
+    """Return the part of a log that a checkpoint knows, if it is unchanged since.
 
     Args:
         path: The log; it may be missing if nothing is needed of it.
         length: Bytes it had when the checkpoint was written.
-        digest: Their checksum; None in checkpoints of older versions.
+        digest: Their checksum.
 
     Raises:
         RunError: The log is missing, too short or changed.
@@ -38,7 +42,7 @@ def intact_start(path: Path, length: int, digest: str | None) -> LogStart:
         state = f"has {found} bytes" if path.exists() else "is missing"
         raise RunError(f"{path.name} {state}, but had {length} bytes when the checkpoint was written")
     start = LogStart(length, digest_start(path, length) if length else new_digest())
-    if digest is not None and start.digest.hexdigest() != digest:
+    if start.digest.hexdigest() != digest:
         raise RunError(f"{path.name} was changed after the checkpoint was written")
     return start
 
@@ -68,11 +72,11 @@ class Log:
         self._digest.update(line)
 
     def length(self) -> int:
-        """Bytes written so far."""
+        """Return the number of bytes written so far."""
         return self._handle.tell()
 
     def digest(self) -> str:
-        """The checksum of these bytes."""
+        """Return the checksum of these bytes."""
         return self._digest.hexdigest()
 
     def sync(self) -> None:
@@ -92,7 +96,7 @@ def _open_or_create(path: str, flags: int) -> int:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """All complete lines of a log, also of one that is still being written; empty if there is no file."""
+    """Read all complete lines of a log, also of one that is still being written; empty without a file."""
     if not path.exists():
         return []
     try:
@@ -130,7 +134,7 @@ def _is_number(value: object) -> bool:
 
 
 def read_last_line(path: Path) -> dict[str, Any] | None:
-    """The last complete line of a log, without reading the rest of it; None if there is none."""
+    """Read the last complete line of a log, without reading the rest of it; None if there is none."""
     if not path.exists():
         return None
     with open_regular(path) as file:
@@ -141,6 +145,3 @@ def read_last_line(path: Path) -> dict[str, Any] | None:
         return dict(json.loads(complete[-1])) if complete else None
     except ValueError:  # a line longer than what was read
         return None
-
-
-_TAIL = 1 << 16  # bytes; a line has some hundred

@@ -1,25 +1,50 @@
-"""Whether a run is new or resumed, and its settings in either case."""
+"""Whether a run is new or resumed, its settings in either case, and the checkpoint it continues from.
+
+A checkpoint that does not fit is passed over for an older one. If none fits, the run is refused; it is never
+started anew over its existing files.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+import hashlib
+import json
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
+
+from torch import Tensor
 
 from sora._devices import launched_rank, pick_device
 from sora.errors import RunError, UserError
-from sora.runs.data import load_data
+from sora.runs.checkpoints import Content
 from sora.runs.folder import RunFolder
-from sora.runs.recovery import obstacle_to_extension, recover, refuse_other_settings
-from sora.settings import Request, Resolved, Settings, differences, is_given
+from sora.runs.logs import LOGS, LogName, LogStart, intact_start
+from sora.runs.models import load_data
+from sora.settings import MAY_CHANGE, Request, Resolved, Settings, differences, is_given
 from sora.settings.files import parse_config
 
 Resume = Literal["yes", "auto"] | None
+# Settings that are newer than the hashes of existing runs: they are hashed only where they differ from this.
+ADDED = {
+    "keep": "last",
+    "smoothing": 0.0,
+    "smoothing_kind": "uniform",
+    "smooth_attack": True,
+    "ema_buffers": "copy",
+}
+
+
+def settings_hash(settings: Settings) -> str:
+    """Return a short name for all settings that decide the numbers; other settings have another one."""
+    values = {key: value for key, value in settings.flat().items() if key not in MAY_CHANGE}
+    values = {key: value for key, value in values.items() if key not in ADDED or value != ADDED[key]}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def settings_of_run(request: Request, resume: Resume, *, dry_run: bool = False) -> Resolved:
-    """The settings of the run that a request starts or continues.
+    """Return the settings of the run that a request starts or continues.
 
     Args:
         request: What the user asks for.
@@ -27,16 +52,13 @@ def settings_of_run(request: Request, resume: Resume, *, dry_run: bool = False) 
         dry_run: Nothing will be trained, so the folder need not be free.
     """
     folder = RunFolder(request.path())
-    if not folder.exists():
-        resolved = request.resolve()
+    if not folder.exists() or resume is None:
+        resolved = request.resolve()  # mistakes in the request are reported before a used folder is
         if resume == "yes":
             raise UserError(
                 f"there is no run in {folder.path} to resume; leave out --resume or use --resume auto"
             )
-        return resolved
-    if resume is None:
-        resolved = request.resolve()  # mistakes in the request are reported before a used folder is
-        if not dry_run:
+        if folder.exists() and not dry_run:
             raise UserError(
                 f"{folder.path} already holds a run; continue it with --resume or choose another --out"
             )
@@ -46,30 +68,40 @@ def settings_of_run(request: Request, resume: Resume, *, dry_run: bool = False) 
     longer = more_epochs(stored, resolved.settings)
     changed = differences(stored, resolved.settings)
     if longer and len(changed) == 1:
-        check_extendable(resolved.settings, longer)
+        reason = obstacle_to_extension(resolved.settings)
+        if reason:
+            epochs = resolved.settings.epochs
+            raise UserError(
+                f"epochs {epochs - longer} -> {epochs}: {reason}; start a new run, with --init to begin from"
+                " the weights of this one"
+            )
         if not dry_run:
             extend(folder, resolved)
     else:
         refuse_other_settings(folder, changed)
     # A run that was moved continues where it is now, not where it was started.
-    settings = dataclasses.replace(resolved.settings, out=str(folder.path))
-    return dataclasses.replace(resolved, settings=settings)
+    return replace(resolved, settings=replace(resolved.settings, out=str(folder.path)))
 
 
 def more_epochs(stored: Mapping[str, Any], settings: Settings) -> int:
-    """By how many epochs a request exceeds the stored run; 0 if it does not."""
+    """Return by how many epochs a request exceeds the stored run; 0 if it does not."""
     before = parse_config(stored, "config.yaml").values.get("epochs")
     return max(0, settings.epochs - before) if isinstance(before, int) else 0  # the file may be damaged
 
 
-def check_extendable(settings: Settings, longer: int) -> None:
-    """Raise if more epochs would have changed the steps already taken."""
-    reason = obstacle_to_extension(settings)
-    if reason:
-        raise UserError(
-            f"epochs {settings.epochs - longer} -> {settings.epochs}: {reason}; start a new run, with --init"
-            " to begin from the weights of this one"
-        )
+def obstacle_to_extension(settings: Settings) -> str:
+    """Say why more epochs would have changed the steps already taken; empty if they would not."""
+    if settings.schedule != "multistep":
+        return f"the {settings.schedule} learning rate of past steps depends on the number of epochs"
+    if settings.milestones:
+        return "milestones are fractions of the number of epochs"
+    if settings.method_uses_epochs():
+        return f"{settings.method} depends on the number of epochs"
+    if settings.guard in ("stop", "rollback"):
+        return f"guard {settings.guard} keeps states of the shorter run"
+    if settings.keep != "last":
+        return f"keep {settings.keep} keeps the weights of an epoch of the shorter run"
+    return ""
 
 
 def extend(folder: RunFolder, resolved: Resolved) -> None:
@@ -93,6 +125,94 @@ def extend(folder: RunFolder, resolved: Resolved) -> None:
             load_data(folder, before)
         if recover(folder, before) is None:
             raise RunError(f"the run in {folder.path} has no checkpoint to continue from")
-        settings = dataclasses.replace(before, epochs=resolved.settings.epochs)
+        settings = replace(before, epochs=resolved.settings.epochs)
         folder.reopen()
-        folder.write_config(dataclasses.replace(resolved, settings=settings).stored(stored))
+        folder.write_config(replace(resolved, settings=settings).stored(stored))
+
+
+def refuse_other_settings(folder: RunFolder, changed: list[str]) -> None:
+    """Raise if there are such differences between the run in the folder and what is asked for."""
+    if changed:
+        raise UserError(
+            f"the run in {folder.path} has other settings: {'; '.join(changed)}"
+            f" (only {', '.join(MAY_CHANGE)} may change when a run is resumed)"
+        )
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """A checkpoint to continue from."""
+
+    path: Path
+    tensors: dict[str, Tensor]
+    header: dict[str, Any]
+    logs: dict[LogName, LogStart]
+    """What each log had when the checkpoint was written."""
+    passed_over: list[str]
+    """Newer checkpoints that cannot be used, and why."""
+
+
+def recover(folder: RunFolder, settings: Settings) -> Recovered | None:
+    """Read the newest usable checkpoint of a run; None if there is none and the run has to begin.
+
+    Nothing is changed.
+
+    Raises:
+        UserError: The run in the folder has other settings.
+        RunError: The run cannot be continued: its checkpoints or logs are damaged or missing.
+    """
+    refuse_other_settings(folder, differences(folder.read_config(), settings) if folder.exists() else [])
+    failures: dict[Path, UserError | RunError] = {}
+    for path in folder.checkpoints.candidates():
+        try:
+            tensors, header = read_own(folder, path, settings)
+            logs = _intact_logs(folder, header)
+        except (UserError, RunError) as error:
+            failures[path] = error
+            continue
+        passed_over = [f"checkpoint {failed.name} {error}" for failed, error in failures.items()]
+        return Recovered(path, tensors, header, logs, passed_over)
+    if failures:
+        raise _refusal(folder, failures)
+    last = folder.last_line("metrics") or {}
+    if last.get("epoch", 1) > 1:  # the first epoch ends with a checkpoint
+        raise RunError(
+            f"the run in {folder.path} cannot be continued: it has lines of epoch {last['epoch']} in its log,"
+            " but no checkpoint; put the checkpoints back or choose another --out"
+        )
+    return None
+
+
+def read_own(folder: RunFolder, path: Path, settings: Settings) -> Content:
+    """Read a checkpoint that was written with these settings, or before they were extended."""
+    tensors, header = folder.checkpoints.read(path)
+    stored = header.get("settings", {})
+    before = stored.get("epochs")
+    accepted = [settings]
+    if isinstance(before, int) and 0 < before < settings.epochs and not obstacle_to_extension(settings):
+        accepted.append(replace(settings, epochs=before))
+    if header.get("fingerprint") not in [settings_hash(each) for each in accepted]:
+        changed = "; ".join(differences(stored, settings)) or "their hash is another one"
+        raise UserError(f"has other settings: {changed}")
+    return tensors, header
+
+
+def _intact_logs(folder: RunFolder, header: dict[str, Any]) -> dict[LogName, LogStart]:
+    lengths, digests = header.get("logs", {}), header.get("log_digests", {})
+    return {
+        name: intact_start(folder.log_path(name), lengths.get(name, 0), digests.get(name, ""))
+        for name in LOGS
+    }
+
+
+def _refusal(folder: RunFolder, failures: dict[Path, UserError | RunError]) -> UserError | RunError:
+    """Return one line for all checkpoints that cannot be used."""
+    by_reason: dict[str, list[str]] = {}
+    for path, error in failures.items():
+        by_reason.setdefault(str(error), []).append(path.name)
+    reasons = "; ".join(f"{', '.join(names)} {reason}" for reason, names in by_reason.items())
+    users = any(isinstance(error, UserError) for error in failures.values())
+    return (UserError if users else RunError)(
+        f"the run in {folder.path} cannot be continued, and nothing was changed: {reasons};"
+        " restore the files or settings, or choose another --out"
+    )

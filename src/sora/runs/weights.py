@@ -1,28 +1,188 @@
-"""Weights from any file: safetensors or a state dict that torch saved, also under the names of a wrapper."""
+"""Weights in files: checksums, safetensors files that carry one, and state dicts that others wrote.
+
+A checksum tells a damaged file from an intact one; it is no protection against forgery.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from sora._files import replace_file
 from sora._reading import open_regular
 from sora.errors import RunError, UserError
-from sora.runs.tensors import read_verified
 
 PREFIXES = ("module.", "model.", "_orig_mod.")  # of DataParallel, of training frameworks, of torch.compile
+_COMPILED = "_orig_mod"  # where torch.compile keeps the module it wraps
+_CHUNK = 1 << 20  # bytes
+_SETTLED = 1_000_000_000  # nanoseconds after which another change gives a file another time stamp
+_KEY = "sora"  # in the header of a file; one key only: safetensors writes several in an arbitrary order
+_MARK = "blake2b:"
+_known_files: dict[Path, tuple[tuple[int, ...], str]] = {}  # what `stat` says, and the checksum
+_known_models: WeakKeyDictionary[nn.Module, tuple[object, list[Tensor], str]] = WeakKeyDictionary()
+
+
+def new_digest() -> hashlib.blake2b:
+    """Return an empty BLAKE2b checksum; `b2sum -l 256 FILE` prints the same for a file."""
+    return hashlib.blake2b(digest_size=32)
+
+
+def digest_file(path: Path) -> str:
+    """Return the checksum of a file, which is read only once per process unless it changes."""
+    info = path.stat()
+    state = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+    known, digest = _known_files.get(path, ((), ""))
+    if known != state:
+        digest = digest_start(path, info.st_size).hexdigest()
+        if time.time_ns() - max(info.st_mtime_ns, info.st_ctime_ns) > _SETTLED:
+            _known_files[path] = state, digest
+    return digest
+
+
+def digest_start(path: Path, length: int) -> hashlib.blake2b:
+    """Return the checksum of the first `length` bytes of a file, to which more bytes can be added."""
+    digest = new_digest()
+    with open_regular(path) as file:
+        while length > 0 and (chunk := file.read(min(length, _CHUNK))):
+            digest.update(chunk)
+            length -= len(chunk)
+    return digest
+
+
+def digest_model(model: nn.Module, *, again: bool = False) -> str:
+    """Return the fingerprint of a model's parameters and buffers, computed only once unless they change.
+
+    Changes are noticed by torch's version counters, which in-place operations increase but edits through
+    `tensor.data` do not.
+
+    Args:
+        model: The model, which may be wrapped, e.g. in DDP.
+        again: Compute it even if no change was noticed, where foreign code may have edited `tensor.data`.
+    """
+    # A module may store other objects in its state.
+    tensors = {name: value for name, value in plain_state(model).items() if isinstance(value, Tensor)}
+    state = [(name, t.data_ptr(), t.dtype, t.shape, t.stride(), _version(t)) for name, t in tensors.items()]
+    known, _, fingerprint = _known_models.get(model, (None, [], ""))
+    if known != state or again:
+        digest = hashlib.blake2b(digest_size=8)
+        for name, tensor in sorted(tensors.items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(_bytes_of(tensor))
+        fingerprint = digest.hexdigest()
+        # The tensors are kept so that no others get their addresses.
+        _known_models[model] = state, list(tensors.values()), fingerprint
+    return fingerprint
+
+
+def _version(tensor: Tensor) -> object:
+    """Return the number of in-place changes; inference tensors do not count them and always differ."""
+    return object() if tensor.is_inference() else tensor._version
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def digest_tensors(tensors: Mapping[str, Tensor], text: str) -> str:
+    """Return the checksum of named tensors, in any order, and of a text that belongs to them."""
+    digest = new_digest()
+    digest.update(text.encode())
+    for name in sorted(tensors):
+        digest.update(f"\n{name} {tensors[name].dtype} {tuple(tensors[name].shape)}\n".encode())
+        digest.update(_bytes_of(tensors[name]))
+    return digest.hexdigest()
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file under a temporary name, then rename it."""
+    contiguous, places = dict[str, Tensor](), set[int]()
+    for name, tensor in tensors.items():
+        kept = tensor.detach().contiguous()
+        place = kept.untyped_storage().data_ptr()
+        # The format has no shared memory: what two names have in common is written twice.
+        contiguous[name] = kept.clone() if place in places else kept
+        places.add(place)
+    try:
+        replace_file(path, lambda temporary: save_file(contiguous, temporary, dict(metadata)))
+    except SafetensorError as error:  # a full disk, for example
+        raise RunError(f"cannot write {path}: {error}") from None
+
+
+class TensorFile(NamedTuple):
+    """What a file holds: its tensors by name, the text stored with them, and whether both were verified."""
+
+    tensors: dict[str, Tensor]
+    text: str
+    verified: bool
+
+
+def write_verified(path: Path, tensors: Mapping[str, Tensor], text: str = "") -> None:
+    """Write tensors, a text that belongs to them, and the checksum of both."""
+    write_tensors(path, tensors, {_KEY: f"{_MARK}{digest_tensors(tensors, text)} {text}"})
+
+
+def read_verified(path: str | Path) -> TensorFile:
+    """Read a safetensors file; one without a checksum, written by others, is not verified.
+
+    Raises:
+        RunError: The file is missing, is not a safetensors file, or does not match its checksum.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            text = (file.metadata() or {}).get(_KEY, "")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, RuntimeError, MemoryError) as error:
+        # A damaged header can ask for more memory than there is.
+        raise RunError(f"cannot be read ({' '.join(str(error).split())})") from None
+    if not text.startswith(_MARK):
+        return TensorFile(tensors, text, verified=False)
+    digest, _, text = text.removeprefix(_MARK).partition(" ")
+    if digest != digest_tensors(tensors, text):
+        raise RunError("is damaged: its checksum is wrong")
+    return TensorFile(tensors, text, verified=True)
+
+
+def plain_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights under the names the bare model gives them, without those of wrappers around it."""
+    while isinstance(model, (DataParallel, DistributedDataParallel)):
+        model = model.module
+    state = model.state_dict()
+    return {".".join(part for part in name.split(".") if part != _COMPILED): t for name, t in state.items()}
+
+
+def load_weights(model: nn.Module, path: str | Path) -> None:
+    """Fill a model from a file (see `read_weights`), or say which name or shape does not match."""
+    own = plain_state(model)
+    tensors = read_weights(path, own)
+    for name in own.keys() ^ tensors.keys():
+        where = "the model, but not in the file" if name in own else "the file, but not in the model"
+        raise UserError(f"weights in {str(path)!r} do not match the model: {name!r} is in {where}")
+    for name, tensor in tensors.items():
+        if tensor.shape != own[name].shape:
+            shapes = f"{tuple(tensor.shape)} in the file, {tuple(own[name].shape)} in the model"
+            raise UserError(f"weights in {str(path)!r} do not match the model: {name!r} is {shapes}")
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            own[name].copy_(tensor)
 
 
 def read_weights(path: str | Path, wanted: Collection[str]) -> dict[str, Tensor]:
-    """The tensors of a file by name; prefixes are removed where that gives exactly the wanted names.
+    """Read the tensors of a file by name; prefixes are removed where that gives exactly the wanted names.
 
     Args:
         path: A safetensors file, or what `torch.save` wrote: a state dict, alone or inside dictionaries.
-        wanted: The names that the network has.
+        wanted: The names that the model has.
     """
     if not Path(path).exists():
         raise UserError(f"weights file {str(path)!r} does not exist")
@@ -40,7 +200,7 @@ def read_weights(path: str | Path, wanted: Collection[str]) -> dict[str, Tensor]
 
 
 def _load_pickle(path: str | Path) -> Any:
-    """What `torch.save` wrote, if it can be read without running code of the file."""
+    """Read what `torch.save` wrote, if that is possible without running code of the file."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # on a damaged file the restricted unpickler can raise anything
@@ -59,7 +219,7 @@ def _load_pickle(path: str | Path) -> Any:
 
 
 def _state_dicts(content: Any) -> list[dict[str, Tensor]]:
-    """All tables of tensors in a file, the outermost first."""
+    """Return all tables of tensors in a file, the outermost first."""
     if not isinstance(content, Mapping):
         return []
     if content and all(isinstance(value, Tensor) for value in content.values()):
@@ -68,7 +228,7 @@ def _state_dicts(content: Any) -> list[dict[str, Tensor]]:
 
 
 def _without_prefixes(tensors: dict[str, Tensor], wanted: Collection[str]) -> dict[str, Tensor]:
-    """The tensors under the wanted names if removing common prefixes leads there, otherwise unchanged."""
+    """Return the tensors under the wanted names if removing common prefixes leads there, else unchanged."""
     names = tensors
     while names.keys() != set(wanted):
         prefix = next((p for p in PREFIXES if names and all(name.startswith(p) for name in names)), None)

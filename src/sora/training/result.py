@@ -8,7 +8,7 @@ from typing import Any
 
 from sora.evaluation import Evaluation, warnings_about
 from sora.runs import RunFolder, plain_state
-from sora.runs.provenance import describe_data, machine, versions
+from sora.runs.records import describe_data, machine, versions
 from sora.training.evaluating import evaluate_test_set
 from sora.training.keeping import restore_chosen
 from sora.training.run import Run

@@ -19,8 +19,7 @@ from sora.errors import RunError, UserError
 from sora.methods import Method
 from sora.runs import RunFolder, plain_state
 from sora.runs.checkpoints import Content
-from sora.runs.provenance import settings_hash
-from sora.runs.recovery import Recovered, read_own, recover
+from sora.runs.resume import Recovered, read_own, recover, settings_hash
 from sora.settings import Resolved
 from sora.threat import Threat
 from sora.training import distributed, schedule

@@ -15,7 +15,7 @@ from sora._seeds import INIT, mix
 from sora.data import Augment, Dataset, ImageSet
 from sora.errors import UserError
 from sora.models import fast_layout
-from sora.runs import build_network, describe_network, load_weights
+from sora.runs import build_model, describe_model, load_weights
 from sora.settings import GIVEN, Resolved, Settings
 from sora.training.averaging import make_average
 from sora.training.precision import make_scaler
@@ -48,8 +48,8 @@ def prepare_model(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The network with its first weights on the device, and the description that rebuilds it."""
     torch.manual_seed(mix(settings.seed, INIT))
-    description = describe_network(settings, dataset)
-    network = build_network(description) if given is None else given
+    description = describe_model(settings, dataset)
+    network = build_model(description) if given is None else given
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise UserError(f"the model {settings.model} has no parameters to train")
     if settings.init:

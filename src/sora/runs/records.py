@@ -1,0 +1,254 @@
+"""What a result says: its origin (code, machine, data), its checksum, and the keys that programs rely on.
+
+A run's JSON files may be of unknown origin. Newer versions may add keys: only those named here are checked.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import platform
+import subprocess
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from typing_extensions import Required, TypedDict
+
+import sora
+from sora._files import plain
+from sora.data import Dataset
+from sora.errors import RunError
+from sora.runs.weights import new_digest
+
+_CHECKSUM = "blake2b"  # its name in a record
+
+
+def versions() -> dict[str, str | None]:
+    """Return the code that ran: package versions, and the commit of a source checkout."""
+    packages = {name: metadata.version(name) for name in ("torch", "numpy", "safetensors")}
+    python = platform.python_version()
+    return {"sora": sora.__version__, "commit": commit(), **packages, "python": python}
+
+
+@functools.cache
+def commit() -> str | None:
+    """Return the commit of the checkout of this package, `-dirty` if changed; None if it is installed."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():
+        return None
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            capture_output=True, text=True, check=True, timeout=60,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
+
+
+def machine(device: torch.device | str) -> dict[str, Any]:
+    """Return the hardware that ran: processor, GPU if one was used, torch threads."""
+    device = torch.device(device)
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": _processor(),
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def machine_line(facts: dict[str, Any]) -> str:
+    """Describe the hardware in a few words, for the line under a table."""
+    threads = f"{facts['threads']} thread{'s' if facts['threads'] != 1 else ''}"
+    return f"{facts['gpu'] or facts['cpu']}, {threads}"
+
+
+@functools.cache
+def _processor() -> str:
+    """Return the processor's model name where the system tells it, else its family."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def describe_data(dataset: Dataset) -> dict[str, Any]:
+    """Describe which images these are: enough to notice that another set has the same name."""
+    return {
+        "name": dataset.name,
+        "fingerprint": dataset.fingerprint,
+        "classes": list(dataset.classes),
+        "image_size": list(dataset.image_size),
+        "stored_size": list(dataset.train.images.shape[1:3]),
+        "channels": dataset.in_channels,
+    }
+
+
+def with_checksum(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record for a JSON file, with a checksum of its content."""
+    record = plain(record)
+    return {**record, _CHECKSUM: _digest(record)}
+
+
+def without_checksum(record: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the content of a record; one without a checksum is not verified.
+
+    Raises:
+        RunError: The record is not as it was written.
+    """
+    content = {name: value for name, value in record.items() if name != _CHECKSUM}
+    if _CHECKSUM in record and record[_CHECKSUM] != _digest(content):
+        raise RunError(
+            f"{path} is damaged: a record does not match its checksum; move it away to start a new one"
+        )
+    return content
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    digest = new_digest()
+    digest.update(json.dumps(record, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+class ThreatFacts(TypedDict):
+    """The norm and radius of an evaluation."""
+
+    norm: str
+    eps: float
+
+
+class AttackFacts(TypedDict, total=False):
+    """One attack of an evaluation."""
+
+    n: Required[int]
+    low: Required[float]
+    high: Required[float]
+    eps: float | None
+    steps: int | None
+    step_size: float | None
+    restarts: int | None
+    versions: dict[str, Any] | None
+
+
+class EventFacts(TypedDict, total=False):
+    """An alarm."""
+
+    step: Required[int]
+    changed: dict[str, Any] | None
+
+
+class OverfittingFacts(TypedDict, total=False):
+    """What the guard saw, and the verdict."""
+
+    events: Required[list[EventFacts]]
+    verdict: Required[str | None]
+    guard: str
+    watched_steps: int
+
+
+class FingerprintFacts(TypedDict):
+    """What was evaluated."""
+
+    weights: str
+    data: str
+
+
+class PertAlignFacts(TypedDict):
+    """The exponential average of PertAlign."""
+
+    last: float | None
+    min: float | None
+
+
+class DataFacts(TypedDict, total=False):
+    """The images of a run."""
+
+    fingerprint: str
+    classes: list[str] | None
+
+
+class MachineFacts(TypedDict):
+    """Where a run was computed."""
+
+    system: str
+    cpu: str | None
+    gpu: str | None
+    threads: int
+
+
+class VersionFacts(TypedDict):
+    """What a run was computed with."""
+
+    torch: str
+
+
+class TrustFacts(TypedDict):
+    """One test for masked gradients."""
+
+    outcome: str
+
+
+class ResultFacts(TypedDict, total=False):
+    """What `summary.json` and a record of `evaluation.json` have in common."""
+
+    threat: Required[ThreatFacts]
+    accuracy: Required[dict[str, float]]
+    attacks: Required[dict[str, AttackFacts]]
+
+
+class SummaryFacts(ResultFacts, total=False):
+    """`summary.json`."""
+
+    method: Required[str]
+    dataset: Required[str]
+    model: Required[str]
+    seed: Required[int]
+    epochs: Required[int]
+    versions: Required[VersionFacts]
+    co: Required[OverfittingFacts]
+    variant: str | None
+    parameters: int | None
+    n_train: int | None
+    train_seconds: Required[float]
+    images_per_second: Required[float | None]
+    peak_memory_mb: float | None
+    machine: MachineFacts | None
+    data: DataFacts | None
+    fingerprint: FingerprintFacts | None
+    pert_align: Required[PertAlignFacts]
+    warnings: list[str]
+    logs_blake2b: dict[str, str]
+
+
+class EvaluationFacts(ResultFacts, total=False):
+    """One record of `evaluation.json`."""
+
+    predictions: Required[dict[str, str]]
+    num_classes: Required[int]
+    zero_gradients: Required[float]
+    fingerprint: dict[str, Any] | None
+    dataset: str | None
+    verdict: str | None
+    void: dict[str, str]
+    void_versions: dict[str, dict[str, Any] | None]
+    trust: list[TrustFacts]
+
+
+def check_result(value: Any, shape: type[SummaryFacts] | type[EvaluationFacts], path: Path) -> dict[str, Any]:
+    """Return a result that readers can rely on.
+
+    Raises:
+        RunError: It lacks something, or something has another type.
+    """
+    try:
+        msgspec.convert(value, shape)
+        if set(value["attacks"]) != set(value["accuracy"]):
+            raise ValueError("attacks and accuracy name different attacks")
+    except (ValueError, RecursionError) as error:  # msgspec's error is a ValueError
+        raise RunError(f"{path} is damaged ({error}); move it away to go on without it") from None
+    return dict(value)
