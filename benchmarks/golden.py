@@ -33,6 +33,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 ROOT = Path(__file__).parents[1]
 SMALL = "--dataset digits --width 4 --set model.stages=1 --limit-train 96 --limit-test 40 --holdout 20 "
 SMALL += "--batch-size 16 --epochs 2 --log-every 2 --checkpoint-every 5 --threads 1 --quiet"
@@ -256,9 +258,9 @@ GROUPS: dict[str, Callable[[Path], None]] = {
 
 
 def flatten(value: Any, path: str = "") -> Iterator[str]:
-    """Yield a line `path = value` for every leaf; measured values are masked."""
+    """Yield a line `path = value` for every leaf, by path; measured values are masked."""
     if isinstance(value, dict | list) and value:
-        items = value.items() if isinstance(value, dict) else enumerate(value)
+        items = sorted(value.items()) if isinstance(value, dict) else enumerate(value)
         for key, each in items:
             yield from flatten(each, f"{path}.{key}" if isinstance(value, dict) else f"{path}[{key}]")
     else:
@@ -281,6 +283,8 @@ def masked(text: str, places: dict[str, str]) -> list[str]:
 
 def lines_of(path: Path, places: dict[str, str]) -> list[str]:
     """Return what is compared of a file: its text, or digests of its tensors' bytes."""
+    if path.suffix == ".yaml":
+        return masked(json.dumps(yaml.safe_load(path.read_text())), places)
     if path.suffix != ".safetensors":
         return masked(path.read_text(), places)
     from safetensors import safe_open

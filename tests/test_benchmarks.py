@@ -63,7 +63,7 @@ def write_results(folder: Path, **changes: Any) -> Path:
     ("changes", "found"),
     [
         ({"seconds": 7.0}, ""),
-        ({"loss": 0.25}, "run/metrics.jsonl, line 3: '[1].loss = 0.5' -> '[1].loss = 0.25'"),
+        ({"loss": 0.25}, "run/metrics.jsonl, line 2: '[1].loss = 0.5' -> '[1].loss = 0.25'"),
         ({"eps": "0.3"}, "run/summary.json, line 2: 'threat.eps = \"0.15\"' -> 'threat.eps = \"0.3\"'"),
         ({"exit": 2}, "printed.txt, line 1: 'exit 0' -> 'exit 2'"),
         ({"weight": 1.0 + 1e-15}, "run/model.safetensors, line 1: 'w float64 (1,) "),
