@@ -17,7 +17,7 @@ import torch
 
 from sora._reading import CLASSES, TEXT, open_regular, parse_json, read_text
 from sora.data.dataset import Dataset, ImageSet, check_same_size
-from sora.data.npz import Header, read_header
+from sora.data.npz import read_header
 from sora.errors import UserError
 
 MEMORY_BUDGET = 1 << 30
@@ -54,24 +54,23 @@ def survey(folder: Path) -> dict[str, int]:
     _refuse_foreign(folder)
     meta, counts = read_meta(folder), {}
     for split in meta["splits"]:
-        images, labels = (_header(folder / f"{split}_{kind}.npy") for kind in ("images", "labels"))
-        _check(split, images, labels)
-        counts[split] = meta.get("counts", {}).get(split, labels.shape[0])
+        counts[split] = meta.get("counts", {}).get(split, _check_headers(folder, split))
     return counts
 
 
-def _header(path: Path) -> Header:
-    with open_regular(path) as file:
-        header = read_header(file)
-    if path.stat().st_size != header.start + header.nbytes:
-        raise ValueError(f"{path.name} is truncated")
-    return header
-
-
-def _check(split: str, images: Header, labels: Header) -> None:
+def _check_headers(folder: Path, split: str) -> int:
+    """Raise unless the headers match each other and the files; return the number of rows."""
+    headers = []
+    for path in (folder / f"{split}_images.npy", folder / f"{split}_labels.npy"):
+        with open_regular(path) as file:
+            headers.append(read_header(file))
+        if path.stat().st_size != headers[-1].start + headers[-1].nbytes:
+            raise ValueError(f"{path.name} is truncated")
+    images, labels = headers
     valid = images.dtype == np.uint8 and len(images.shape) == 4 and labels.dtype == np.int64
     if not valid or labels.shape != images.shape[:1]:
         raise ValueError(f"{split} does not contain uint8 images and as many labels")
+    return labels.shape[0]
 
 
 def _refuse_foreign(folder: Path) -> None:
@@ -81,9 +80,8 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _read(folder: Path, split: str, classes: int, hashes: Mapping[str, str]) -> ImageSet:
+    _check_headers(folder, split)  # first, because NumPy would allocate whatever they declare
     path = folder / f"{split}_images.npy"
-    # Headers first: NumPy would allocate whatever they declare.
-    _check(split, _header(path), _header(folder / f"{split}_labels.npy"))
     # "c", copy on write: torch requires writable memory, and the file must not change.
     mode = "c" if path.stat().st_size > MEMORY_BUDGET else None
     images = np.load(path, mmap_mode=mode, allow_pickle=False)  # type: ignore[arg-type]

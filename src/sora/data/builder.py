@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -37,7 +37,6 @@ Recorded fingerprints and official hashes cover it: it must not change.
 """
 
 Decoder = Callable[["Path | bytes"], NDArray[np.uint8]]
-_Block = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
 class Arrays(NamedTuple):
@@ -77,7 +76,7 @@ class GrowingArray:
         self._file.write(np.ascontiguousarray(rows, self._dtype).reshape(-1, *self._row).tobytes())
         self._file.flush()
 
-    def read(self) -> NDArray[np.generic]:
+    def read(self) -> NDArray[Any]:
         """Return all rows so far."""
         return np.fromfile(self._part, self._dtype, offset=_HEADER).reshape(-1, *self._row)
 
@@ -108,26 +107,34 @@ class Builder:
     def copy(
         self,
         split: str,
-        labels: NDArray[np.int64],
         shape: tuple[int, ...],
-        blocks: Callable[[int], Iterator[NDArray[np.uint8]]],
+        total: int,
+        blocks: Callable[[NDArray[np.int64]], Iterable[tuple[NDArray[np.uint8], NDArray[np.int64]]]],
     ) -> None:
-        """Write a split whose images come in blocks, starting where an earlier attempt stopped.
+        """Write a split that comes in blocks, starting where an earlier attempt stopped.
 
         Args:
             split: Its name.
-            labels: The labels of all images.
             shape: Shape of an image, (H, W, C).
-            blocks: Yields the images (n, H, W, C) in order, from the given position on.
+            total: Number of images.
+            blocks: Yields images (n, H, W, C) and their labels, after those whose labels it is given.
         """
-
-        def labelled(done: NDArray[np.generic]) -> Iterator[_Block]:
-            position = len(done)
-            for images in blocks(position):
-                yield images, labels[position : position + len(images)]
-                position += len(images)
-
-        self._grow(split, shape, len(labels), labelled)
+        if self._path(split, "labels").exists():  # gets its name last
+            return
+        with (
+            closing(GrowingArray(self._path(split, "images"), shape, np.uint8)) as images,
+            closing(GrowingArray(self._path(split, "labels"), (), np.int64)) as labels,
+        ):
+            done = min(images.rows, labels.rows)
+            images.truncate(done)
+            labels.truncate(done)
+            with progress(f"packing {split}", total, done) as advance:
+                for block, classes in blocks(labels.read()):
+                    images.append(block)
+                    labels.append(classes)
+                    advance(len(classes))
+            images.finish()
+            labels.finish()
 
     def stream(
         self,
@@ -153,7 +160,7 @@ class Builder:
         shape = _first_shape(images(0), decode, skip_bad, hint)
         blank = np.zeros(shape, np.uint8)  # for an image left out, so that row numbers equal positions
 
-        def decoded(done: NDArray[np.generic]) -> Iterator[_Block]:
+        def decoded(done: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
             bad = int((done == LEFT_OUT).sum())
             with ThreadPoolExecutor() as pool:
                 for chunk in _chunks(images(len(done)), blank.nbytes):
@@ -165,7 +172,7 @@ class Builder:
                         np.where(good, [image.label for image in chunk], LEFT_OUT),
                     )
 
-        self._grow(split, shape, total, decoded)
+        self.copy(split, shape, total, decoded)
 
     def finish(self, classes: Sequence[str], test_size: int | None = None) -> None:
         """Record class names, hashes, and the side of the central square to test on (None: the image)."""
@@ -178,31 +185,6 @@ class Builder:
         meta = {"format": FORMAT, "classes": list(classes), "test_size": test_size}
         meta |= {"splits": splits, "counts": counts}
         (self._folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
-
-    def _grow(
-        self,
-        split: str,
-        shape: tuple[int, ...],
-        total: int,
-        blocks: Callable[[NDArray[np.generic]], Iterable[_Block]],
-    ) -> None:
-        """Append what `blocks` yields after the labels that an earlier attempt has written."""
-        if self._path(split, "labels").exists():  # gets its name last
-            return
-        with (
-            closing(GrowingArray(self._path(split, "images"), shape, np.uint8)) as images,
-            closing(GrowingArray(self._path(split, "labels"), (), np.int64)) as labels,
-        ):
-            done = min(images.rows, labels.rows)
-            images.truncate(done)
-            labels.truncate(done)
-            with progress(f"packing {split}", total, done) as advance:
-                for block in blocks(labels.read()):
-                    images.append(block[0])
-                    labels.append(block[1])
-                    advance(len(block[1]))
-            images.finish()
-            labels.finish()
 
     def _path(self, split: str, kind: str) -> Path:
         return self._folder / f"{split}_{kind}.npy"

@@ -38,31 +38,26 @@ class CifarFormat:
         """Write the store from whichever version is at `path`."""
         files = Flat(path)
         if f"{self.test}.png" in files:
-            splits, classes = _sheets(files), list(_CLASSES10)
-        elif f"{self.test}.bin" in files:
-            splits, classes = self._binary(files)
+            classes, splits = list(_CLASSES10), _sheets(files)
         else:
-            splits, classes = self._pickled(files)
+            read = self._batch
+            if f"{self.test}.bin" in files:
+                classes, read = files[self.text_names].decode().split(), self._records
+            else:
+                meta = unpickle(files[self.pickled_names], self.pickled_names)
+                classes = [name.decode() for name in meta[f"{self.prefix}label_names"]]
+            train = [read(name, files) for name in self.train]
+            splits = {"train": _join(train), "test": read(self.test, files)}
         for split, arrays in splits.items():
             builder.add(split, arrays)
         builder.finish(classes)
 
-    def _binary(self, files: Flat) -> tuple[dict[str, Arrays], list[str]]:
-        classes = files[self.text_names].decode().split()
-        train = [self._records(f"{name}.bin", files) for name in self.train]
-        return {"train": _join(train), "test": self._records(f"{self.test}.bin", files)}, classes
-
     def _records(self, name: str, files: Flat) -> Arrays:
-        raw = np.frombuffer(files[name], np.uint8)
+        raw = np.frombuffer(files[f"{name}.bin"], np.uint8)
         if raw.size % (self.label_bytes + 3072):
-            raise UserError(f"{name} is not a CIFAR batch: {raw.size} bytes are not whole records")
+            raise UserError(f"{name}.bin is not a CIFAR batch: {raw.size} bytes are not whole records")
         records = raw.reshape(-1, self.label_bytes + 3072)
         return _planar(records[:, self.label_bytes :], records[:, self.label_bytes - 1])
-
-    def _pickled(self, files: Flat) -> tuple[dict[str, Arrays], list[str]]:
-        names = unpickle(files[self.pickled_names], self.pickled_names)[f"{self.prefix}label_names"]
-        train = [self._batch(name, files) for name in self.train]
-        return {"train": _join(train), "test": self._batch(self.test, files)}, [n.decode() for n in names]
 
     def _batch(self, name: str, files: Flat) -> Arrays:
         batch = unpickle(files[name], name)
