@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from sora import methods, models
 from sora.settings import Settings
 from sora.threat import Linf
-from sora.training._allocator import keep_freed_memory
-from sora.training.setup import make_optimizer
+from sora.training.process import keep_freed_memory
+from sora.training.state import make_optimizer
 
 Call = Callable[[], object]
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}

@@ -25,7 +25,7 @@ from _timing import EPS, Call, Trainer, arguments, finish, interleave, ratio, re
 import sora
 from sora import data, methods, metrics, training
 from sora.settings import Settings
-from sora.training import second_look
+from sora.training import alarms
 
 STEPS = 30
 VALUES = 1000  # the rule is timed on so many values at once: one takes about a microsecond
@@ -39,10 +39,9 @@ def rule_of(guard: sora.Guard) -> Call:
 
 def look_at(trainer: Trainer) -> Call:
     """One look, on as many images as a run would take."""
-    count = min(second_look.IMAGES, len(trainer.x) // second_look.SHARE)
-    look = second_look.SecondLook(regular=True)
-    look.x, look.y = trainer.x[:count].clone(), trainer.y[:count]
-    return lambda: look.measure(trainer.model, sora.Linf(EPS))
+    count = min(alarms.IMAGES, len(trainer.x) // alarms.SHARE)
+    x, y = trainer.x[:count].clone(), trainer.y[:count]
+    return lambda: alarms.second_look(trainer.model, x, y, sora.Linf(EPS))
 
 
 def budgets(trainer: Trainer, rounds: int, clock: str) -> list[dict[str, object]]:
@@ -52,7 +51,7 @@ def budgets(trainer: Trainer, rounds: int, clock: str) -> list[dict[str, object]
     calls: dict[str, Call] = {"rule": rule_of(sora.Guard()), "look": look_at(trainer)}
     calls |= {name: trainer.step_of(trainer.method(name)) for name in ("fgsm", *without)}
     times = interleave(calls, rounds, clock)
-    shares = [("rule", "fgsm", VALUES), *(("look", name, second_look.EVERY) for name in without)]
+    shares = [("rule", "fgsm", VALUES), *(("look", name, alarms.EVERY) for name in without)]
     return [
         {"what": what, "of a step of": name}
         | {key: f"{100 * value / every:.3g} %" for key, value in ratio(times, what, name).items()}

@@ -10,7 +10,7 @@ from sora.errors import UserError
 from sora.methods import soft_targets
 from sora.settings import Request, Settings, recipes
 from sora.training import schedule
-from sora.training.setup import make_optimizer
+from sora.training.state import make_optimizer
 
 NAMES = recipes.names()
 BENCHMARK = "fastat-cifar10"

@@ -9,7 +9,7 @@ import torch
 
 from sora import methods
 from sora.settings import Request, Settings
-from sora.training.second_look import SecondLook
+from sora.training.alarms import Alarms
 from tests.training.scripted import CALM, Script, Scripted, Unlucky, scripted_look
 
 SMALL = {
@@ -40,7 +40,7 @@ def _own_methods(_registries_as_before: None) -> Iterator[None]:
     methods.register("scripted", "FGSM with a scripted PertAlign", in_all=False)(Scripted)
     methods.register("unlucky", "FGSM with one loss that is not finite", in_all=False)(Unlucky)
     with pytest.MonkeyPatch.context() as patch:  # a test may undo its own
-        patch.setattr(SecondLook, "value", scripted_look)
+        patch.setattr(Alarms, "look", scripted_look)
         yield
     Scripted.script = staticmethod(lambda attempt, step: CALM)
 

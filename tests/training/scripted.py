@@ -47,9 +47,10 @@ class Follow(Hook):
         run.state.method.place = (run.state.attempt, run.state.step)
 
 
-def scripted_look(look: object, run: Any) -> float:
-    """What the second look of a scripted run sees: the script's value for this step."""
-    return Scripted.script(run.state.attempt, run.state.step)
+def scripted_look(alarms: Any) -> float:
+    """Return what the second look of a scripted run sees: the script's value for this step."""
+    state = alarms._run.state
+    return Scripted.script(state.attempt, state.step)
 
 
 def scripted_run(settings: Settings, *hooks: Hook, quiet: bool = True) -> dict[str, Any]:

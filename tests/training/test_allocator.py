@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = """
 import resource, torch
-from sora.training._allocator import keep_freed_memory
+from sora.training.process import keep_freed_memory
 if {keep}: assert keep_freed_memory()
 def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(20): torch.zeros(1 << 24)  # until the heap has found room for one

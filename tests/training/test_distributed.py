@@ -25,7 +25,8 @@ from sora.methods import Method
 from sora.settings import Request, Settings
 from sora.threat import Linf
 from sora.training import Hook, Interrupted, train
-from sora.training.distributed import any_rank, average_buffers, mean_over_ranks, process_group, wrap
+from sora.training.distributed import RankBuffers, any_rank, mean_over_ranks, process_group, wrap
+from sora.training.state import State
 
 torch.set_num_threads(1)
 
@@ -87,7 +88,7 @@ def two_ranks_main(rank: int, port: int, folder: str) -> None:
 def agree(rank: int) -> None:
     model = nn.BatchNorm1d(1)
     model.running_mean.fill_(float(rank))
-    average_buffers(model)
+    RankBuffers(State(model, None, None, None)).average()  # type: ignore[arg-type]
     assert float(model.running_mean) == 0.5
     lost = torch.tensor([float(rank), float("nan") if rank else 3.0])
     assert mean_over_ranks(lost.clone()).tolist() == [0.5, 3.0]

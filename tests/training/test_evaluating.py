@@ -13,12 +13,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
-import sora.training.periodic as periodic
 from sora.attacks import create_all
 from sora.errors import UserError
 from sora.runs import RunFolder
 from sora.settings import Settings
-from sora.training import Hook, Interrupted, train
+from sora.training import Hook, Interrupted, saving, train
 from sora.training.evaluating import attacks_while_training
 from tests.training.disturbances import Killed
 
@@ -157,7 +156,7 @@ def test_snapshots_of_big_networks_are_limited(
     snapshots = list(RunFolder(first.folder()).snapshots.files().values())
     assert len(snapshots) == 4
     size = sum(tensor.nbytes for tensor in load_file(snapshots[0]).values())
-    monkeypatch.setattr(periodic, "SNAPSHOT_BYTES", 2 * size)
+    monkeypatch.setattr(saving, "SNAPSHOT_BYTES", 2 * size)
     second = settings("fgsm", out="b", attacks=("clean",), epochs=4)
     train(second)
     assert "one is kept every 2 epochs" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from sora.cli import main
 from sora.errors import UserError
 from sora.evaluation import Evaluation
 from sora.runs import RunFolder
-from sora.training.interrupts import Interrupted
+from sora.training import Interrupted
 
 from .disturbances import SignalAfter
 

@@ -129,11 +129,3 @@ class TestSecondLook:
 
     def test_a_steady_low_value_raises_no_alarm_if_no_look_confirms_it(self) -> None:
         assert set(self.updates(Guard(), [0.1] * 300, 0.75)) == {"ok"}
-
-    def test_a_state_of_an_older_version_is_read(self) -> None:
-        old = {"start": 0.3, "early_start": 0.2, "clear": 0.4, "decay": 0.8, "silent": 40, "early": 100}
-        old |= {"min_batches": 20, "average": 0.5, "lowest": 0.5, "seen": 60, "alarmed_for": -1}
-        guard = Guard()
-        guard.load_state_dict(old | {"was_healthy": True, "of_another_version": 1})
-        assert (guard.clear, guard.suspicion, guard.seen, guard.was_healthy) == (0.4, 0.45, 60, True)
-        assert not hasattr(guard, "of_another_version")

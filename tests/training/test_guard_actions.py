@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import signal
 from collections.abc import Callable
@@ -16,9 +17,9 @@ from sora.evaluation.subject import subject_of_run
 from sora.experiments.compare import row_name
 from sora.runs import RunFolder
 from sora.settings import Settings
-from sora.training import Interrupted
+from sora.training import Interrupted, train
 from tests.training.disturbances import At, Killed, Recorder, SignalAfter, kill_at_link
-from tests.training.scripted import CALM, COLLAPSED, collapse_from, scripted_run
+from tests.training.scripted import CALM, COLLAPSED, Follow, collapse_from, scripted_run
 
 BuildSettings = Callable[..., Settings]
 LONG = {"epochs": 8, "batch_size": 8, "log_every": 4, "checkpoint_every": 0}  # 96 steps
@@ -94,7 +95,8 @@ def test_the_initial_weights_are_handed_over_if_no_rollback_helps(
 def test_what_a_rollback_changed_is_recorded(settings: BuildSettings, script: Any, capsys: Any) -> None:
     script(lambda attempt, step: 0.1 if attempt == 0 else collapse_from(60, attempts=2)(attempt, step))
     config = settings("scripted", guard="rollback", **LONG)
-    summary = scripted_run(config, quiet=False)
+    result = train(config, hooks=[Follow()])
+    summary = result.summary
     changes = [{"data_order": 1, "eps_warmup": 4.0}, {"data_order": 2}]
     assert [event["changed"] for event in summary["co"]["events"]] == changes
     lines = RunFolder(config.folder()).read_log("events")
@@ -104,9 +106,9 @@ def test_what_a_rollback_changed_is_recorded(settings: BuildSettings, script: An
     )
     logs = [line for name in ("metrics", "events") for line in RunFolder(config.folder()).read_log(name)]
     assert {line["attempt"] for line in logs} == {0, 1, 2}
-    facts = subject_of_run(str(config.folder())).facts().training
-    assert facts["guard"] == "rollback"
-    assert facts["changed by the guard"] == changes
+    subject_of_run(str(config.folder())).write_card([result], {})
+    facts = json.loads((config.folder() / "model_card.json").read_text())["training"]
+    assert (facts["guard"], facts["changed by the guard"]) == ("rollback", changes)
     assert row_name(summary) == "scripted + rollback"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -149,12 +148,11 @@ class TestScore:
 
     def test_clean_accuracy_decides_between_epochs_of_equal_robustness(self) -> None:
         state = State(*[None] * 4)  # type: ignore[arg-type]
-        run: Any = SimpleNamespace(state=state, settings=SimpleNamespace(keep="best-robust"), is_best=False)
         decisions = []
         for clean, pgd10 in ((6, 4), (7, 4), (7, 4), (6, 5), (9, 4)):
             state.step += 1
-            note_evaluation(run, self.evaluation(clean=clean, pgd10=pgd10), {})
-            decisions.append(run.is_best)
+            evaluation = self.evaluation(clean=clean, pgd10=pgd10)
+            decisions.append(note_evaluation(state, "best-robust", evaluation, {}))
         assert decisions == [True, True, False, True, False]
         assert state.evaluated_epochs["best"]["step"] == 4
 

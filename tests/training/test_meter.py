@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sora.training import train
-from sora.training.meter import Meter, process_peak_mb
+from sora.training.process import TrainingMeter, process_peak_mb
 
 CPU = torch.device("cpu")
 
@@ -23,7 +23,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_pauses_do_not_count(clock: list[float]) -> None:
-    meter = Meter(CPU)
+    meter = TrainingMeter(CPU)
     meter.start()
     clock[0] += 2
     with meter.paused():
@@ -36,7 +36,8 @@ def test_pauses_do_not_count(clock: list[float]) -> None:
 
 
 def test_a_resumed_run_adds_to_what_it_had(clock: list[float]) -> None:
-    meter = Meter(CPU, seconds=100.0, peak_mb=7.0)
+    meter = TrainingMeter(CPU)
+    meter.resume(seconds=100.0, peak_mb=7.0)
     meter.start()
     clock[0] += 2
     meter.stop()
@@ -47,7 +48,8 @@ def test_a_resumed_run_adds_to_what_it_had(clock: list[float]) -> None:
 @pytest.mark.skipif(math.isnan(process_peak_mb()), reason="the system does not tell")
 def test_a_resumed_run_keeps_the_larger_peak_of_an_earlier_part() -> None:
     for earlier in (10 * process_peak_mb(), 1.0):
-        meter = Meter(CPU, peak_mb=earlier)
+        meter = TrainingMeter(CPU)
+        meter.resume(seconds=0.0, peak_mb=earlier)
         meter.start()
         meter._peak_before = 0.0  # as if the peak of the process had grown since
         meter.stop()
@@ -55,15 +57,15 @@ def test_a_resumed_run_keeps_the_larger_peak_of_an_earlier_part() -> None:
 
 
 def test_an_unknown_peak_stays_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sora.training.meter.resource", None)
-    meter = Meter(CPU)
+    monkeypatch.setattr("sora.training.process.resource", None)
+    meter = TrainingMeter(CPU)
     meter.start()
     meter.stop()
     assert math.isnan(meter.peak_mb)
 
 
 def test_memory_of_a_pause_is_not_trainings() -> None:
-    meter = Meter(CPU)
+    meter = TrainingMeter(CPU)
     meter.start()
     meter.stop()
     training = meter.peak_mb

@@ -21,7 +21,7 @@ from sora.errors import UserError
 from sora.methods._compile import can_compile
 from sora.runs import RunFolder
 from sora.settings import Resolved, Settings
-from sora.training import setup, train
+from sora.training import run, state, train
 
 BuildSettings = Callable[..., Settings]
 SHORT: dict[str, Any] = {"epochs": 1, "eval_every": 0, "attacks": ("clean",), "snapshots": False}
@@ -79,18 +79,18 @@ def test_sync_bn_needs_gpus_and_changes_nothing_in_one_process(
 ) -> None:
     alone, asked = (weights(settings("sora", str(on), sync_bn=on, **SHORT)) for on in (False, True))
     assert largest_gap(alone, asked) == 0
-    monkeypatch.setattr(setup, "world", lambda: 2)
+    monkeypatch.setattr(run, "world", lambda: 2)
     with pytest.raises(UserError, match="--sync-bn needs GPUs"):
-        setup.prepare_model(settings(sync_bn=True), data.load("digits"), torch.device("cpu"), linear())
+        run.prepare_model(settings(sync_bn=True), data.load("digits"), torch.device("cpu"), linear())
 
 
 @pytest.mark.parametrize("method", ["atas", "free"])
 def test_a_memory_of_one_process_is_refused_with_several(
     settings: BuildSettings, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    monkeypatch.setattr(setup, "world", lambda: 2)
+    monkeypatch.setattr(state, "world", lambda: 2)
     with pytest.raises(UserError, match=f"{method} stores .* with one process"):
-        setup.prepare_state(settings(method), linear(), data.load("digits"), 96, 3)
+        state.initial_state(settings(method), linear(), data.load("digits"), 96, 3)
 
 
 @pytest.mark.parametrize("guard", ["stop", "rollback", "pgd"])

@@ -16,7 +16,7 @@ from sora.errors import UserError
 from sora.evaluation import Evaluation
 from sora.runs import RunFolder, plain_state
 from sora.settings import Settings
-from sora.training import Hook, periodic, train
+from sora.training import Hook, evaluating, train
 from sora.training.averaging import with_estimated_statistics
 from tests.training.disturbances import Killed, kill_at
 from tests.training.scripted import collapse_from, scripted_run
@@ -104,7 +104,7 @@ def test_overfitting_without_an_alarm_is_reported(
     labels = torch.arange(10).repeat(10)
     predicted = {"clean": labels, "fgsm": labels, "pgd10": labels.roll(1) if overfitted else labels}
     found = Evaluation(sora.Linf("8/255"), labels, 10, predicted, {name: {} for name in predicted})
-    monkeypatch.setattr(periodic, "evaluate_watched", lambda *_: found)
+    monkeypatch.setattr(evaluating, "evaluate_watched", lambda *_: found)
     train(settings(epochs=1))
     printed = capfd.readouterr().err
     assert ("epoch 1: overfitted: the model withstands FGSM but not PGD-10" in printed) == overfitted

@@ -16,8 +16,8 @@ from sora import methods
 from sora.data import Batch
 from sora.settings import Settings
 from sora.threat import Linf
-from sora.training.precision import at_precision, make_scaler
-from sora.training.setup import make_optimizer
+from sora.training.run import Autocast
+from sora.training.state import make_optimizer
 from sora.training.update import step_in_parts, update_weights
 
 torch.set_num_threads(1)
@@ -26,12 +26,12 @@ SIGNS = """
 import json, torch
 from sora import models
 from sora._passes import input_gradient
-from sora.training.precision import at_precision
+from sora.training.run import Autocast
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model = models.create("preactresnet18", 10, width=16).eval()
 x, y = torch.rand(16, 3, 32, 32), torch.randint(0, 10, (16,))
-full, half = (input_gradient(at_precision(model, p), x, y)[0] for p in ("fp32", "bf16"))
+full, half = (input_gradient(m, x, y)[0] for m in (model, Autocast(model, torch.bfloat16)))
 large = full.abs() >= full.abs().median()
 print(json.dumps([float((full.sign() == half.sign())[large].float().mean()), str(half.dtype)]))
 """
@@ -55,32 +55,25 @@ def test_only_the_passes_are_cast() -> None:
     model = convolution()[:3]  # without the linear layer, see above
     seen: list[torch.dtype] = []
     model[0].register_forward_hook(lambda module, args, out: seen.append(out.dtype))
-    out = at_precision(model, "bf16")(torch.rand(2, 3, 8, 8))
+    out = Autocast(model, torch.bfloat16)(torch.rand(2, 3, 8, 8))
     assert seen == [torch.bfloat16]
     assert out.dtype == torch.float32
     out.sum().backward()
     assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {torch.float32}
 
 
-def test_fp32_is_the_model_itself_and_needs_no_scale() -> None:
-    model, cpu = convolution(), torch.device("cpu")
-    assert at_precision(model, "fp32") is model
-    assert not make_scaler("fp32", cpu).is_enabled()
-    assert not make_scaler("bf16", cpu).is_enabled()
-
-
 def test_a_scaled_fp16_loss_gives_the_fp32_update() -> None:
-    cpu = torch.device("cpu")
     x, y = torch.rand(6, 3, 8, 8), torch.arange(6) % 4
     weights = {}
     for precision in ("fp32", "fp16"):
         model = convolution()
         method = methods.create("sora", Linf(8 / 255))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
-        scaler = make_scaler(precision, cpu)
+        scaler = torch.amp.GradScaler("cpu", enabled=precision == "fp16")
+        forward = Autocast(model, torch.float16) if precision == "fp16" else model
         torch.manual_seed(1)
         scale = scaler.scale(torch.ones(())) if scaler.is_enabled() else None
-        out = method.step(at_precision(model, precision), x, y, loss_scale=scale)
+        out = method.step(forward, x, y, loss_scale=scale)
         scaler.step(optimizer)
         scaler.update()
         weights[precision] = torch.cat([p.detach().flatten() for p in model.parameters()])
@@ -139,7 +132,7 @@ def test_momentum_is_not_fused_in_float16_where_the_first_update_may_be_skipped(
 
 
 def test_an_update_that_the_scaler_skips_does_not_count() -> None:
-    model, scaler = convolution(), make_scaler("fp16", torch.device("cpu"))
+    model, scaler = convolution(), torch.amp.GradScaler("cpu")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = copy.deepcopy(model.state_dict())
     for value, moves in ((1.0, True), (float("inf"), False), (1.0, True)):

@@ -13,7 +13,7 @@ from torch import nn
 from sora import methods, metrics
 from sora.runs import RunFolder
 from sora.settings import Settings
-from sora.training import Hook, second_look, train
+from sora.training import Hook, alarms, train
 from tests.training.disturbances import Killed, kill_at
 
 BuildSettings = Callable[..., Settings]
@@ -27,7 +27,7 @@ WITHOUT = [
 
 def looks(settings: Settings) -> list[int]:
     lines = RunFolder(settings.folder()).read_log("metrics")
-    return [line["step"] for line in lines if line.get(second_look.NAME) is not None]
+    return [line["step"] for line in lines if line.get(alarms.LOOK) is not None]
 
 
 @pytest.fixture
@@ -35,12 +35,12 @@ def looked(monkeypatch: Any) -> Callable[[Callable[[int, int], float]], None]:
     """Sets what each look sees, by attempt and step."""
 
     def install(script: Callable[[int, int], float]) -> None:
-        def after_step(hook: Any, run: Any, out: Any) -> None:
-            if run.state.step % second_look.EVERY == 0:
-                value = script(run.state.attempt, run.state.step)
-                run.journal.add(second_look.NAME, torch.tensor(value))
+        def look_regularly(self: Any) -> None:
+            state = self._run.state
+            if state.step % alarms.EVERY == 0:
+                self._run.journal.add(alarms.LOOK, torch.tensor(script(state.attempt, state.step)))
 
-        monkeypatch.setattr(second_look.SecondLook, "after_step", after_step)
+        monkeypatch.setattr(alarms.Alarms, "look_regularly", look_regularly)
 
     return install
 
@@ -76,21 +76,18 @@ def test_it_is_pert_align_of_the_watched_images(settings: BuildSettings) -> None
     seen: list[tuple[float, float]] = []
 
     class Compare(Hook):
-        def start(self, run: Any) -> None:
-            self.own = second_look.SecondLook(regular=False)
-            self.own.start(run)
-
         def after_step(self, run: Any, out: Any) -> None:
             if run.state.step == 10:
-                x, y = self.own.x, self.own.y
+                x, y = run.watched(2)  # a quarter of the batch
                 measured = metrics.measure(run.state.model, x, y, run.threat, ("pertalign",))
-                seen.append((self.own.measure(run.state.model, run.threat).item(), measured["pertalign"]))
+                look = alarms.second_look(run.state.model, x, y, run.threat)
+                seen.append((look.item(), measured["pertalign"]))
                 assert run.state.model.training
 
     config = settings("nuat", log_every=1, **LONG | {"epochs": 1})
     train(config, hooks=[Compare()], quiet=True)
     (line,) = [row for row in RunFolder(config.folder()).read_log("metrics") if row["step"] == 10]
-    assert seen == [(line[second_look.NAME], line[second_look.NAME])]
+    assert seen == [(line[alarms.LOOK], line[alarms.LOOK])]
 
 
 @pytest.mark.parametrize("batch_size", [8, 32, 64])

@@ -1,4 +1,4 @@
-"""Training: the loop, hooks around it, checkpoints, the guard.
+"""Training: the loop, a user's hooks around it, checkpoints, the guard.
 
 Names are imported when first used (PEP 562), so that `sora.Guard` in your own loop needs torch alone.
 """
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from sora.training.fitting import fit
     from sora.training.guard import Guard
     from sora.training.hooks import Hook
-    from sora.training.interrupts import Interrupted
     from sora.training.loop import train
+    from sora.training.process import Interrupted
     from sora.training.result import TrainResult
 
 _MODULES = {
     "Guard": "guard",
     "Hook": "hooks",
-    "Interrupted": "interrupts",
+    "Interrupted": "process",
     "TrainResult": "result",
     "fit": "fitting",
     "train": "loop",

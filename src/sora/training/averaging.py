@@ -17,10 +17,10 @@ ESTIMATED_ON = 1024  # training images that statistics are estimated on, at most
 
 
 def make_average(model: nn.Module, decay: float, buffers: str) -> AveragedModel:
-    """`w_avg = decay w_avg + (1 - decay) w` after each update; the first update copies w.
+    """Create an average `w_avg = decay w_avg + (1 - decay) w`; the first update copies w.
 
     Args:
-        model: The network that is trained.
+        model: The model that is trained.
         decay: The weight of the old average.
         buffers: `average` treats buffers like weights, truncating whole numbers; otherwise they are copied.
     """
@@ -29,24 +29,24 @@ def make_average(model: nn.Module, decay: float, buffers: str) -> AveragedModel:
 
 
 def with_estimated_statistics(
-    network: nn.Module, images: ImageSet, batch_size: int, device: torch.device
+    model: nn.Module, images: ImageSet, batch_size: int, device: torch.device
 ) -> nn.Module:
-    """A copy whose BatchNorm statistics are means over batches of clean training images.
+    """Return a copy whose BatchNorm statistics are means over batches of clean training images.
 
     A copy, so that checkpoints do not depend on when it was used.
 
     Args:
-        network: The network with averaged weights.
+        model: The model with averaged weights.
         images: Always the same ones for a data set, so that the result depends on the weights alone.
         batch_size: The largest number of images per batch.
         device: Where to compute.
     """
-    network = copy.deepcopy(network)
-    examples = in_precision_of(network, as_examples(images))
+    model = copy.deepcopy(model)
+    examples = in_precision_of(model, as_examples(images))
     count = math.ceil(len(images) / batch_size)
     # Images may be stored class by class, so each batch takes every count-th one. The batches have nearly the
     # same size, as BatchNorm cannot use a batch of one image.
     parts = [torch.arange(first, len(images), count) for first in range(count)]
     with seeded(0):  # for Dropout, which is active here
-        update_bn((examples.take(part, device)[0] for part in parts), network)
-    return network
+        update_bn((examples.take(part, device)[0] for part in parts), model)
+    return model

@@ -1,4 +1,4 @@
-"""What data-parallel training needs beyond one process: ranks, averages, one writer."""
+"""What data-parallel training needs beyond one process: a group, averages over ranks, their statistics."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,7 +18,10 @@ import torch.distributed.nn
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sora._devices import launched, summed, world
+from sora._devices import launched, rank, summed, world
+
+if TYPE_CHECKING:
+    from sora.training.state import State
 
 
 @contextmanager
@@ -45,9 +49,9 @@ def process_group(device: torch.device) -> Iterator[None]:
 
 
 def wrap(model: nn.Module) -> nn.Module:
-    """The model as the weight update sees it: gradients averaged over ranks by DDP.
+    """Return the model as the weight update sees it: gradients averaged over ranks by DDP.
 
-    BatchNorm buffers are not broadcast each step; `average_buffers` brings them together when weights are
+    BatchNorm buffers are not broadcast each step; `RankBuffers` brings them together when weights are
     evaluated or saved.
     """
     if world() == 1:
@@ -58,30 +62,58 @@ def wrap(model: nn.Module) -> nn.Module:
         return DistributedDataParallel(model, broadcast_buffers=False)
 
 
-def average_buffers(model: nn.Module) -> None:
-    """Give all ranks the mean of their floating-point buffers."""
-    if world() == 1:
-        return
-    for buffer in model.buffers():
-        if buffer.is_floating_point():
-            summed(buffer).div_(world())
+class RankBuffers:
+    """BatchNorm's statistics, of which each rank has its own until they are averaged."""
 
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._averaged_at = (-1, -1)
 
-def buffers_of_ranks(model: nn.Module) -> list[dict[str, Tensor]]:
-    """The floating-point buffers of every rank, by rank and name; all ranks must ask together."""
-    gathered: list[dict[str, Tensor]] = [{} for _ in range(world())]
-    for name, buffer in model.named_buffers():
-        if not buffer.is_floating_point():
-            continue
-        copies = [torch.empty_like(buffer) for _ in gathered]
-        distributed.all_gather(copies, buffer.contiguous())
-        for table, copy in zip(gathered, copies, strict=True):
-            table[name] = copy
-    return gathered
+    def average(self) -> None:
+        """Give all ranks the mean of their floating-point buffers, once per step at most."""
+        if self._averaged_at != self._place:
+            self._averaged_at = self._place
+            if world() > 1:
+                for buffer in self._buffers().values():
+                    summed(buffer).div_(world())
+
+    def of_other_ranks(self) -> dict[str, Tensor]:
+        """Return what all ranks but the first have of their own; all ranks must call this together."""
+        if world() == 1 or self._averaged_at == self._place:
+            return {}
+        tensors: dict[str, Tensor] = {}
+        for name, buffer in self._buffers().items():
+            copies = [torch.empty_like(buffer) for _ in range(world())]
+            distributed.all_gather(copies, buffer.contiguous())
+            tensors |= {f"rank.{number}.{name}": copy for number, copy in enumerate(copies) if number}
+        return tensors
+
+    def restore(self, tensors: dict[str, Tensor], same_world: bool) -> None:
+        """Take this rank's own buffers from a checkpoint, if it stores them."""
+        if not any(name.startswith("rank.") for name in tensors):
+            self._averaged_at = self._place
+        elif same_world:
+            for name, buffer in self._buffers().items():
+                if (stored := tensors.get(f"rank.{rank()}.{name}")) is not None:
+                    buffer.copy_(stored)
+
+    @property
+    def _place(self) -> tuple[int, int]:
+        return self._state.attempt, self._state.step
+
+    def _buffers(self) -> dict[str, Tensor]:
+        modules = {"model": self._state.model, "ema": self._state.ema}
+        return {
+            f"{part}.{name}": buffer
+            for part, module in modules.items()
+            if module is not None
+            for name, buffer in module.named_buffers()
+            if buffer.is_floating_point()
+        }
 
 
 def mean_over_ranks(values: Tensor, required: Tensor | bool = False) -> Tensor:
-    """Mean over ranks of each element: all ranks get the same numbers, bit for bit.
+    """Return the mean over ranks of each element: all ranks get the same numbers, bit for bit.
 
     Args:
         values: NaN is left out, as that of a number which some ranks do not have.
@@ -95,7 +127,7 @@ def mean_over_ranks(values: Tensor, required: Tensor | bool = False) -> Tensor:
 
 
 def any_rank(flag: bool, device: torch.device) -> bool:
-    """Whether the flag is up on at least one rank."""
+    """Return whether the flag is up on at least one rank."""
     if world() == 1:
         return flag
     return bool(summed(torch.tensor(float(flag), device=device)))

@@ -22,8 +22,8 @@ from sora.runs import RunFolder
 from sora.runs.resume import settings_of_run
 from sora.settings import GIVEN, Request
 from sora.training.hooks import Hook
-from sora.training.interrupts import Interrupted
 from sora.training.loop import train
+from sora.training.process import Interrupted
 from sora.training.result import TrainResult
 
 Array = Tensor | NDArray[Any]
@@ -98,7 +98,7 @@ def fit(
 
 
 def as_dataset(data: Dataset | tuple[Pair, Pair]) -> Dataset:
-    """Tensors or arrays as a data set; normalised ones are refused, as eps and the box are in pixel units."""
+    """Turn tensors or arrays into a data set; refuse normalised ones, as eps is in pixel units."""
     if isinstance(data, Dataset):
         return data
     try:
@@ -127,7 +127,7 @@ def _as_images(images: Array, labels: Array) -> ImageSet:
 
 
 def _as_pixels(images: Tensor) -> Tensor:
-    """Images as uint8; floats only if that loses nothing."""
+    """Convert images to uint8; floats only if that loses nothing."""
     if images.dim() == 4 and images.dtype == torch.uint8 and len(images):
         return images
     came = f"images are {images.dtype} {tuple(images.shape)}"

@@ -115,14 +115,13 @@ class Guard:
         return self.average < limit and (look is None or look() < self.confirm)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as plain numbers."""
+        """Return everything, as plain numbers."""
         return asdict(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse of `state_dict`; what another version wrote and this one does not know is ignored."""
-        for name in (field.name for field in fields(self)):
-            if name in state:
-                setattr(self, name, state[name])
+        """Load what `state_dict` returned."""
+        for field in fields(self):
+            setattr(self, field.name, state[field.name])
 
 
 _PARAMETERS = (

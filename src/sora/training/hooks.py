@@ -1,4 +1,4 @@
-"""Hooks are called around every training step: the trainer's own, and those a user adds.
+"""Hooks are a user's own code that training calls around every step, after its own work for each event.
 
 A hook overrides the events it needs. Events come in this order: `start`, then for each batch `before_step`,
 `after_step`, at log steps `on_numbers` for every step since the last log and `on_log`, at the end of an
@@ -15,6 +15,7 @@ random numbers: the generator is seeded by position before every step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sora.errors import UserError
@@ -30,49 +31,36 @@ class Hook:
     """Does nothing; override the events you need."""
 
     def start(self, run: Run) -> None:
-        """Training is about to begin, or to continue from a checkpoint."""
+        """Prepare for training, which is about to begin or to continue from a checkpoint."""
 
     def before_step(self, run: Run, batch: Batch) -> None:
-        """A batch is about to be trained on."""
+        """Use a batch before it is trained on."""
 
     def after_step(self, run: Run, out: StepOutput) -> None:
-        """The weights were updated; the numbers are still on the device, and reading them waits for it."""
+        """Use a step's numbers; they are still on the device, and reading them waits for it."""
 
     def on_numbers(self, run: Run, step: int, numbers: dict[str, float]) -> None:
-        """The numbers of one step have reached the host, in order, when a log line is due."""
+        """Use the numbers of one step on the host; called for each step, in order, when a log line is due."""
 
     def on_log(self, run: Run, line: dict[str, Any]) -> None:
-        """The means over the steps since the last log line."""
+        """Use the means over the steps since the last log line."""
 
     def after_epoch(self, run: Run) -> None:
-        """An epoch is complete."""
+        """Act at the end of an epoch."""
 
     def on_evaluation(self, run: Run, evaluation: Evaluation) -> None:
-        """The weights of an epoch were evaluated."""
+        """Use the evaluation of an epoch's weights."""
 
     def on_save_point(self, run: Run) -> None:
-        """The step is complete: the state is consistent and may be saved."""
+        """Act after a complete step: the state is consistent, and saved if a checkpoint was due."""
 
     def end(self, run: Run, summary: dict[str, Any]) -> None:
-        """Training is over and its result is written."""
+        """Act after training, when its result is written."""
 
 
-class Hooks:
-    """Calls the hooks that override an event, in order."""
-
-    def __init__(self, hooks: list[Hook]) -> None:
-        for hook in hooks:
-            if not isinstance(hook, Hook):
-                raise UserError(f"hooks must be instances of sora.training.Hook, not {type(hook).__name__}")
-        self._hooks = hooks
-        self._listeners: dict[str, list[Any]] = {}
-
-    def notify(self, event: str, *arguments: Any) -> None:
-        """Call one event of every hook that has it."""
-        if event not in self._listeners:
-            overriding = [
-                hook for hook in self._hooks if getattr(type(hook), event) is not getattr(Hook, event)
-            ]
-            self._listeners[event] = [getattr(hook, event) for hook in overriding]
-        for listener in self._listeners[event]:
-            listener(*arguments)
+def check_hooks(hooks: Sequence[Hook]) -> tuple[Hook, ...]:
+    """Return the hooks; raise if one is something else."""
+    for hook in hooks:
+        if not isinstance(hook, Hook):
+            raise UserError(f"hooks must be instances of sora.training.Hook, not {type(hook).__name__}")
+    return tuple(hooks)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -53,7 +54,7 @@ class Journal:
         self._recent[-1][name] = value
 
     def collect(self) -> list[dict[str, float]]:
-        """The numbers of the steps since the last call, averaged over ranks, in one transfer."""
+        """Return the numbers of the steps since the last call, averaged over ranks, in one transfer."""
         steps, self._recent = self._recent, []
         if not steps:
             return []
@@ -68,11 +69,21 @@ class Journal:
         if log in self._logs:
             self._logs[log].append(line)
 
+    def event(self, name: str, facts: Mapping[str, Any]) -> None:
+        """Append a line to the log of events."""
+        self.write("events", {"event": name, **facts})
+
     def header(self) -> dict[str, Any]:
-        """Length and checksum of each log, for a checkpoint; the lines are then on the disk."""
+        """Return length and checksum of each log, for a checkpoint; the lines are then on the disk."""
         for log in self._logs.values():
             log.sync()
         return {
             "logs": {name: log.length() for name, log in self._logs.items()},
             "log_digests": {name: log.digest() for name, log in self._logs.items()},
         }
+
+
+def mean(values: Iterable[float]) -> float:
+    """Return the mean of the numbers that exist, NaN when none does."""
+    real = [value for value in values if not math.isnan(value)]
+    return sum(real) / len(real) if real else math.nan

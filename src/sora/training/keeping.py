@@ -15,62 +15,60 @@ from torch import nn
 
 from sora.evaluation import Evaluation, wilson
 from sora.training.run import Run
+from sora.training.saving import read_checkpoint
+from sora.training.state import State
 
 NEEDED = ("clean", "pgd10")  # attacks that the choice needs
 RAW, AVERAGED = "raw", "averaged"
 
 
 def candidates(run: Run) -> dict[str, nn.Module]:
-    """The weights of this step that may be chosen, by name; the raw ones first, as they win a tie."""
+    """Return the models of this step that may be chosen, by name; the raw one first, as it wins a tie."""
     if run.settings.keep == "last" or run.state.evaluated is run.state.model:
         return {"": run.evaluated}
     return {RAW: run.state.model, AVERAGED: run.evaluated}
 
 
 def better_weights(found: Mapping[str, Evaluation], keep: str) -> tuple[str, Evaluation]:
-    """The candidate with the highest score, the first of equals; one whose evaluation is void loses."""
+    """Return the candidate with the highest score, the first of equals; a void evaluation loses."""
     name = max(found, key=lambda each: -1.0 if found[each].void else score(found[each], keep))
     return name, found[name]
 
 
 def score(evaluation: Evaluation, keep: str) -> float:
-    """The number that is highest in the best epoch; with `--keep last` it only marks the best checkpoint."""
+    """Return what is highest in the best epoch; with `--keep last` it only marks the best checkpoint."""
     accuracy = evaluation.accuracy
     if keep == "last":
         return min(accuracy.values())
     return accuracy["pgd10"] if keep == "best-robust" else (accuracy["clean"] + accuracy["pgd10"]) / 2
 
 
-def note_evaluation(run: Run, evaluation: Evaluation, chosen: Mapping[str, Any]) -> None:
-    """Take an evaluation of held-out images into account: is this the best epoch so far?
+def note_evaluation(state: State, keep: str, evaluation: Evaluation, chosen: Mapping[str, Any]) -> bool:
+    """Take an evaluation of held-out images into account; return whether this is the best epoch so far.
 
     Args:
-        run: The run.
+        state: The state to note it in.
+        keep: The setting.
         evaluation: Of the epoch's weights, of the better ones where there are two kinds.
         chosen: Which ones those are, as the summary will say it.
     """
-    state, keep = run.state, run.settings.keep
-    value = score(evaluation, keep)
-    run.is_best = value > state.best or (
-        value == state.best and keep != "last" and _is_cleaner(evaluation, state.evaluated_epochs)
-    )
+    value, best = score(evaluation, keep), state.evaluated_epochs.get("best")
+    # Clean accuracy decides between epochs of equal scores.
+    cleaner = best is not None and evaluation.accuracy["clean"] > best["clean"]
+    is_best = value > state.best or (value == state.best and cleaner)
     state.best = max(value, state.best)
     if keep == "last":
-        return
+        return is_best
     epoch = state.place() | {name: evaluation.accuracy[name] for name in NEEDED} | {"n": evaluation.n}
     epoch |= chosen
     state.evaluated_epochs["last"] = epoch
-    if run.is_best:
+    if is_best:
         state.evaluated_epochs["best"] = epoch
-
-
-def _is_cleaner(evaluation: Evaluation, epochs: Mapping[str, Any]) -> bool:
-    """Whether clean accuracy is above that of the best epoch, which decides between equal scores."""
-    return bool("best" in epochs and evaluation.accuracy["clean"] > epochs["best"]["clean"])
+    return is_best
 
 
 def restore_chosen(run: Run) -> dict[str, Any] | None:
-    """Load the chosen weights, and say which they are and why; None with `--keep last`.
+    """Load the chosen weights, and return which they are and why; None with `--keep last`.
 
     The weights that an alarm led to (`--guard stop`) are replaced too: the chosen epoch has been measured.
     """
@@ -79,9 +77,8 @@ def restore_chosen(run: Run) -> dict[str, Any] | None:
         return None
     best, last = epochs["best"], epochs["last"]
     if state.place() != {name: best[name] for name in state.place()}:
-        tensors, _ = run.read_checkpoint(run.folder.checkpoints.best)
+        tensors, _ = read_checkpoint(run, run.folder.checkpoints.best)
         state.restore_weights(tensors)
-    run.weights, run.hands_over_raw = run.settings.keep, best.get("weights") == RAW
     low, high = wilson(round(best["pgd10"] * best["n"]), best["n"])
     reason = _reason(run.settings.keep, best, last, (low, high))
     run.console.say(reason)
@@ -89,7 +86,7 @@ def restore_chosen(run: Run) -> dict[str, Any] | None:
 
 
 def _reason(keep: str, best: dict[str, Any], last: dict[str, Any], interval: tuple[float, float]) -> str:
-    """Which epoch was chosen and why, in one sentence."""
+    """Say which epoch was chosen and why, in one sentence."""
     criterion = "PGD-10 accuracy" if keep == "best-robust" else "mean of clean and PGD-10 accuracy"
     low, high = interval
     which = f"{best['weights']} weights" if "weights" in best else "weights"

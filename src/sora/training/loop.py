@@ -1,31 +1,29 @@
-"""The training loop. Read it from top to bottom: set up, step, notify hooks, write the result."""
+"""The training loop. Read it from top to bottom: set up, step, log, act on alarms, evaluate, save."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Any
 
-import torch
 from torch import nn
 
-from sora import methods
-from sora._devices import pick_device, set_threads
+from sora._devices import pick_device
 from sora.data import Dataset
 from sora.errors import RunError, UserError
 from sora.settings import Resolved, Settings
-from sora.training import distributed
-from sora.training._allocator import keep_freed_memory
-from sora.training.evaluating import check_model
-from sora.training.guard_actions import GuardActions, PgdFallback
+from sora.training import process
+from sora.training.alarms import Alarms
+from sora.training.distributed import process_group
+from sora.training.evaluating import Monitors, check_model, evaluate_epoch
+from sora.training.guard import Event
 from sora.training.hooks import Hook
-from sora.training.interrupts import Interrupted
-from sora.training.periodic import Evaluations, Monitors, Snapshots
+from sora.training.journal import mean
+from sora.training.process import Interrupted
 from sora.training.result import TrainResult, finish
 from sora.training.run import Run
-from sora.training.saving import Saving
-from sora.training.second_look import SecondLook
-from sora.training.state import mean
+from sora.training.saving import Snapshots, open_folder, save
 from sora.training.update import train_on
 
 
@@ -44,67 +42,71 @@ def train(
         settings: All settings.
         model: Train this module instead of building the one the settings name.
         dataset: Train on this instead of loading the one the settings name.
-        hooks: Called around every step, after the trainer's own.
+        hooks: Called around every step, after the trainer's own work.
         quiet: Print nothing while working.
         allow_world_change: Continue a run also with another number of processes, which changes its result.
     """
     resolved = settings if isinstance(settings, Resolved) else Resolved(settings, {})
     device = pick_device(resolved.settings.device)
-    keep_freed_memory()
     with ExitStack() as stack:
-        stack.callback(torch.set_num_threads, torch.get_num_threads())
-        stack.callback(setattr, torch.backends.cudnn, "deterministic", torch.backends.cudnn.deterministic)
-        set_threads(resolved.settings.threads)
-        torch.backends.cudnn.deterministic = True
-        stack.enter_context(distributed.process_group(device))
-        run = Run(resolved, device, model, dataset, quiet)
+        stack.enter_context(process.configured(resolved.settings.threads))
+        stack.enter_context(process_group(device))
+        run = Run(resolved, device, model, dataset, hooks, quiet)
         if not run.folder.exists():
             check_model(run)
-        saving = stack.enter_context(Saving())
-        run.open(stack, [*own_hooks(run.settings), saving, *hooks], allow_world_change)
-        run.hooks.notify("start", run)
-        run.meter.start()
-        if run.state.epoch_open:
-            finish_step(run)
-        for batch in run.batches():
-            run.hooks.notify("before_step", run, batch)
-            out = train_on(run, batch)
-            run.hooks.notify("after_step", run, out)
-            place = run.state.place()
-            if run.state.step % run.settings.log_every == 0 or run.state.epoch_ends:
-                log(run)
-            if run.ended_early or run.state.place() != place:
-                continue  # rolled back or stopped by the guard: this step is not to be saved
-            finish_step(run)
-        run.meter.stop()
-        return finish(run)
+        open_folder(run, stack, allow_world_change)
+        weights = train_steps(run)
+        return finish(run, weights)
 
 
-def finish_step(run: Run) -> None:
-    """What follows a complete step; a run stopped on the way does it when it is resumed."""
-    state = run.state
-    state.epoch_open = False
-    try:
-        if state.epoch_ends:
-            run.hooks.notify("after_epoch", run)
-    except Interrupted:
-        state.epoch_open = True
-        run.save(good=run.is_good)
-        raise
-    run.hooks.notify("on_save_point", run)
+def train_steps(run: Run) -> str:
+    """Train to the end, or until the guard ends the run; return which weights it is left with."""
+    state, hooks = run.state, run.hooks
+    state.model.train()
+    monitors, snapshots, alarms = Monitors(run), Snapshots(run), Alarms(run)
+    for hook in hooks:
+        hook.start(run)
+    run.meter.start()
+    if state.epoch_open:
+        complete_step(run, snapshots, logged=True, is_good=False)
+    weights = "last"
+    for batch in run.batches():
+        run.method = alarms.method()
+        snapshots.remember()
+        for hook in hooks:
+            hook.before_step(run, batch)
+
+        out = train_on(run, batch)
+        monitors.measure(out)
+        alarms.look_regularly()
+        for hook in hooks:
+            hook.after_step(run, out)
+
+        is_good, logged = False, state.step % run.settings.log_every == 0 or state.epoch_ends
+        if logged:
+            line, events = log(run, alarms)
+            snapshots.write_around(events)
+            is_good = alarms.is_good()
+            returned = alarms.act(events)
+            for hook in hooks:
+                hook.on_log(run, line)
+            if returned is not None and returned.ends_run:
+                weights = returned.weights
+                break
+            if returned is not None:
+                continue  # with an earlier state: this step is not to be saved
+
+        complete_step(run, snapshots, logged, is_good)
+    run.meter.stop()
+    return weights
 
 
-def own_hooks(settings: Settings) -> list[Hook]:
-    """What the trainer itself does around a step, in the order in which it must happen."""
-    monitors = [Monitors()] if settings.monitor else []
-    fallback = [PgdFallback()] if settings.guard == "pgd" else []
-    method = methods.info(settings.method)
-    look = SecondLook(settings.guard != "off" and method.adversarial and not method.has_pert_align)
-    return [*monitors, look, Snapshots(), Evaluations(), GuardActions(look), *fallback]
+def log(run: Run, alarms: Alarms) -> tuple[dict[str, Any], list[Event]]:
+    """Bring the numbers of the steps since the last line to the host and write their means as one line.
 
-
-def log(run: Run) -> None:
-    """Bring the numbers of the steps since the last line to the host and write their means as one line."""
+    Returns:
+        The line, and what the guard says about these steps.
+    """
     state = run.state
     state.pending += run.journal.collect()
     rows, state.pending = state.pending, []
@@ -113,22 +115,59 @@ def log(run: Run) -> None:
             f"a batch of the {len(rows)} steps up to step {state.step} has inputs outside {run.threat.box} or"
             " not finite; pass un-normalised images (normalise inside the model)"
         )
+    events = []
     for step, numbers in enumerate(rows, start=state.step - len(rows) + 1):
         if not math.isfinite(numbers["loss"]) and run.settings.on_nonfinite == "stop":
             stop_nonfinite(run, step, numbers)
         state.recent.append(numbers["pert_align"])
-        run.hooks.notify("on_numbers", run, step, numbers)
+        events.append(alarms.update(step, numbers))
+        for hook in run.hooks:
+            hook.on_numbers(run, step, numbers)
     names = dict.fromkeys(name for row in rows for name in row)
     means = {name: mean(row.get(name, math.nan) for row in rows) for name in names}
     line = state.place() | means | {"lr": rows[-1]["lr"]}
     run.journal.write("metrics", line)
     run.console.advance(state.place(), line, state.images / max(run.meter.seconds, 1e-9))
-    run.hooks.notify("on_log", run, line)
+    return line, [event for event in events if event != "ok"]
 
 
 def stop_nonfinite(run: Run, step: int, numbers: dict[str, float]) -> None:
     """Record the step whose loss is not a number and end the run."""
-    run.write_event("nonfinite", **run.state.place(step), **numbers)
+    run.journal.event("nonfinite", run.state.place(step) | numbers)
     values = ", ".join(f"{name} {numbers[name]:.4g}" for name in ("loss", "pert_align", "step_size", "lr"))
     newest = run.folder.checkpoints.describe_newest()
     raise RunError(f"the loss is not finite at step {step} ({values}); {newest}")
+
+
+def complete_step(run: Run, snapshots: Snapshots, logged: bool, is_good: bool) -> None:
+    """End the epoch after its last step, save if a checkpoint is due, and stop if a signal came.
+
+    A run that is stopped on the way does this when it is resumed.
+
+    Args:
+        run: The run.
+        snapshots: Keeps the weights of epochs.
+        logged: Whether this was a log step, at which ranks compare the signals they received.
+        is_good: Whether the state is to be kept as the one to return to.
+    """
+    state, every = run.state, run.settings.checkpoint_every
+    is_best, state.epoch_open = False, False
+    try:
+        if state.epoch_ends:
+            snapshots.write_epoch()
+            is_best = evaluate_epoch(run)
+            for hook in run.hooks:
+                hook.after_epoch(run)
+    except Interrupted:
+        state.epoch_open = True
+        save(run, good=is_good)
+        raise
+    signal = run.signals.agreed(run.device, compare=logged)
+    due = state.epoch_ends or is_good or (every > 0 and state.step % every == 0)
+    if due or signal:
+        # An undisturbed run would not average its ranks' statistics here, so an interruption must not.
+        save(run, best=is_best, good=is_good, average=due)
+    if signal:
+        raise Interrupted(signal, state.step)
+    for hook in run.hooks:
+        hook.on_save_point(run)

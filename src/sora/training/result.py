@@ -6,13 +6,17 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from sora.evaluation import Evaluation, warnings_about
+from torch import nn
+
+from sora.attacks import create_all
+from sora.evaluation import Evaluation, EvaluationOptions, warnings_about
+from sora.evaluation.records import evaluate_into
+from sora.evaluation.subject import ABOUT, network_facts, select_test_images
 from sora.runs import RunFolder, plain_state
 from sora.runs.records import describe_data, machine, versions
-from sora.training.evaluating import evaluate_test_set
-from sora.training.keeping import restore_chosen
+from sora.training.journal import mean
+from sora.training.keeping import RAW, restore_chosen
 from sora.training.run import Run
-from sora.training.state import mean
 
 
 @dataclass(frozen=True, repr=False)
@@ -25,28 +29,62 @@ class TrainResult(Evaluation):
     """The run folder; None if none was kept."""
 
 
-def finish(run: Run) -> TrainResult:
-    """Evaluate the final weights on the test set, for the first and only time, and write the result."""
-    run.average_buffers()
+def finish(run: Run, weights: str) -> TrainResult:
+    """Evaluate the final weights on the test set, for the first and only time, and write the result.
+
+    Args:
+        run: The run after its last step.
+        weights: Which weights the last step or the guard left: `last`, `last_good` or `initial`.
+    """
+    run.buffers.average()
     kept = restore_chosen(run)
     final = run.evaluated
-    evaluation = evaluate_test_set(run, final)
-    summary = summarize(run, evaluation) | ({"kept": kept} if kept else {})
+    if kept is not None:
+        weights = run.settings.keep
+        final = run.state.model if kept["best"].get("weights") == RAW else final
+    evaluation = evaluate_test_set(run, final, weights)
+    summary = summarize(run, evaluation, weights) | ({"kept": kept} if kept else {})
     if run.writes:
-        about = {"weights": run.weights, "data": describe_data(run.dataset), "versions": versions()}
-        run.folder.write_model(plain_state(final), run.network_description | about)
+        about = {"weights": weights, "data": describe_data(run.dataset), "versions": versions()}
+        run.folder.write_model(plain_state(final), run.model_description | about)
         run.folder.write_summary(summary)
     if final is not run.state.model:  # `sora.fit` trains in place: leave the weights that were measured
         run.state.model.load_state_dict(final.state_dict())
     for text in summary["warnings"]:
         run.console.warn(f"warning: {text}")
-    run.hooks.notify("end", run, summary)
+    for hook in run.hooks:
+        hook.end(run, summary)
     shared = {each.name: getattr(evaluation, each.name) for each in fields(Evaluation)}
     return TrainResult(**shared, summary=summary, folder=run.folder)
 
 
-def summarize(run: Run, evaluation: Evaluation) -> dict[str, Any]:
-    """The summary of a finished run; accuracies are fractions of the test set."""
+def evaluate_test_set(run: Run, model: nn.Module, weights: str) -> Evaluation:
+    """Evaluate the final weights on the test set; killed and resumed, it continues where it was."""
+    _, images = select_test_images(run.dataset, run.settings.limit_test)
+    facts = {key: getattr(run.settings, key, None) for key in ABOUT} | {"weights": weights}
+    attacks = create_all(run.settings.attacks)
+    options = EvaluationOptions(
+        num_classes=run.dataset.num_classes,
+        device=run.device,
+        progress=run.console.is_shown,
+        shard=run.world > 1,
+        network=network_facts(run.model_description),
+    )
+    with run.console.paused(), run.signals.stopping_at_once(run.state.step):
+        (evaluation,) = evaluate_into(
+            run.folder,
+            model,
+            run.splits.test,
+            [run.threat],
+            attacks,
+            options,
+            about=facts | {"dataset": run.dataset.name, "images": images},
+        )
+    return evaluation.only(attacks)
+
+
+def summarize(run: Run, evaluation: Evaluation, weights: str) -> dict[str, Any]:
+    """Return the summary of a finished run; accuracies are fractions of the test set."""
     settings, state, seconds = run.settings, run.state, run.meter.seconds
     lowest = state.guard.lowest if state.method.info.has_pert_align else math.nan
     return {
@@ -56,7 +94,7 @@ def summarize(run: Run, evaluation: Evaluation) -> dict[str, Any]:
         "model": settings.model,
         "seed": settings.seed,
         "epochs": settings.epochs,
-        "parameters": sum(parameter.numel() for parameter in run.state.model.parameters()),
+        "parameters": sum(parameter.numel() for parameter in state.model.parameters()),
         "n_train": len(run.splits.train),
         "versions": versions(),
         "machine": machine(run.device),
@@ -65,7 +103,7 @@ def summarize(run: Run, evaluation: Evaluation) -> dict[str, Any]:
         "train_seconds": round(seconds, 3),
         "images_per_second": round(state.images / max(seconds, 1e-9), 1),
         "peak_memory_mb": round(run.meter.peak_mb, 1),
-        "weights": run.weights,
+        "weights": weights,
         **evaluation.record(),
         "warnings": warnings_about(evaluation),
         "fingerprint": evaluation.fingerprint,

@@ -13,7 +13,7 @@ FIRST = 25  # the highest one-cycle rate divided by the first
 
 
 def learning_rate(settings: OptimisationSettings, update: int, total: int) -> float:
-    """The rate of update `update` (from 0) of `total`.
+    """Return the rate of update `update` (from 0) of `total`.
 
     Cyclic: linear from `lr_min` up to `lr` over the first half, linear down over the rest. Cosine: from
     `lr` to `lr_min`. Multistep: a tenth at each milestone. One-cycle: constant within an epoch, along a
@@ -32,14 +32,14 @@ def learning_rate(settings: OptimisationSettings, update: int, total: int) -> fl
 
 
 def rate_drops(settings: OptimisationSettings) -> tuple[float, ...]:
-    """The epochs after which the rate drops at once."""
+    """Return the epochs after which the rate drops at once."""
     multistep = settings.schedule == "multistep"
     # Rounded, as a fraction such as 100/110 of 110 epochs is not exactly 100.
     return tuple(round(m * settings.epochs, 6) for m in settings.milestones) if multistep else ()
 
 
 def momentum(settings: OptimisationSettings, update: int, total: int) -> float:
-    """Constant, or with `cycle_momentum` 0.1 lower at the peak of the cyclic or one-cycle rate."""
+    """Return a constant, or with `cycle_momentum` 0.1 less at the peak of a cyclic or one-cycle rate."""
     if settings.cycle_momentum and settings.schedule == "cyclic":
         return settings.momentum - 0.1 * _triangle(update, total)
     if settings.cycle_momentum and settings.schedule == "one-cycle":
@@ -53,7 +53,7 @@ def _triangle(update: int, total: int) -> float:
 
 
 def _one_cycle(epochs: int, update: int, total: int) -> tuple[float, bool]:
-    """The height of the cycle between 0 and 1 in the epoch of an update, and whether it still rises.
+    """Return the height of the cycle, 0 to 1, in the epoch of an update, and whether it still rises.
 
     As `torch.optim.lr_scheduler.OneCycleLR` stepped once per epoch; in runs of up to three epochs, for which
     that would leave out the peak, the first epoch has it.
@@ -69,7 +69,7 @@ def _one_cycle(epochs: int, update: int, total: int) -> tuple[float, bool]:
 
 
 def eps_factor(settings: ThreatSettings, step: int, steps_per_epoch: int, at_least: float = 0.0) -> float:
-    """The share of eps in use at a step: linear from 0 over `eps_warmup` epochs, then 1.
+    """Return the share of eps in use at a step: linear from 0 over `eps_warmup` epochs, then 1.
 
     `at_least` is the shortest warm-up in epochs, whatever the settings say.
     """

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.optim import Optimizer
+from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.swa_utils import AveragedModel
 
+from sora import methods
+from sora._devices import world
+from sora.data import Augment, Dataset
+from sora.errors import UserError
 from sora.methods import Method
+from sora.settings import Settings
+from sora.training.averaging import make_average
 from sora.training.guard import Guard
+from sora.training.schedule import rate_drops
 
 RECENT = 50  # steps whose mean PertAlign the summary calls `last`
 
@@ -49,7 +54,7 @@ class State:
     event_logged: bool = False  # whether a guard event was logged there
 
     def place(self, step: int | None = None) -> dict[str, int]:
-        """Where a step is in the run, for a log line; the current step by default."""
+        """Return where a step is in the run, for a log line; the current step by default."""
         step = self.step if step is None else step
         return {"step": step, "epoch": (step - 1) // self.steps_per_epoch + 1, "attempt": self.attempt}
 
@@ -60,13 +65,13 @@ class State:
 
     @property
     def evaluated(self) -> nn.Module:
-        """The network that is evaluated and stored: the averaged one, if there is one."""
+        """The model that is evaluated and stored: the averaged one, if there is one."""
         if self.ema is not None:
             return self.ema.module
         return self.model if self.method.averaged is None else self.method.averaged
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor of the run under one flat name."""
+        """Return every tensor of the run under one flat name."""
         tensors = prefixed("model", self.model.state_dict()) | prefixed("method", self.method.state_dict())
         if self.ema is not None:
             tensors |= prefixed("ema", self.ema.state_dict())
@@ -77,7 +82,7 @@ class State:
         return tensors
 
     def header(self) -> dict[str, Any]:
-        """Everything else, as plain numbers."""
+        """Return everything else, as plain numbers."""
         return {
             "guard": self.guard.state_dict(),
             "scaler": self.scaler.state_dict(),
@@ -86,7 +91,7 @@ class State:
         }
 
     def restore(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """The inverse of `tensors` and `header`; tensors keep the memory format they have here."""
+        """Load what `tensors` and `header` returned; tensors keep the memory format they have here."""
         self.restore_weights(tensors)
         self._restore_optimizer(under("optimizer", tensors))
         self.previous_weights = under("previous", tensors)
@@ -95,11 +100,10 @@ class State:
             self.scaler.load_state_dict(header["scaler"])
         self.recent = deque(header["recent"], maxlen=RECENT)
         for name in _PLAIN:
-            if name in header:  # an older version wrote fewer
-                setattr(self, name, header[name])
+            setattr(self, name, header[name])
 
     def restore_weights(self, tensors: dict[str, Tensor]) -> None:
-        """The raw and the averaged weights of a checkpoint; a method may be what averages them."""
+        """Load the raw and the averaged weights of a checkpoint; a method may be what averages them."""
         self.model.load_state_dict(under("model", tensors))
         self.method.load_state_dict(under("method", tensors))
         if self.ema is not None:
@@ -118,7 +122,7 @@ class State:
             self.optimizer.state[parameter][slot] = kept.copy_(tensor)
 
     def is_finite(self) -> bool:
-        """Whether all weights and statistics are numbers."""
+        """Return whether all weights and statistics are finite."""
         return all(bool(t.isfinite().all()) for t in (*self.model.parameters(), *self.model.buffers()))
 
 
@@ -129,16 +133,60 @@ _PLAIN = (
 
 
 def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors under longer names."""
+    """Return tensors under longer names."""
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
 
 
 def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of `prefixed`: those under a prefix."""
+    """Return those under a prefix, the inverse of `prefixed`."""
     return {n.removeprefix(f"{prefix}."): t for n, t in tensors.items() if n.startswith(f"{prefix}.")}
 
 
-def mean(values: Iterable[float]) -> float:
-    """Mean of the numbers that exist, NaN when none does."""
-    real = [value for value in values if not math.isnan(value)]
-    return sum(real) / len(real) if real else math.nan
+def initial_state(
+    settings: Settings, model: nn.Module, dataset: Dataset, n_train: int, steps_per_epoch: int
+) -> State:
+    """Build the state before the first step: the method with its memory, the optimiser, the average."""
+    device = next(model.parameters()).device
+    options = settings.method_options() | settings.smoothing_options()
+    method = methods.create(settings.method, settings.threat(), **options).to(device)
+    if settings.accumulate > 1 and method.updates > 1:
+        raise UserError(f"accumulate must be 1 with {settings.method}, which replays whole batches")
+    if method.info.single_process and world() > 1:
+        raise UserError(f"{settings.method} stores what one process has seen; train it with one process")
+    size = dataset.image_size
+    canvas = Augment.parse(settings.augment).draw(1, size, torch.Generator()).canvas_size(*size)
+    method.setup(
+        n_train=n_train,
+        shape=(dataset.in_channels, *size),
+        canvas=(dataset.in_channels, *canvas),
+        batch_size=settings.batch_size,
+        epochs=settings.epochs,
+        steps_per_epoch=steps_per_epoch,
+        classes=len(dataset.classes),
+        model=model,
+        drops=rate_drops(settings),
+    )
+    if settings.ema and method.averaged is not None:
+        raise UserError(f"{settings.method} averages weights itself; leave out ema")
+    return State(
+        model,
+        make_optimizer(settings, model),
+        method,
+        make_average(model, settings.ema, settings.ema_buffers) if settings.ema else None,
+        GradScaler(device.type, enabled=settings.precision == "fp16"),  # float16 gradients may underflow
+        steps_per_epoch=steps_per_epoch,
+    )
+
+
+def make_optimizer(settings: Settings, model: nn.Module) -> Optimizer:
+    """Create SGD or AdamW over all parameters, in the fused form that CPU and CUDA have.
+
+    Not in float16, where the scaler may skip the first update: torch's fused SGD then leaves its momentum
+    uninitialised.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    rate, decay = settings.lr, settings.weight_decay
+    if settings.optimizer == "adamw":
+        return AdamW(parameters, lr=rate, weight_decay=decay, fused=True)
+    fused = settings.precision != "fp16"
+    return SGD(parameters, lr=rate, momentum=settings.momentum, weight_decay=decay, fused=fused)
