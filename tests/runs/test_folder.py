@@ -1,4 +1,6 @@
-"""The run folder, key by key."""
+"""The run folder, key by key, and how runs are found and named."""
+
+from __future__ import annotations
 
 import json
 import math
@@ -10,10 +12,14 @@ import torch
 from safetensors.torch import load_file
 
 import sora
+from sora.cli import main
 from sora.errors import RunError, UserError
-from sora.runs import FORMAT, LogName, RunFolder
+from sora.report.reading import read_runs
+from sora.runs import FORMAT, LogName, RunFolder, find_runs, unique_labels
 from sora.settings import Request, Settings
 from sora.training import train
+from tests.report.toys import write_run
+from tests.training.conftest import BuildSettings
 
 METRICS = {"step", "epoch", "attempt", "loss", "accuracy", "pert_align", "linearity", "step_size", "lr"}
 SUMMARY = {
@@ -21,6 +27,7 @@ SUMMARY = {
     "weights", "threat", "accuracy", "attacks", "pert_align", "co", "machine", "settings_hash",
     "data", "format",
 }  # fmt: skip
+ATTACK = {"norm", "eps", "steps", "step_size", "restarts", "n", "low", "high"}
 
 
 def record_of(attack: str, accuracy: float) -> dict[str, Any]:
@@ -35,14 +42,7 @@ def record_of(attack: str, accuracy: float) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def finished(settings) -> Settings:
-    config = settings()
-    train(config, quiet=True)
-    return config
-
-
-def read(folder: Path, name: str) -> list[dict]:
+def read(folder: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
@@ -73,63 +73,29 @@ def test_a_line_that_readers_could_not_use_is_refused(name: LogName, line: str, 
         RunFolder(tmp_path).read_log(name)
 
 
-def test_logs_have_the_promised_keys(finished) -> None:
-    rows = read(finished.folder(), "metrics.jsonl")
+def test_files_have_the_promised_keys(trained: Path) -> None:
+    run = trained / "whole"
+    rows = read(run, "metrics.jsonl")
     assert all(set(row) >= METRICS for row in rows)
     assert [row["step"] for row in rows] == [2, 3, 4, 6, 8, 9]  # every second step and every epoch's last
     assert [row["epoch"] for row in rows] == [1, 1, 2, 2, 3, 3]
-    evals = read(finished.folder(), "evals.jsonl")
+    evals = read(run, "evals.jsonl")
     assert [row["epoch"] for row in evals] == [1, 2, 3]
     assert all(row["attacks"]["pgd10"]["n"] == 20 for row in evals)
-
-
-def test_summary_has_the_promised_keys(finished) -> None:
-    summary = json.loads((finished.folder() / "summary.json").read_text())
+    summary = json.loads((run / "summary.json").read_text())
     assert set(summary) >= SUMMARY
     assert summary["threat"] == {"norm": "linf", "eps": 0.15}
-    assert set(summary["attacks"]["pgd10"]) >= {
-        "norm",
-        "eps",
-        "steps",
-        "step_size",
-        "restarts",
-        "n",
-        "low",
-        "high",
-    }
+    assert set(summary["attacks"]["pgd10"]) >= ATTACK
     assert summary["attacks"]["pgd10"]["n"] == 40
     assert set(summary["co"]) == {"detected", "verdict", "guard", "watched_steps", "events"}
     assert set(summary["pert_align"]) == {"last", "min"}
     assert all(0 <= value <= 1 for value in summary["accuracy"].values())
+    names = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
+    assert names == ["step-0-00000008.safetensors", "step-0-00000009.safetensors"]
 
 
-def test_numbers_that_do_not_exist_are_null(settings) -> None:
-    config = settings("benign")
-    summary = train(config, quiet=True).summary
-    assert math.isnan(summary["pert_align"]["last"])
-    assert all(row["pert_align"] is None for row in read(config.folder(), "metrics.jsonl"))
-    assert json.loads((config.folder() / "summary.json").read_text())["pert_align"]["last"] is None
-
-
-def test_config_yaml_is_enough_to_run_again(finished, tmp_path) -> None:
-    again = Request({"out": str(tmp_path / "again")}, config=str(finished.folder() / "config.yaml")).resolve()
-    train(again, quiet=True)
-    for name in ("model.safetensors", "metrics.jsonl", "evals.jsonl"):
-        assert (tmp_path / "again" / name).read_bytes() == (finished.folder() / name).read_bytes()
-
-
-def test_config_yaml_is_grouped_and_knows_where_values_come_from(settings) -> None:
-    resolved = Request({"epochs": 1, "limit_train": 200, "out": str(settings().folder())}).resolve()
-    train(resolved, quiet=True)
-    stored = RunFolder(settings().folder()).read_config()
-    assert stored["format"] == FORMAT
-    assert (stored["optimisation"]["epochs"], stored["threat"]["eps"]) == (1, "0.15")
-    assert (stored["origins"]["epochs"], stored["origins"]["eps"]) == ("flag", "recipe digits")
-    assert stored["recipe"] == "digits"
-
-
-def test_a_folder_tells_what_it_was_made_with(finished) -> None:
-    folder = RunFolder(finished.folder())
+def test_a_folder_tells_what_it_was_made_with(trained: Path) -> None:
+    folder = RunFolder(trained / "whole")
     summary, description = folder.read_summary(), folder.read_model()
     assert summary["format"] == description["format"] == FORMAT
     assert summary["versions"]["torch"] == torch.__version__
@@ -143,19 +109,44 @@ def test_a_folder_tells_what_it_was_made_with(finished) -> None:
     assert len(summary["settings_hash"]) == 16
 
 
-@pytest.mark.parametrize("name", ["model.json", "summary.json", "evaluation.json", "config.yaml"])
-def test_a_damaged_file_is_one_line_that_names_it(name, finished) -> None:
-    folder = RunFolder(finished.folder())
-    (folder.path / name).write_text("{ this is [ broken")
+def test_numbers_that_do_not_exist_are_null(settings: BuildSettings) -> None:
+    config = settings("benign", epochs=1)
+    summary = train(config, quiet=True).summary
+    assert math.isnan(summary["pert_align"]["last"])
+    assert all(row["pert_align"] is None for row in read(config.folder(), "metrics.jsonl"))
+    assert json.loads((config.folder() / "summary.json").read_text())["pert_align"]["last"] is None
+
+
+def test_config_yaml_is_enough_to_run_again(trained: Path, tmp_path: Path) -> None:
+    again = Request({"out": str(tmp_path)}, config=str(trained / "whole" / "config.yaml")).resolve()
+    train(again, quiet=True)
+    for name in ("model.safetensors", "metrics.jsonl", "evals.jsonl"):
+        assert (tmp_path / name).read_bytes() == (trained / "whole" / name).read_bytes()
+
+
+def test_config_yaml_is_grouped_and_knows_where_values_come_from(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.write_config(Request({"epochs": 1, "out": str(tmp_path)}).resolve().stored())
+    stored = folder.read_config()
+    assert stored["format"] == FORMAT
+    assert (stored["optimisation"]["epochs"], stored["threat"]["eps"]) == (1, "0.15")
+    assert (stored["origins"]["epochs"], stored["origins"]["eps"]) == ("flag", "recipe digits")
+    assert stored["recipe"] == "digits"
+
+
+def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
     readers = {
         "model.json": folder.read_model,
         "summary.json": folder.read_summary,
         "evaluation.json": folder.read_evaluations,
         "config.yaml": folder.read_config,
     }
-    with pytest.raises(RunError, match=name) as caught:
-        readers[name]()
-    assert "\n" not in str(caught.value)
+    for name, reader in readers.items():
+        (tmp_path / name).write_text("{ this is [ broken")
+        with pytest.raises(RunError, match=name) as caught:
+            reader()
+        assert "\n" not in str(caught.value)
 
 
 def test_an_evaluation_record_that_was_changed_is_refused(tmp_path: Path) -> None:
@@ -172,11 +163,10 @@ def test_an_evaluation_record_that_was_changed_is_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "removed"])
-def test_a_log_of_a_finished_run_that_is_not_as_it_was_is_refused(damage, finished) -> None:
-    folder = RunFolder(finished.folder())
+def test_a_log_of_a_finished_run_that_is_not_as_it_was_is_refused(damage: str, whole: Settings) -> None:
+    folder = RunFolder(whole.folder())
     path = folder.log_path("metrics")
-    lines = folder.read_log("metrics")
-    assert lines
+    assert folder.read_log("metrics")
     if damage == "removed":
         path.unlink()
     else:
@@ -186,7 +176,7 @@ def test_a_log_of_a_finished_run_that_is_not_as_it_was_is_refused(damage, finish
         folder.read_log("metrics")
 
 
-def test_an_empty_folder_has_nothing(tmp_path) -> None:
+def test_an_empty_folder_has_nothing(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     assert not folder.exists()
     assert not folder.is_finished()
@@ -203,43 +193,38 @@ def test_an_empty_folder_has_nothing(tmp_path) -> None:
         folder.snapshots.file(3)
 
 
-def test_a_line_that_is_being_written_is_not_read(tmp_path) -> None:
-    log = RunFolder(tmp_path).open_log("metrics")
+def test_a_line_that_is_being_written_is_not_read(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    log = folder.open_log("metrics")
     log.append({"step": 1, "loss": math.nan})
     log.close()
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "lo')
-    folder = RunFolder(tmp_path)
     assert folder.read_log("metrics") == [{"step": 1, "loss": None}]
     assert folder.last_line("metrics") == {"step": 1, "loss": None}
 
 
-def test_load_gives_the_model_back(finished) -> None:
-    model = sora.load(finished.folder())
+def test_load_gives_the_model_back(trained: Path) -> None:
+    model = sora.load(trained / "whole")
     assert not model.training
-    weights = load_file(finished.folder() / "model.safetensors")
+    weights = load_file(trained / "whole" / "model.safetensors")
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
     assert model(torch.rand(2, 1, 16, 16)).shape == (2, 10)
 
 
-def test_only_the_newest_two_checkpoints_are_kept(finished) -> None:
-    names = sorted(path.name for path in (finished.folder() / "checkpoints").glob("step-*"))
-    assert names == ["step-0-00000008.safetensors", "step-0-00000009.safetensors"]
-
-
-def test_a_custom_network_is_imported_only_when_specified_again(settings, tmp_path, monkeypatch) -> None:
+def test_a_custom_model_is_imported_only_when_specified_again(settings, tmp_path, monkeypatch) -> None:
     source = "import torch\ndef build(num_classes):\n"
     source += "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, num_classes))\n"
     (tmp_path / "ownnet.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
-    config = settings(model="ownnet:build", width=None)
+    config = settings(model="ownnet:build", width=None, epochs=1)
     train(config, quiet=True)
     with pytest.raises(UserError, match=r"specify it again: sora\.load\(run, model='ownnet:build'\)"):
         sora.load(config.folder())
     assert sora.load(config.folder(), model="ownnet:build")(torch.rand(1, 1, 16, 16)).shape == (1, 10)
 
 
-def test_names_inside_a_users_network_stay_as_they_are(settings) -> None:
+def test_names_inside_a_users_model_stay_as_they_are(settings: BuildSettings) -> None:
     class Net(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -249,19 +234,19 @@ def test_names_inside_a_users_network_stay_as_they_are(settings) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.module(self.submodule(x))
 
-    config = settings()
+    config = settings(epochs=1)
     train(config, model=Net(), quiet=True)
     names = set(load_file(RunFolder(config.folder()).weights))
     assert names == {"submodule.1.weight", "submodule.1.bias", "module.weight", "module.bias"}
     assert sora.load(config.folder(), model=Net())(torch.rand(1, 1, 16, 16)).shape == (1, 10)
 
 
-def test_weights_to_start_from(finished, settings) -> None:
-    first = settings(out="next", init=str(finished.folder() / "model.safetensors"), lr=1e-9, lr_min=0.0)
+def test_weights_to_start_from(trained: Path, settings: BuildSettings) -> None:
+    init = trained / "whole" / "model.safetensors"
+    first = settings(init=str(init), lr=1e-9, lr_min=0.0, epochs=1)
     train(first, quiet=True)
-    started = load_file(finished.folder() / "model.safetensors")
     ended = load_file(first.folder() / "model.safetensors")
-    for name, value in started.items():
+    for name, value in load_file(init).items():
         if "running" not in name and "num_batches" not in name:
             assert torch.allclose(value, ended[name], atol=1e-6), name
 
@@ -275,3 +260,32 @@ def test_weights_that_are_no_safetensors_are_refused(content, settings, tmp_path
     with pytest.raises(UserError, match="not a safetensors file"):
         train(settings(init=str(file)), quiet=True)
     assert not settings().folder().exists()
+
+
+def test_a_folder_stands_for_the_runs_in_it_and_each_run_is_found_once(tmp_path, capsys) -> None:
+    runs = tmp_path / "runs"
+    (tmp_path / "empty").mkdir()
+    for name in ("b", "a", "grid/deep/c", "grid/too/deep/d"):
+        write_run(runs / name, method="sora" if name == "a" else "fgsm")
+    paths = [run.path.relative_to(runs).as_posix() for run in find_runs([runs / "b", runs])]
+    assert paths == ["b", "a", "grid/deep/c"]
+    for name, message in (("empty", "there is no run in"), ("none", "there is no folder")):
+        with pytest.raises(UserError, match=message):
+            find_runs([tmp_path / name])
+    # A comparison and a report see the same runs.
+    assert [run.label for run in read_runs([runs])] == ["a", "b", "c"]
+    assert main(["compare", str(runs / "a"), str(runs / "grid" / "deep")]) == 0
+    printed = capsys.readouterr().out
+    assert "fgsm" in printed
+    assert "sora" in printed
+
+
+def test_labels_name_parents_only_where_they_are_needed(tmp_path: Path) -> None:
+    def labels(*names: str) -> list[str]:
+        return unique_labels([RunFolder(tmp_path / name) for name in names])
+
+    assert labels("a", "b") == ["a", "b"]
+    assert labels("x/a", "y/a", "y/b") == ["x-a", "y-a", "b"]
+    assert labels("1/x/a", "2/x/a") == ["1-x-a", "2-x-a"]
+    with pytest.raises(UserError, match="the same run is named twice"):
+        labels("a", "x/../a")

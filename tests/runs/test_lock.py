@@ -28,9 +28,7 @@ def holder(folder: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_second_process_is_refused_and_touches_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_second_process_is_refused_and_touches_nothing(tmp_path, capsys) -> None:
     folder = tmp_path / "run"
     with holder(folder) as first:
         before = sorted(folder.iterdir())
@@ -85,9 +83,7 @@ def test_a_folder_made_for_nothing_is_removed_and_an_older_one_stays(tmp_path: P
     assert (new / "log").exists()
 
 
-def test_a_file_system_without_locks_is_used_without_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_without_locks_is_used_without_one(tmp_path, monkeypatch) -> None:
     fcntl = pytest.importorskip("fcntl")
 
     def refuse(*_: object) -> None:

@@ -1,9 +1,9 @@
-"""Which settings a new or a resumed run gets."""
+"""Which settings a new, a resumed or an extended run gets."""
 
 from __future__ import annotations
 
 import contextlib
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,138 +15,110 @@ from sora.errors import RunError, UserError
 from sora.methods import Crafted, Inputs, Method
 from sora.runs import RunFolder
 from sora.runs.resume import extend, settings_of_run
-from sora.settings import Request, Resolved
+from sora.settings import Request, Resolved, Settings
 from sora.training import train
+from tests.runs.conftest import constant, content
 from tests.training.disturbances import Killed, kill_at
 
 
-@pytest.fixture
-def finished(settings) -> Resolved:
-    resolved = Resolved(settings(epochs=1, device="cpu"), {})
-    train(resolved, quiet=True)
-    return resolved
+def request(folder: Path, **changes: Any) -> Request:
+    return Request({"out": str(folder)} | changes)
 
 
-def test_a_used_folder_needs_resume(finished) -> None:
-    out = str(finished.settings.folder())
-    with pytest.raises(UserError, match="already holds a run; continue it with --resume"):
-        settings_of_run(Request({"out": out}), None)
-    assert settings_of_run(Request({"out": out}), "yes").settings == finished.settings
-    assert settings_of_run(Request({"out": out}), "auto").settings == finished.settings
-    assert (
-        settings_of_run(Request({"out": out}), None, dry_run=True).settings.epochs == 20
-    )  # a new run, not the stored one
+@pytest.mark.parametrize(
+    ("changes", "resume", "message"),
+    [
+        ({}, None, "already holds a run; continue it with --resume"),
+        ({"epochs": 0}, None, "epochs is 0"),  # a mistake is reported before a used folder
+        ({"epochs": 7, "lr": 0.1}, "yes", r"epochs 3 -> 7; lr 0.2 -> 0.1 \(only out, device"),
+        ({"out": "free"}, "yes", r"no run in .* to resume; leave out --resume or use --resume auto"),
+    ],
+)
+def test_a_request_that_does_not_fit_the_folder_is_refused(changes, resume, message, whole) -> None:
+    with pytest.raises(UserError, match=message):
+        settings_of_run(request(whole.folder(), **changes), resume)
 
 
-def test_a_free_folder_cannot_be_resumed(tmp_path) -> None:
-    request = Request({"out": str(tmp_path / "free")})
-    with pytest.raises(UserError, match=r"no run in .* to resume; leave out --resume or use --resume auto"):
-        settings_of_run(request, "yes")
-    assert settings_of_run(request, "auto").settings.epochs == 20
+def test_a_resumed_run_has_its_stored_settings_and_a_new_one_has_not(whole: Settings, tmp_path: Path) -> None:
+    asked = request(whole.folder())
+    assert settings_of_run(asked, "yes").settings == whole
+    assert settings_of_run(asked, "auto").settings == whole
+    assert settings_of_run(asked, None, dry_run=True).settings.epochs == 20
+    assert settings_of_run(request(tmp_path / "free"), "auto").settings.epochs == 20
 
 
-def test_mistakes_are_reported_before_a_used_folder(finished) -> None:
-    with pytest.raises(UserError, match="epochs is 0"):
-        settings_of_run(Request({"out": str(finished.settings.folder()), "epochs": 0}), None)
-
-
-def test_other_settings_are_named_and_refused(finished) -> None:
-    request = Request({"out": str(finished.settings.folder()), "epochs": 7, "lr": 0.1})
-    with pytest.raises(UserError, match=r"epochs 1 -> 7; lr 0.2 -> 0.1 \(only out, device"):
-        settings_of_run(request, "yes")
-
-
-def test_a_config_that_was_cut_off_after_any_key_is_refused_or_complete(finished) -> None:
+def test_a_config_that_was_cut_off_after_any_key_is_refused_or_complete(whole: Settings) -> None:
     """A cut behind `epochs:` leaves a value that is not a number."""
-    path = finished.settings.folder() / "config.yaml"
-    whole, request = path.read_text(), finished.settings.flat()
-    cuts = [position + 1 for position, letter in enumerate(whole) if letter == ":"]
-    assert any(whole[:cut].endswith("epochs:") for cut in cuts)
+    path = whole.folder() / "config.yaml"
+    text, asked = path.read_text(), whole.flat()
+    cuts = [position + 1 for position, letter in enumerate(text) if letter == ":"]
+    assert any(text[:cut].endswith("epochs:") for cut in cuts)
     for cut in cuts:
-        path.write_text(whole[:cut])
+        path.write_text(text[:cut])
         with contextlib.suppress(UserError, RunError):  # any other exception is raw
-            assert settings_of_run(Request(request), "auto").settings == finished.settings
-
-
-def test_a_moved_run_continues_where_it_is_now(finished, tmp_path) -> None:
-    moved = tmp_path / "elsewhere"
-    shutil.move(finished.settings.folder(), moved)
-    assert settings_of_run(Request({"out": str(moved)}), "yes").settings.folder() == moved
-
-
-def constant(out: Path, epochs: int) -> dict[str, Any]:
-    values = {"dataset": "digits", "epochs": epochs, "batch_size": 32, "width": 4, "limit_train": 64}
-    values |= {"limit_test": 20, "holdout": 20, "attacks": "clean", "threads": 1, "out": str(out)}
-    return values | {"schedule": "multistep", "milestones": "", "lr": 0.05, "set": {"model.stages": 1}}
-
-
-@pytest.mark.parametrize("finished", [True, False])
-def test_a_constant_rate_allows_more_epochs_and_gives_the_longer_runs_weights(tmp_path, finished) -> None:
-    train(settings_of_run(Request(constant(tmp_path / "long", 3)), None), quiet=True)
-    short = settings_of_run(Request(constant(tmp_path / "short", 2)), None)
-    if finished:
-        train(short, quiet=True)
-    else:
-        with pytest.raises(Killed):
-            train(short, hooks=[kill_at(3)], quiet=True)
-    longer = settings_of_run(Request({"out": str(tmp_path / "short"), "epochs": 3}), "yes")
-    assert not RunFolder(tmp_path / "short").is_finished()
-    train(longer, quiet=True)
-    weights = [RunFolder(tmp_path / name).weights.read_bytes() for name in ("short", "long")]
-    assert weights[0] == weights[1]
-    assert RunFolder(tmp_path / "short").read_settings().epochs == 3
+            assert settings_of_run(Request(asked), "auto").settings == whole
 
 
 @pytest.fixture
-def two_epochs(tmp_path) -> RunFolder:
-    train(settings_of_run(Request(constant(tmp_path / "run", 2)), None), quiet=True)
-    return RunFolder(tmp_path / "run")
+def two_epochs(copied: Callable[[str], RunFolder]) -> RunFolder:
+    """A finished run that can be extended."""
+    return copied("constant-2")
 
 
 def lengthen(folder: RunFolder) -> Resolved:
-    return settings_of_run(Request({"out": str(folder.path), "epochs": 3}), "yes")
+    return settings_of_run(request(folder.path, epochs=3), "yes")
 
 
-def content(folder: RunFolder) -> dict[Path, bytes]:
-    files = (path for path in folder.path.rglob("*") if path.is_file() and path.name != ".lock")
-    return {path: path.read_bytes() for path in files}
+def weights(trained: Path, epochs: int) -> bytes:
+    return RunFolder(trained / f"constant-{epochs}").weights.read_bytes()
 
 
-def test_a_run_that_another_process_uses_is_not_extended(two_epochs) -> None:
-    before = content(two_epochs)
+def test_a_finished_run_with_more_epochs_gets_the_longer_runs_weights(two_epochs, trained) -> None:
+    assert two_epochs.read_config()["recipe"] == "digits"
+    longer = lengthen(two_epochs)
+    assert not two_epochs.is_finished()
+    assert two_epochs.read_config()["recipe"] == "digits"
+    train(longer, quiet=True)
+    assert two_epochs.weights.read_bytes() == weights(trained, 3)
+    assert two_epochs.read_settings().epochs == 3
+    before = content(two_epochs.path)
+    extend(two_epochs, longer)  # by a process that had to wait for the lock
+    assert content(two_epochs.path) == before
+
+
+def test_a_killed_run_with_more_epochs_gets_the_longer_runs_weights(tmp_path: Path, trained: Path) -> None:
+    folder = RunFolder(tmp_path / "short")
+    with pytest.raises(Killed):
+        train(constant(folder.path, 2), hooks=[kill_at(3)], quiet=True)
+    train(lengthen(folder), quiet=True)
+    assert folder.weights.read_bytes() == weights(trained, 3)
+
+
+def test_a_run_that_another_process_uses_is_not_extended(two_epochs: RunFolder) -> None:
+    before = content(two_epochs.path)
     with two_epochs.lock(), pytest.raises(UserError, match="in use by another process"):
         lengthen(two_epochs)
-    assert content(two_epochs) == before
-
-
-def test_an_extended_run_that_has_finished_is_not_opened_again(two_epochs) -> None:
-    longer = lengthen(two_epochs)
-    train(longer, quiet=True)
-    before = content(two_epochs)
-    extend(two_epochs, longer)  # by a process that had to wait for the lock
-    assert content(two_epochs) == before
+    assert content(two_epochs.path) == before
 
 
 @pytest.mark.parametrize("epochs", [2, 3])
 def test_a_kill_while_extending_leaves_an_unfinished_run_of_the_old_length(
-    two_epochs, monkeypatch, tmp_path, capsys, epochs
+    two_epochs, trained, monkeypatch, capsys, epochs
 ) -> None:
+    def kill(*_: Any) -> None:
+        raise Killed
+
     with monkeypatch.context() as patched:
-        patched.setattr(RunFolder, "write_config", raise_killed)
+        patched.setattr(RunFolder, "write_config", kill)
         with pytest.raises(Killed):
             lengthen(two_epochs)
     assert not two_epochs.is_finished()
-    continued = settings_of_run(Request({"out": str(two_epochs.path), "epochs": epochs}), "yes")
+    continued = settings_of_run(request(two_epochs.path, epochs=epochs), "yes")
     capsys.readouterr()
     train(continued)
     assert "resuming from step 4" in capsys.readouterr().err  # nothing is computed again
     assert two_epochs.read_summary()["epochs"] == epochs
-    train(settings_of_run(Request(constant(tmp_path / "whole", epochs)), None), quiet=True)
-    assert two_epochs.weights.read_bytes() == RunFolder(tmp_path / "whole").weights.read_bytes()
-
-
-def raise_killed(*_: Any) -> None:
-    raise Killed
+    assert two_epochs.weights.read_bytes() == weights(trained, epochs)
 
 
 def test_of_several_processes_the_first_extends_and_the_others_wait(two_epochs, monkeypatch) -> None:
@@ -166,6 +138,18 @@ def test_of_several_processes_the_first_extends_and_the_others_wait(two_epochs, 
     assert not two_epochs.is_finished()
 
 
+def refuse_extension(folder: Path, reason: str, **changes: Any) -> None:
+    """Assert that a run just started with these settings cannot be made longer."""
+    started = RunFolder(folder)
+    started.write_config(constant(folder, 2, **changes).stored())
+    before = content(folder)
+    with pytest.raises(UserError, match=reason):
+        lengthen(started)
+    assert content(folder) == before
+    with pytest.raises(UserError, match="other settings: epochs 2 -> 1"):
+        settings_of_run(request(folder, epochs=1), "yes")
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -180,39 +164,20 @@ def test_of_several_processes_the_first_extends_and_the_others_wait(two_epochs, 
     ],
 )
 def test_more_epochs_are_refused_with_the_reason_elsewhere(tmp_path, changes, reason) -> None:
-    resolved = settings_of_run(Request(constant(tmp_path / "a", 2) | changes), None)
-    with pytest.raises(Killed):
-        train(resolved, hooks=[kill_at(3)], quiet=True)
-    before = (tmp_path / "a" / "config.yaml").read_bytes()
-    with pytest.raises(UserError, match=reason):
-        settings_of_run(Request({"out": str(tmp_path / "a"), "epochs": 3}), "yes")
-    assert (tmp_path / "a" / "config.yaml").read_bytes() == before
-    with pytest.raises(UserError, match="other settings: epochs 2 -> 1"):
-        settings_of_run(Request({"out": str(tmp_path / "a"), "epochs": 1}), "yes")
+    refuse_extension(tmp_path, reason, **changes)
 
 
-def test_a_plugin_method_can_declare_that_it_depends_on_the_number_of_epochs(tmp_path) -> None:
+def test_a_plugin_method_can_declare_that_it_depends_on_the_number_of_epochs(tmp_path: Path) -> None:
     @methods.register("toy-ramp", "ordinary training", uses_epochs=("attack_mode",))
     class Toy(Method):
         def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
             return Crafted(batch.x)
 
-    resolved = settings_of_run(Request(constant(tmp_path / "a", 2) | {"method": "toy-ramp"}), None)
-    with pytest.raises(Killed):
-        train(resolved, hooks=[kill_at(3)], quiet=True)
-    with pytest.raises(UserError, match="toy-ramp depends on the number of epochs"):
-        lengthen(RunFolder(tmp_path / "a"))
+    refuse_extension(tmp_path, "toy-ramp depends on the number of epochs", method="toy-ramp")
 
 
-def test_a_mistake_leaves_the_result_of_a_run_that_is_to_be_extended(two_epochs) -> None:
-    before = content(two_epochs)
+def test_a_mistake_leaves_the_result_of_a_run_that_is_to_be_extended(two_epochs: RunFolder) -> None:
+    before = content(two_epochs.path)
     with pytest.raises(UserError, match="device"):
-        settings_of_run(Request({"out": str(two_epochs.path), "epochs": 3, "device": "cuda:7"}), "yes")
-    assert content(two_epochs) == before
-
-
-def test_an_extended_run_keeps_its_recipe(two_epochs) -> None:
-    recipe = two_epochs.read_config()["recipe"]
-    assert recipe == "digits"
-    lengthen(two_epochs)
-    assert two_epochs.read_config()["recipe"] == recipe
+        settings_of_run(request(two_epochs.path, epochs=3, device="cuda:7"), "yes")
+    assert content(two_epochs.path) == before

@@ -1,7 +1,8 @@
-"""Weights from files that others wrote."""
+"""Weights from files that others wrote, and checksums computed once."""
 
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from sora.errors import UserError
-from sora.runs import load_weights
+from sora.runs import digest_file, digest_model, load_weights, weights
 
 
-def network(seed: int = 0) -> nn.Module:
+def small_model(seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
 
@@ -23,7 +24,7 @@ def prefixed(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {f"{prefix}{name}": tensor for name, tensor in state.items()}
 
 
-STATE = network(1).state_dict()
+STATE = small_model(1).state_dict()
 CONTENTS: dict[str, Any] = {
     "a state dict": STATE,
     "nested": {"epoch": 3, "state_dict": STATE, "optimizer": {"lr": 0.1, "state": {}}},
@@ -37,7 +38,7 @@ CONTENTS: dict[str, Any] = {
 @pytest.mark.parametrize("content", CONTENTS)
 def test_torch_files_are_read_whatever_wraps_their_state_dict(content: str, tmp_path: Path) -> None:
     torch.save(CONTENTS[content], tmp_path / "w.pt")
-    model = network()
+    model = small_model()
     load_weights(model, tmp_path / "w.pt")
     assert all(torch.equal(tensor, STATE[name]) for name, tensor in model.state_dict().items())
 
@@ -46,7 +47,7 @@ def test_a_prefix_that_belongs_to_the_network_stays(tmp_path: Path) -> None:
     class Wrapped(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.model = network(1)
+            self.model = small_model(1)
 
     torch.save(Wrapped().state_dict(), tmp_path / "w.pth")
     model = Wrapped()
@@ -58,7 +59,7 @@ def test_a_prefix_that_belongs_to_the_network_stays(tmp_path: Path) -> None:
 def test_a_name_that_does_not_fit_is_named_as_in_the_file(tmp_path: Path) -> None:
     torch.save(prefixed(STATE, "backbone."), tmp_path / "w.pt")
     with pytest.raises(UserError, match=r"do not match the model: '(backbone\.)?\d\."):
-        load_weights(network(), tmp_path / "w.pt")
+        load_weights(small_model(), tmp_path / "w.pt")
 
 
 class Trap:
@@ -69,13 +70,11 @@ class Trap:
 
 
 @pytest.mark.parametrize("save", [torch.save, lambda value, path: path.write_bytes(pickle.dumps(value, 2))])
-def test_a_file_that_needs_code_is_refused_with_the_way_to_convert_it(
-    save: Any, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_file_that_needs_code_is_refused_with_the_way_to_convert_it(save, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     save({"model": Trap()}, tmp_path / "w.pt")
     with pytest.raises(UserError, match=r"running code.*weights_only=False\)\.state_dict\(\)") as caught:
-        load_weights(network(), tmp_path / "w.pt")
+        load_weights(small_model(), tmp_path / "w.pt")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "sprung").exists()
 
@@ -88,7 +87,7 @@ def test_a_file_that_is_cut_off_is_not_said_to_hold_code(zipped: bool, tmp_path:
     for size in range(2, len(whole), 50) if zipped else range(len(whole) - 200, len(whole), 7):
         (tmp_path / "cut.pt").write_bytes(whole[:size])
         with pytest.raises(UserError, match=r"cut\.pt' is damaged, or neither") as caught:
-            load_weights(network(), tmp_path / "cut.pt")
+            load_weights(small_model(), tmp_path / "cut.pt")
         assert "\n" not in str(caught.value)
 
 
@@ -102,6 +101,47 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
         ("pop.pt", "is damaged, or"),
     ):
         with pytest.raises(UserError, match=message):
-            load_weights(network(), tmp_path / name)
+            load_weights(small_model(), tmp_path / name)
     with pytest.raises(UserError, match="does not exist"):
-        load_weights(network(), tmp_path / "none.pt")
+        load_weights(small_model(), tmp_path / "none.pt")
+
+
+def test_a_model_is_hashed_again_only_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed = []
+    original = weights._bytes_of
+    monkeypatch.setattr(weights, "_bytes_of", lambda tensor: hashed.append(tensor) or original(tensor))
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    first = digest_model(model)
+    assert len(hashed) == len(model.state_dict())
+    assert first == digest_model(model)
+    assert len(hashed) == len(model.state_dict())
+    model(torch.rand(4, 2))  # changes the running averages
+    second = digest_model(model)
+    model[0].weight = nn.Parameter(torch.zeros(2, 2))
+    third = digest_model(model)
+    model[0].weight.data.fill_(1)  # which torch does not count
+    assert digest_model(model) == third
+    assert len({first, second, third, digest_model(model, again=True)}) == 4
+
+
+def test_a_file_is_hashed_again_only_after_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, opened = tmp_path / "file", []
+    original = weights.open_regular
+    monkeypatch.setattr(weights, "open_regular", lambda path: opened.append(path) or original(path))
+    monkeypatch.setattr(weights.time, "time_ns", lambda: file.stat().st_ctime_ns + 2 * weights._SETTLED)
+    file.write_bytes(b"a")
+    first = digest_file(file)
+    assert digest_file(file) == first
+    assert len(opened) == 1
+    file.write_bytes(b"b")
+    os.utime(file, ns=(0, 0))
+    assert digest_file(file) != first
+
+
+def test_a_file_that_may_change_unnoticed_is_read_every_time(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    seen = set()
+    for number in range(9):  # so fast that some have the same time stamp
+        file.write_text(str(number))
+        seen.add(digest_file(file))
+    assert len(seen) == 9
