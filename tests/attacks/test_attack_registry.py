@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from sora import attacks, evaluate
 from sora.attacks import Attack, create, create_all
+from sora.attacks.pgd import PGD
 from sora.errors import UserError
 from sora.threat import L2, Linf, Threat
 from tests.plugins import install
@@ -73,6 +74,18 @@ def test_the_nearest_name_is_suggested() -> None:
         create("pdg10")
     with pytest.raises(UserError, match="no attack was given"):
         create_all(" , ")
+
+
+@pytest.mark.parametrize("name", ["mine[1]", "mine/2", ""])
+def test_names_that_cannot_name_a_file_are_refused(name: str) -> None:
+    with pytest.raises(UserError, match="allowed: letters, digits"):
+        create_all([PGD(name)])
+
+
+def test_two_attacks_of_one_name_are_refused() -> None:
+    assert len(create_all([PGD("mine"), PGD("mine")])) == 1
+    with pytest.raises(UserError, match="two different attacks are called mine"):
+        create_all([PGD("mine"), PGD("mine", 3)])
 
 
 @pytest.fixture

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from sora._seeds import mix
+from tests.attacks.short import short_autoattack
 
+__all__ = ["short_autoattack"]
 Robust = dict[str, Tensor]
 
 
@@ -23,6 +25,7 @@ def by_hand(
     batch_size: int,
     seed: int,
     targets: int,
+    iterations: int = 100,
     queries: int = 5000,
 ) -> Robust:
     """Which examples are correctly classified before AutoAttack and after each of its parts (linf)."""
@@ -33,9 +36,9 @@ def by_hand(
     model.eval().requires_grad_(False)
     common = {"eps": eps, "norm": "Linf", "n_restarts": 1, "device": "cpu"}
     parts = {
-        "apgd-ce": APGDAttack(model, n_iter=100, loss="ce", rho=0.75, **common),
-        "apgd-t": APGDAttack_targeted(model, n_iter=100, rho=0.75, n_target_classes=targets, **common),
-        "fab-t": FABAttack_PT(model, n_iter=100, targeted=True, n_target_classes=targets, **common),
+        "apgd-ce": APGDAttack(model, n_iter=iterations, loss="ce", rho=0.75, **common),
+        "apgd-t": APGDAttack_targeted(model, n_iter=iterations, rho=0.75, n_target_classes=targets, **common),
+        "fab-t": FABAttack_PT(model, n_iter=iterations, targeted=True, n_target_classes=targets, **common),
         "square": SquareAttack(model, n_queries=queries, p_init=0.8, resc_schedule=False, **common),
     }
     robust = torch.cat([model(part).argmax(1) for part in x.split(batch_size)]) == y

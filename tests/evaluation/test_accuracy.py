@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,10 @@ from sora import attacks, evaluate
 from sora.data import ImageSet
 from sora.errors import UserError
 from sora.threat import L2, Linf, Threat
+from tests.attacks.short import ITERATIONS, QUERIES, auto, short_build
 
 torch.set_num_threads(1)
 
-auto = importlib.import_module("sora.attacks.autoattack")  # the package binds this name to the function
-build, QUERIES = auto.build, 50
 ATTACKS = "clean,fgsm,pgd5,pgd5x3"
 
 
@@ -46,19 +44,6 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def short(part: auto.AutoPart, *arguments: Any) -> Any:
-    attack = build(part, *arguments)
-    if part.name == "square":
-        attack.n_queries = QUERIES
-    return attack
-
-
-@pytest.fixture
-def short_square(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Square with fewer queries: its 5000 per batch would make these tests slow."""
-    monkeypatch.setattr(auto, "build", short)
-
-
 @pytest.mark.parametrize("threat", [Linf(0.05), L2(0.4)], ids=["linf", "l2"])
 def test_results_are_repeatable_and_do_not_depend_on_the_form_of_the_data(threat: Threat) -> None:
     model = net(0)
@@ -72,9 +57,7 @@ def test_results_are_repeatable_and_do_not_depend_on_the_form_of_the_data(threat
     for other in (batches, images, turned):
         again = evaluate(model, other, threat, ATTACKS, batch_size=32)
         assert again.record() == first.record()
-        assert all(
-            torch.equal(again.predictions[name], first.predictions[name]) for name in first.predictions
-        )
+        assert same(again.predictions, first.predictions)
     assert first.accuracy["pgd5x3"] <= first.accuracy["pgd5"] <= first.accuracy["clean"]
     one, two = (attacks.create("pgd1")(model, x, y, threat, seed) for seed in (0, 1))
     assert not torch.equal(one, two)
@@ -95,7 +78,7 @@ def test_model_inputs_and_random_state_are_left_unchanged() -> None:
     assert torch.equal(x, before)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 99), kind=st.sampled_from([Linf, L2]))
 def test_radius_zero_is_clean(seed: int, kind: type[Threat]) -> None:
     model = net(seed)
@@ -104,7 +87,6 @@ def test_radius_zero_is_clean(seed: int, kind: type[Threat]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("short_square")
 @settings(max_examples=3, deadline=None)
 @given(seed=st.integers(0, 99))
 def test_autoattack_is_no_weaker_than_pgd(seed: int) -> None:
@@ -113,20 +95,22 @@ def test_autoattack_is_no_weaker_than_pgd(seed: int) -> None:
     assert evaluation.robust["aa"].sum() <= evaluation.robust["pgd10"].sum() + 1
 
 
-@pytest.mark.usefixtures("short_square")
+@pytest.mark.usefixtures("short_autoattack")
 def test_autoattack_gives_the_set_of_the_packages_own_attacks(autoattack_by_hand: Callable[..., Any]) -> None:
     """Batch by batch with the same seeds, on the examples that the previous attacks left."""
     model = net(1)
     x, y = data(model, n=20)
-    evaluation = evaluate(model, (x, y), Linf(0.06), "clean,aa,apgd-ce", batch_size=7, seed=3)
-    robust = autoattack_by_hand(model, x, y, 0.06, batch_size=7, seed=3, targets=4, queries=QUERIES)
+    evaluation = evaluate(model, (x, y), Linf(0.04), "clean,aa,apgd-ce", batch_size=7, seed=3)
+    robust = autoattack_by_hand(
+        model, x, y, 0.04, batch_size=7, seed=3, targets=4, iterations=ITERATIONS, queries=QUERIES
+    )
     assert torch.equal(evaluation.robust["clean"], robust["clean"])
     assert torch.equal(evaluation.robust["apgd-ce"], robust["apgd-ce"])
     assert torch.equal(evaluation.robust["aa"], robust["square"])
     assert 0 < int(robust["square"].sum()) < int(robust["apgd-ce"].sum())
 
 
-@pytest.mark.usefixtures("short_square")
+@pytest.mark.usefixtures("short_autoattack")
 @pytest.mark.parametrize("classes", [2, 3])
 def test_autoattack_on_few_classes_has_another_name(classes: int) -> None:
     model = net(0, classes)
@@ -139,13 +123,13 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.usefixtures("short_square")
+@pytest.mark.usefixtures("short_autoattack")
 def test_interrupted_at_any_pass_it_ends_with_the_same_set(tmp_path: Path) -> None:
     model = net(1)
-    pair = data(model, n=24)
-    whole = evaluate(model, pair, Linf(0.1), "pgd3,aa", batch_size=8)
+    pair = data(model, n=12)
+    whole = evaluate(model, pair, Linf(0.1), "pgd3,aa", batch_size=4)
     passes = interrupted = 0
-    limit = 20
+    limit = 60
 
     def kill(*_: object) -> None:
         nonlocal passes
@@ -157,13 +141,13 @@ def test_interrupted_at_any_pass_it_ends_with_the_same_set(tmp_path: Path) -> No
     units: dict[Path, int] = {}
     while True:
         try:
-            resumed = evaluate(model, pair, Linf(0.1), "pgd3,aa", batch_size=8, state=tmp_path)
+            resumed = evaluate(model, pair, Linf(0.1), "pgd3,aa", batch_size=4, state=tmp_path)
             break
         except Killed:
             interrupted += 1
             done = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
             assert done.items() >= units.items(), "a finished unit was lost or done again"
-            limit = 20 if len(done) > len(units) else limit * 2  # enough for the longest unit in the end
+            limit = 60 if len(done) > len(units) else limit * 2  # enough for the longest unit in the end
             units, passes = done, 0
     assert interrupted > 3
     assert len(units) > 3
@@ -185,71 +169,39 @@ def test_the_incomplete_state_or_that_of_another_model_is_not_used(tmp_path: Pat
 
 def _rank(number: int, world: int, folder: str) -> None:
     torch.set_num_threads(1)
-    auto.build = short
+    auto.build = short_build
     distributed.init_process_group("gloo", f"file://{folder}/meet", rank=number, world_size=world)
     model = net(1)
-    evaluation = evaluate(model, data(model, n=22), Linf(0.1), "clean,pgd3,aa", batch_size=4, shard=True)
+    evaluation = evaluate(model, data(model, n=10), Linf(0.1), "clean,pgd3,aa", batch_size=4, shard=True)
     torch.save(evaluation.predictions, f"{folder}/{number}.pt")
     distributed.destroy_process_group()
 
 
-@pytest.mark.usefixtures("short_square")
+@pytest.mark.usefixtures("short_autoattack")
 def test_two_ranks_give_the_result_of_one(tmp_path: Path) -> None:
     multiprocessing.spawn(_rank, (2, str(tmp_path)), nprocs=2)
     model = net(1)
-    alone = evaluate(model, data(model, n=22), Linf(0.1), "clean,pgd3,aa", batch_size=4)
+    alone = evaluate(model, data(model, n=10), Linf(0.1), "clean,pgd3,aa", batch_size=4)
     for number in (0, 1):
         predictions = torch.load(tmp_path / f"{number}.pt", weights_only=True)
         assert same(predictions, alone.predictions)
 
 
-class Returns(nn.Module):
-    """A model that returns a function of three inputs."""
-
-    def __init__(self, function: object) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x.flatten(1)[:, :3])  # type: ignore[operator,no-any-return]
-
-
 @pytest.mark.parametrize(
-    ("function", "message"),
+    ("change", "options", "message"),
     [
-        (lambda z: z.softmax(1), "probabilities"),
-        (lambda z: z / (z.sum(1, keepdim=True) * 0), "NaN"),
-        (lambda z: torch.where(z > 0.5, z, torch.nan), "NaN"),
-        (lambda z: z[:, 0], "expected logits of shape"),
-        (lambda z: z[:, :1], "expected logits of shape"),
-        (lambda z: (z, z), "tuple; expected logits"),
-        (lambda z: z[:, :2], "labels run from 0 to 2, but the model has 2 classes"),
-        (lambda z: z.detach(), "cannot be differentiated"),
-        (lambda z: z @ torch.ones(5, 3), "does not accept inputs of shape"),
+        (lambda x, y: (x, y), {"num_classes": 10}, "has 5 classes, the data has 10"),
+        (lambda x, y: (x, y[1:]), {}, "70 inputs come with 69 labels"),
+        (lambda x, y: (x[:0], y[:0]), {}, "nothing to evaluate"),
+        (lambda x, y: [], {}, "nothing to evaluate"),
+        (lambda x, y: (x * 3, y), {}, "outside the box"),
+        (lambda x, y: (x, y), {"batch_size": 0}, "batch size 0"),
     ],
 )
-def test_a_model_that_cannot_be_evaluated_is_refused(function: object, message: str) -> None:
-    x, y = torch.rand(6, 1, 2, 2), torch.arange(6) % 3
-    with pytest.raises(UserError, match=message) as caught:
-        evaluate(Returns(function), (x, y), Linf(0.1))
-    assert "\n" not in str(caught.value)
-
-
-def test_other_mistakes_have_clear_messages() -> None:
+def test_other_mistakes_have_clear_messages(change: Any, options: dict[str, int], message: str) -> None:
     model = net(0)
-    x, y = data(model)
-    with pytest.raises(UserError, match="has 5 classes, the data has 10"):
-        evaluate(model, (x, y), Linf(0.1), num_classes=10)
-    with pytest.raises(UserError, match="70 inputs come with 69 labels"):
-        evaluate(model, (x, y[1:]), Linf(0.1))
-    with pytest.raises(UserError, match="nothing to evaluate"):
-        evaluate(model, (x[:0], y[:0]), Linf(0.1))
-    with pytest.raises(UserError, match="nothing to evaluate"):
-        evaluate(model, [], Linf(0.1))
-    with pytest.raises(UserError, match="outside the box"):
-        evaluate(model, (x * 3, y), Linf(0.1))
-    with pytest.raises(UserError, match="batch size 0"):
-        evaluate(model, (x, y), Linf(0.1), batch_size=0)
+    with pytest.raises(UserError, match=message):
+        evaluate(model, change(*data(model)), Linf(0.1), **options)
 
 
 @pytest.mark.parametrize(
@@ -273,12 +225,10 @@ def test_data_that_an_attack_cannot_attack_is_noticed_before_any_attack_runs(
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
+@pytest.mark.usefixtures("short_autoattack")
 def test_a_progress_bar_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    model = net(0)
-    shown = evaluate(model, data(model), Linf(0.05), "clean,pgd3,apgd-ce", batch_size=32, progress=True)
-    assert (
-        shown.record()
-        == evaluate(model, data(model), Linf(0.05), "clean,pgd3,apgd-ce", batch_size=32).record()
-    )
+    model, names = net(0), "clean,pgd3,apgd-ce"
+    shown = evaluate(model, data(model), Linf(0.05), names, batch_size=32, progress=True)
+    assert shown.record() == evaluate(model, data(model), Linf(0.05), names, batch_size=32).record()
     assert capsys.readouterr().out == ""
     assert not model._forward_hooks

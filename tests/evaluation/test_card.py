@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 
 from sora import evaluate
@@ -19,6 +22,8 @@ ROBUSTBENCH = (
     "link name authors additional_data number_forward_passes dataset venue architecture eps clean_acc"
     " reported autoattack_acc unreliable"
 )
+FACTS = ModelFacts("mine", "own:net", "digits", "...")
+Card = Callable[..., tuple[dict[str, Any], str]]
 
 
 def evaluation(**wrong: int) -> Evaluation:
@@ -32,9 +37,22 @@ def evaluation(**wrong: int) -> Evaluation:
     return Evaluation(threat, labels, 10, predictions, settings)
 
 
+@pytest.fixture
+def card(tmp_path: Path) -> Card:
+    """A card as it is written: the JSON and the text."""
+
+    def write(facts: ModelFacts, result: Evaluation) -> tuple[dict[str, Any], str]:
+        write_card(RunFolder(tmp_path), facts, [result])
+        return json.loads((tmp_path / "model_card.json").read_text()), (
+            tmp_path / "model_card.md"
+        ).read_text()
+
+    return write
+
+
 def notes(*evaluations: Evaluation) -> list[str]:
-    text = markdown(ModelFacts("mine", "own:net", "digits", "..."), evaluations)
-    return [line for line in text.splitlines() if line.startswith("- ") and "AutoAttack" in line]
+    lines = markdown(FACTS, evaluations).splitlines()
+    return [line for line in lines if line.startswith("- ") and "AutoAttack" in line]
 
 
 def test_notes_about_autoattack_know_every_version_and_belong_to_a_radius() -> None:
@@ -51,64 +69,42 @@ def test_notes_about_autoattack_know_every_version_and_belong_to_a_radius() -> N
     assert len(notes(evaluation(clean=1), other)) == 1
 
 
-def test_card_has_numbers_training_and_loading(tmp_path: Path) -> None:
+def test_card_has_numbers_training_and_loading(card: Card) -> None:
     training = {"method": "sora", "epochs": 30}
-    facts = ModelFacts("mine", "preactresnet18", "cifar10", 'sora.load("a")', training)
-    write_card(RunFolder(tmp_path), facts, [evaluation(clean=30, fgsm=90, pgd10=100, aa=107)])
-    card = json.loads((tmp_path / "model_card.json").read_text())
-    assert list(card)[:9] == ROBUSTBENCH.split()[:9]
-    assert set(ROBUSTBENCH.split()) <= card.keys()
-    assert (card["eps"], card["threat_model"]) == ("8/255", "Linf")
-    assert (card["clean_acc"], card["autoattack_acc"], card["unreliable"]) == ("85.00", "46.50", False)
-    text = (tmp_path / "model_card.md").read_text()
-    assert "| linf 8/255 | aa | 46.50 % | 39.72 - 53.41 | 200 |" in text
-    assert "**worst case** | 46.50 %" in text
-    assert "**robust**" in text
-    assert "| epochs | `30` |" in text
-    assert 'sora.load("a")' in text
-
-
-def test_card_states_what_is_missing_and_what_is_doubtful(tmp_path: Path) -> None:
-    write_card(
-        RunFolder(tmp_path),
-        ModelFacts("mine", "own:net", "digits", "..."),
-        [evaluation(clean=30, fgsm=10, pgd10=190)],
-    )
-    card = json.loads((tmp_path / "model_card.json").read_text())
-    assert (card["autoattack_acc"], card["unreliable"]) == ("", True)
-    text = (tmp_path / "model_card.md").read_text()
-    assert "AutoAttack was not run" in text
-    assert "**overfitted**" in text
-    assert "exceeds clean accuracy" in text
-    assert "Unknown." in text
-
-
-def test_nothing_is_said_about_the_normalisation_of_custom_code(tmp_path: Path) -> None:
-    texts = {}
-    for name in ("preactresnet18", "my_nets:Net"):
-        write_card(RunFolder(tmp_path), ModelFacts("mine", name, "digits", "..."), [evaluation(clean=30)])
-        texts[name] = (tmp_path / "model_card.md").read_text()
-    assert "normalisation is its first layer" in texts["preactresnet18"]
-    assert "normalisation is its first layer" not in texts["my_nets:Net"]
-    assert "module `my_nets` must be importable" in texts["my_nets:Net"]
-
-
-def test_the_network_is_written_for_people(tmp_path: Path) -> None:
     network = {"name": "preactresnet18", "width": 4, "mean": None, "options": {"stages": 2}}
-    facts = ModelFacts("mine", "preactresnet18", "digits", "...", network=network)
-    write_card(RunFolder(tmp_path), facts, [evaluation(clean=30)])
-    text = (tmp_path / "model_card.md").read_text()
-    assert "- Network: `preactresnet18`, width = 4, stages = 2." in text
+    facts = ModelFacts("mine", "preactresnet18", "cifar10", 'sora.load("a")', training, network=network)
+    entry, text = card(facts, evaluation(clean=30, fgsm=90, pgd10=100, aa=107))
+    assert list(entry)[:9] == ROBUSTBENCH.split()[:9]
+    assert set(ROBUSTBENCH.split()) <= entry.keys()
+    assert (entry["eps"], entry["threat_model"]) == ("8/255", "Linf")
+    assert (entry["clean_acc"], entry["autoattack_acc"], entry["unreliable"]) == ("85.00", "46.50", False)
+    for words in (
+        "| linf 8/255 | aa | 46.50 % | 39.72 - 53.41 | 200 |",
+        "**worst case** | 46.50 %",
+        "**robust**",
+        "| epochs | `30` |",
+        'sora.load("a")',
+        "- Network: `preactresnet18`, width = 4, stages = 2.",
+        "normalisation is its first layer",
+    ):
+        assert words in text
 
 
-def test_only_attacks_that_run_a_package_name_its_version(tmp_path: Path) -> None:
+def test_card_states_what_is_missing_doubtful_or_unknown(card: Card) -> None:
+    entry, text = card(FACTS, evaluation(clean=30, fgsm=10, pgd10=190))
+    assert (entry["autoattack_acc"], entry["unreliable"]) == ("", True)
+    for words in ("AutoAttack was not run", "**overfitted**", "exceeds clean accuracy", "Unknown."):
+        assert words in text
+    assert "normalisation is its first layer" not in text  # it is custom code
+    assert "module `own` must be importable" in text
+
+
+def test_only_attacks_that_run_a_package_name_its_version(card: Card) -> None:
     inputs = torch.rand(8, 3, 5, 5, generator=torch.Generator().manual_seed(0))
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(75, 5))
     result = evaluate(model, (inputs, torch.arange(8) % 5), Linf(0.05), "fgsm,apgd-ce")
-    write_card(RunFolder(tmp_path), ModelFacts("mine", "own:net", "toy", "..."), [result])
-    lines = (tmp_path / "model_card.md").read_text().splitlines()
-    assert ["pyautoattack" in line for line in lines if line.startswith(("- fgsm:", "- apgd-ce:"))] == [
-        False,
-        True,
+    lines = [
+        line for line in card(FACTS, result)[1].splitlines() if line.startswith(("- fgsm:", "- apgd-ce:"))
     ]
+    assert ["pyautoattack" in line for line in lines] == [False, True]
     assert "pyautoattack" not in result.versions["fgsm"]

@@ -1,39 +1,44 @@
-"""Numbers computed from predictions: intervals, verdict, worst case, classes, warnings."""
+"""What follows from predictions: intervals, verdict, worst case, classes, warnings."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
-from sora.attacks import create
+from sora import evaluate
+from sora.attacks import Attack, create
 from sora.errors import UserError
 from sora.evaluation import Evaluation, verdict, warnings_about, wilson
+from sora.evaluation.records import full_record, restore
 from sora.evaluation.scores import VERDICTS, at_least
-from sora.threat import Linf
+from sora.threat import Linf, Threat
+
+torch.set_num_threads(1)
 
 LABELS = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2, 2])
+PLAIN = create("clean").settings(Linf(0.1))
 
 
-def result(zero_gradients: float = 0.0, repeat: int = 1, **wrong: int) -> Evaluation:
+def result(repeat: int = 1, zero_gradients: float = 0.0, **wrong: int) -> Evaluation:
     """An evaluation in which each attack changes the first few of the ten predictions, as many as given."""
-    labels = LABELS.repeat(repeat)
-    predictions, settings = {}, {}
+    predictions = {}
     for name, count in wrong.items():
         predicted = LABELS.clone()
         predicted[:count] = (predicted[:count] + 1) % 3
         predictions[name] = predicted.repeat(repeat)
-        settings[name] = create("clean").settings(Linf(0.1))
-    return Evaluation(Linf(0.1), labels, 4, predictions, settings, zero_gradients)
+    settings = {name: dict(PLAIN) for name in wrong}
+    return Evaluation(Linf(0.1), LABELS.repeat(repeat), 4, predictions, settings, zero_gradients)
 
 
 def test_wilson_interval_of_a_known_case() -> None:
-    low, high = wilson(8, 10)
-    assert (low, high) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    assert wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
     assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
 
 
@@ -44,6 +49,13 @@ def test_wilson_interval_holds_the_share_and_stays_in_range(n: int, data: st.Dat
     assert 0 <= low <= successes / n <= high <= 1
     more = wilson(2 * successes, 2 * n)
     assert more[1] - more[0] < high - low
+
+
+@pytest.mark.parametrize(("k", "n", "share"), [(0, 7, 0.1), (1, 7, 0.1), (3, 40, 0.02), (7, 7, 0.5)])
+def test_the_chance_of_at_least_so_many(k: int, n: int, share: float) -> None:
+    exact = sum(math.comb(n, i) * share**i * (1 - share) ** (n - i) for i in range(k, n + 1))
+    assert at_least(k, n, share) == pytest.approx(exact)
+    assert 0 <= at_least(50_000, 50_000, 0.002) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -70,8 +82,7 @@ def test_verdict(clean: float, fgsm: float, pgd10: float, n: int, expected: str)
 
 @given(st.integers(1, 500), st.data())
 def test_more_accuracy_under_pgd_is_never_a_worse_verdict(n: int, data: st.DataObject) -> None:
-    clean = data.draw(st.integers(0, n)) / n
-    fgsm = data.draw(st.integers(0, n)) / n
+    clean, fgsm = (data.draw(st.integers(0, n)) / n for _ in range(2))
     verdicts = [verdict({"clean": clean, "fgsm": fgsm, "pgd10": k / n}, n, 0.1) for k in range(n + 1)]
     severity = [VERDICTS.index(each) for each in verdicts if each != "not robust"]
     assert severity == sorted(severity)
@@ -106,9 +117,7 @@ def test_worst_case_is_over_attacks_example_by_example() -> None:
     evaluation = result(a=3)
     other = LABELS.clone()
     other[-2:] = 0
-    merged = evaluation.merged(
-        Evaluation(Linf(0.1), LABELS, 4, {"b": other}, {"b": create("clean").settings(Linf(0.1))})
-    )
+    merged = evaluation.merged(Evaluation(Linf(0.1), LABELS, 4, {"b": other}, {"b": PLAIN}))
     assert merged.accuracy == {"a": 0.7, "b": 0.8}
     assert merged.worst_case["accuracy"] == 0.5
     assert merged.worst_case["over"] == ["a", "b"]
@@ -122,13 +131,16 @@ def test_worst_case_is_over_attacks_example_by_example() -> None:
     [
         ({"clean": 1, "fgsm": 3, "pgd10": 4, "aa": 4, "repeat": 100}, None),
         ({"clean": 3, "fgsm": 1}, "exceeds clean accuracy"),
-        ({"clean": 1, "pgd10": 3, "aa": 8, "repeat": 10}, "far above AutoAttack"),
         *[
             ({"clean": 1, "pgd10": 3, name: 8, "repeat": 10}, "far above AutoAttack")
-            for name in ("aa-plus", "aa-rand", "aa-reduced", "aa-plus-reduced", "aa-rand-reduced")
+            for name in ("aa", "aa-plus", "aa-rand", "aa-reduced", "aa-plus-reduced", "aa-rand-reduced")
         ],
         ({"clean": 1, "pgd10": 3, "aa": 8}, None),  # too few examples to be significant
+        ({"clean": 1, "zero_gradients": 0.09}, None),
+        ({"clean": 1, "zero_gradients": 0.1}, "10% of the examples inspected is exactly zero"),
         ({"clean": 1, "zero_gradients": 0.6}, "60% of the examples inspected is exactly zero"),
+        ({"pgd10": 0, "square": 10, "repeat": 10}, "breaks 100 of 100 images"),  # image by image
+        ({"pgd10": 10, "square": 10, "repeat": 10}, None),
     ],
 )
 def test_warnings(given: dict[str, Any], message: str | None) -> None:
@@ -137,13 +149,23 @@ def test_warnings(given: dict[str, Any], message: str | None) -> None:
     assert message is None or message in warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("broken", "n", "named"), [(5, 100, 1), (1, 100, 0), (0, 100, 0), (1, 20, 0), (2, 20, 1)]
+)
+def test_what_only_square_breaks_is_named_beyond_chance(broken: int, n: int, named: int) -> None:
+    labels = torch.arange(n) % 4
+    after = labels.clone()
+    after[:broken] = (after[:broken] + 1) % 4
+    settings = {"aa": PLAIN | {"broken": {"apgd-ce": 0, "square": broken}}}
+    warnings = warnings_about(Evaluation(Linf(0.1), labels, 4, {"aa": after}, settings))
+    assert [text.split(",")[0] for text in warnings] == ["Square"] * named
+
+
 def test_a_collapsed_model_is_named() -> None:
-    collapsed = Evaluation(Linf(0.1), LABELS, 3, {"clean": torch.full_like(LABELS, 2)}, {})
-    assert "predicts class 2 for everything" in warnings_about(collapsed)[0]
-
-
-def test_what_an_attack_makes_of_all_images_is_not_a_collapse() -> None:
-    pushed = Evaluation(Linf(0.1), LABELS, 3, {"pgd10": torch.full_like(LABELS, 2)}, {})
+    twos = torch.full_like(LABELS, 2)
+    (warning,) = warnings_about(Evaluation(Linf(0.1), LABELS, 3, {"clean": twos}, {}))
+    assert "predicts class 2 for everything" in warning
+    pushed = Evaluation(Linf(0.1), LABELS, 3, {"pgd10": twos}, {})  # an attack may do that to any model
     assert pushed.constant_class is None
     assert warnings_about(pushed) == []
 
@@ -159,8 +181,82 @@ def test_images_of_one_class_have_no_verdict(wrong: int) -> None:
     assert warning.startswith("all images are of one class: there is no verdict")
 
 
-@pytest.mark.parametrize(("k", "n", "share"), [(0, 7, 0.1), (1, 7, 0.1), (3, 40, 0.02), (7, 7, 0.5)])
-def test_the_chance_of_at_least_so_many(k: int, n: int, share: float) -> None:
-    exact = sum(math.comb(n, i) * share**i * (1 - share) ** (n - i) for i in range(k, n + 1))
-    assert at_least(k, n, share) == pytest.approx(exact)
-    assert 0 <= at_least(50_000, 50_000, 0.002) < 1e-6
+class Linear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(12, 4)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.layer(x.flatten(1))
+        return logits
+
+
+class Random(Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + 0.01 * torch.randn_like(x))
+
+
+class Purifying(Linear):
+    """Moves its input along a gradient before it classifies it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(super().forward(leaf).logsumexp(1).sum(), leaf)
+        return super().forward(x - 0.01 * gradient)
+
+
+class Counting(Linear):
+    """Changes a buffer in every pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "attacks", "message"),
+    [
+        (Linear, "clean", ""),
+        (Random, "clean", "the model is random"),
+        (Random, "clean,pgd2@eot2", ""),  # it averages gradients
+        (Purifying, "clean", "dynamic defences"),
+        (Counting, "clean", "dynamic defences"),
+    ],
+)
+def test_random_and_dynamic_models_are_named(model: type[Linear], attacks: str, message: str) -> None:
+    x = torch.rand(20, 3, 2, 2, generator=torch.Generator().manual_seed(0))
+    evaluation = evaluate(model(), (x, torch.arange(20) % 4), Linf(0.1), attacks)
+    warnings = [text for text in warnings_about(evaluation) if "random" in text or "dynamic" in text]
+    assert len(warnings) == bool(message)
+    assert message in "".join(warnings)
+    restored = restore(full_record(evaluation), evaluation.labels, evaluation.threat)
+    assert warnings_about(restored) == warnings_about(evaluation)
+
+
+@dataclass(frozen=True)
+class Tenth(Attack):
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
+        return create("fgsm")(model, x, y, threat.scaled(0.1), seed)
+
+
+@dataclass(frozen=True)
+class InTurn(Tenth):
+    """FGSM at a tenth of the radius, then PGD on what is left."""
+
+    @property
+    def parts(self) -> tuple[Attack, ...]:
+        return (Tenth("tenth"), create("pgd5"))
+
+
+def test_what_each_part_broke_is_counted() -> None:
+    model, x = Linear(), torch.rand(100, 3, 2, 2, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        y = model(x).argmax(1)
+    evaluation = evaluate(model, (x, y), Linf(0.2), ["clean", InTurn("in-turn")])
+    broken = evaluation.attacks["in-turn"]["broken"]
+    assert list(broken) == ["tenth", "pgd5"]
+    assert min(broken.values()) > 0
+    assert sum(broken.values()) == 100 - int(evaluation.robust["in-turn"].sum())

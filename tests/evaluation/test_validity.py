@@ -1,45 +1,46 @@
-"""What an attack may not do unnoticed: meet NaN gradients, leave the ball or the box, change its inputs."""
+"""What models and attacks may not do unnoticed: return no logits, meet NaN gradients, leave the ball."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from sora import evaluate
+from sora._devices import device_for_float64
 from sora._passes import cross_entropy, gradient_of
 from sora.attacks import Attack, create, create_all
 from sora.errors import RunError, UserError
 from sora.evaluation import warnings_about
 from sora.evaluation.records import evaluate_into
-from sora.evaluation.validity import AttackFailed
+from sora.evaluation.validity import AttackFailed, relative_difference
 from sora.runs import RunFolder
 from sora.threat import L2, Linf, Threat
+from tests.no_float64 import without_float64
 
 torch.set_num_threads(1)
 
 
 class Linear(nn.Module):
-    """A linear classifier; subclasses change what happens to its input or output."""
+    """A linear classifier, whose logits and inputs may be combined to other outputs."""
 
-    def __init__(self) -> None:
+    def __init__(self, output: Callable[[Tensor, Tensor], Any] = lambda z, _: z) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.layer = nn.Linear(75, 5)
+        self.layer, self.output = nn.Linear(75, 5), output
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x.flatten(1))  # type: ignore[no-any-return]
+    def forward(self, x: Tensor) -> Any:
+        return self.output(self.layer(x.flatten(1)), x)
 
 
-class NaNGradient(Linear):
+def nan_gradient() -> Linear:
     """The same logits with a gradient that is NaN: the square root of 0 has an infinite slope, times 0."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        zero = (x - x.detach()).square().sum((1, 2, 3)).sqrt()
-        return super().forward(x) + zero[:, None]
+    return Linear(lambda z, x: z + (x - x.detach()).square().sum((1, 2, 3)).sqrt()[:, None])
 
 
 def examples(n: int = 30) -> tuple[Tensor, Tensor]:
@@ -47,23 +48,24 @@ def examples(n: int = 30) -> tuple[Tensor, Tensor]:
     return x, Linear()(x).argmax(1)
 
 
+@pytest.mark.usefixtures("short_autoattack")
 @pytest.mark.parametrize("threat", [Linf(0.1), L2(0.5)], ids=["linf", "l2"])
 @pytest.mark.parametrize("attack", ["fgsm", "pgd3x2", "apgd-ce", "fab-t"])
 def test_a_result_with_gradients_that_are_not_finite_is_void(attack: str, threat: Threat) -> None:
-    result = evaluate(NaNGradient(), examples(), threat, f"clean,{attack}")
+    result = evaluate(nan_gradient(), examples(), threat, f"clean,{attack}")
     assert result.accuracy == {"clean": 1.0}
     assert "NaN or infinite" in result.void[attack]
     assert any(attack in text and "void" in text for text in warnings_about(result))
     assert attack in repr(result)
     with pytest.raises(UserError, match="its result is void"):
-        evaluate(NaNGradient(), examples(), threat, attack)
+        evaluate(nan_gradient(), examples(), threat, attack)
     assert evaluate(Linear(), examples(), threat, f"clean,{attack}").void == {}
 
 
 def test_autoattack_with_a_void_part_is_void_and_recorded_as_such(tmp_path: Path) -> None:
     folder, attacks = RunFolder(tmp_path), create_all("clean,aa")
-    evaluate_into(folder, NaNGradient(), examples(6), [Linf(0.1)], attacks[:1])
-    (result,) = evaluate_into(folder, NaNGradient(), examples(6), [Linf(0.1)], attacks)
+    evaluate_into(folder, nan_gradient(), examples(6), [Linf(0.1)], attacks[:1])
+    (result,) = evaluate_into(folder, nan_gradient(), examples(6), [Linf(0.1)], attacks)
     (record,) = folder.read_evaluations()
     assert list(result.accuracy) == list(record["accuracy"]) == ["clean"]
     assert list(result.void) == list(record["void"]) == ["aa"]
@@ -79,38 +81,39 @@ class Shift(Attack):
         return x + self.by
 
 
-@pytest.mark.parametrize("threat", [Linf(0.1), L2(0.1 * 75**0.5)], ids=["linf", "l2"])
-def test_an_attack_that_leaves_the_ball_is_an_error(threat: Threat) -> None:
+class Half(Attack):
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
+        return x[:1]
+
+
+@pytest.mark.parametrize(
+    ("attack", "threat", "message"),
+    [
+        (Shift("shift", 0.1), Linf(0.1), None),
+        (Shift("shift", 0.1), L2(0.1 * 75**0.5), None),
+        (Shift("shift", 0.1003), Linf(0.1), "shift left the ball"),
+        (Shift("shift", 0.1003), L2(0.1 * 75**0.5), "shift left the ball"),
+        (Shift("shift", 0.4), Linf(0.5), "shift left the box"),
+        (Shift("shift", torch.nan), Linf(0.1), "NaN or infinite"),
+        (Half("half"), Linf(0.1), r"expected inputs of shape \(30, 3, 5, 5\)"),
+    ],
+)
+def test_an_attack_that_leaves_the_ball_the_box_or_the_shape_is_an_error(
+    attack: Attack, threat: Threat, message: str | None
+) -> None:
     x, y = examples()
     pair = (0.2 + 0.5 * x, y)
-    assert evaluate(Linear(), pair, threat, [Shift("shift", 0.1)]).accuracy
-    with pytest.raises(RunError, match="shift left the ball"):
-        evaluate(Linear(), pair, threat, [Shift("shift", 0.1003)])
-
-
-def test_an_attack_that_leaves_the_box_or_the_shape_is_an_error() -> None:
-    with pytest.raises(RunError, match="shift left the box"):
-        evaluate(Linear(), examples(), Linf(0.1), [Shift("shift", 0.05)])
-    with pytest.raises(RunError, match="NaN or infinite"):
-        evaluate(Linear(), examples(), Linf(0.1), [Shift("shift", torch.nan)])
-
-    class Half(Shift):
-        def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
-            return x[:1]
-
-    with pytest.raises(RunError, match=r"expected inputs of shape \(30, 3, 5, 5\)"):
-        evaluate(Linear(), examples(), Linf(0.1), [Half("half")])
+    if message is None:
+        assert evaluate(Linear(), pair, threat, [attack]).accuracy
+    else:
+        with pytest.raises(RunError, match=message):
+            evaluate(Linear(), pair, threat, [attack])
 
 
 def test_an_input_changed_through_data_is_noticed() -> None:
-    class Quantised(Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            x.data.mul_(4).round_().div_(4)
-            return super().forward(x)
-
-    x, y = examples()
+    quantised = Linear(lambda z, x: z + 0 * x.data.mul_(4).round_().div_(4).sum())
     with pytest.raises(UserError, match="changes its input in place"):
-        evaluate(Quantised(), (x.clone(), y), Linf(0.1), "clean")
+        evaluate(quantised, examples(), Linf(0.1), "clean")
 
 
 def test_weights_that_change_during_an_evaluation_are_noticed(tmp_path: Path) -> None:
@@ -124,7 +127,8 @@ def test_weights_that_change_during_an_evaluation_are_noticed(tmp_path: Path) ->
     assert RunFolder(tmp_path).read_evaluations() == []
 
 
-@pytest.mark.parametrize("attacks", ["clean,fgsm,pgd3x2", pytest.param("aa", marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("short_autoattack")
+@pytest.mark.parametrize("attacks", ["clean,fgsm,pgd3x2", "aa"])
 def test_float64_is_supported(attacks: str) -> None:
     x, y = examples(8)
     single = evaluate(Linear(), (x, y), Linf(0.02), attacks)
@@ -133,23 +137,16 @@ def test_float64_is_supported(attacks: str) -> None:
 
 
 @pytest.mark.parametrize("squash", [torch.sigmoid, torch.exp, lambda z: z.softmax(1) * 7])
-def test_outputs_like_probabilities_are_noticed(squash: object) -> None:
-    class Squashed(Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            return squash(super().forward(x))  # type: ignore[operator,no-any-return]
-
-    result = evaluate(Squashed(), examples(), Linf(0.1), "clean")
+def test_outputs_like_probabilities_are_noticed(squash: Callable[[Tensor], Tensor]) -> None:
+    result = evaluate(Linear(lambda z, _: squash(z)), examples(), Linf(0.1), "clean")
     assert any("no output of the model is negative" in text for text in warnings_about(result))
     assert warnings_about(evaluate(Linear(), examples(), Linf(0.1), "clean")) == []
 
 
 def test_a_constant_predictor_is_not_robust() -> None:
-    class Constant(Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            return 0 * super().forward(x) + torch.arange(5.0) - 2
-
     x, y = examples()
-    result = evaluate(Constant(), (x, torch.arange(30) % 5), Linf(0.1), "clean,fgsm,pgd10")
+    constant = Linear(lambda z, _: 0 * z + torch.arange(5.0) - 2)
+    result = evaluate(constant, (x, torch.arange(30) % 5), Linf(0.1), "clean,fgsm,pgd10")
     assert result.accuracy["pgd10"] == result.accuracy["fgsm"] > 0
     assert result.verdict == "not robust"
     assert replace(result, predictions={**result.predictions, "clean": y}).constant_class is None
@@ -168,10 +165,8 @@ def test_an_attack_that_fails_does_not_hide_the_others(tmp_path: Path) -> None:
     small, large = folder.read_evaluations()
     assert list(small["accuracy"]) == ["clean", "fgsm"]
     assert list(large["accuracy"]) == ["clean", "shift", "fgsm"]
-    assert [list(each.accuracy) for each in caught.value.finished] == [
-        list(small["accuracy"]),
-        list(large["accuracy"]),
-    ]
+    finished_accuracies = [each.accuracy for each in caught.value.finished]
+    assert finished_accuracies == [small["accuracy"], large["accuracy"]]
     with pytest.raises(AttackFailed):  # again, now that the others have a record
         evaluate_into(folder, Linear(), (0.2 + 0.5 * x, y), threats, attacks)
 
@@ -202,24 +197,51 @@ def test_an_edited_attack_replaces_its_old_result_void_or_not(tmp_path: Path, mi
 
 
 def test_a_radius_without_any_result_does_not_end_the_others(tmp_path: Path) -> None:
-    class NaNFarAway(Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x) + (torch.nan if float(x.detach().max()) > 1.05 else 0.0) * x.sum()
-
-    x, y = examples()
+    nan_far_away = Linear(lambda z, x: z + (torch.nan if float(x.detach().max()) > 1.05 else 0.0) * x.sum())
     threats = [Linf(eps, box=None) for eps in (0.02, 0.2, 0.03)]
     with pytest.raises(AttackFailed, match=r"linf eps 0\.2: ") as caught:
-        evaluate_into(RunFolder(tmp_path), NaNFarAway(), (x, y), threats, create_all("pgd3"))
+        evaluate_into(RunFolder(tmp_path), nan_far_away, examples(), threats, create_all("pgd3"))
     assert [each.threat.eps for each in caught.value.finished] == [0.02, 0.03]
 
 
-@pytest.mark.parametrize("name", ["mine[1]", "mine/2", ""])
-def test_names_that_cannot_name_a_file_are_refused(name: str) -> None:
-    with pytest.raises(UserError, match="allowed: letters, digits"):
-        create_all([OneStep(name)])
+def test_outputs_are_compared_on_a_device_without_float64() -> None:
+    a, b = torch.rand(4, 5), torch.rand(4, 5)
+    assert relative_difference(without_float64(a), without_float64(b)).equal(relative_difference(a, b))
+    assert device_for_float64(torch.device("mps")) == torch.device("cpu")
+    assert device_for_float64(torch.device("cuda:1")) == torch.device("cuda:1")
 
 
-def test_two_attacks_of_one_name_are_refused() -> None:
-    assert len(create_all([OneStep("mine"), OneStep("mine")])) == 1
-    with pytest.raises(UserError, match="two different attacks are called mine"):
-        create_all([OneStep("mine"), OneStep("mine", mistaken=True)])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+def test_labels_of_any_integer_type_give_the_same_numbers(dtype: torch.dtype) -> None:
+    x, y = examples()
+    result = evaluate(Linear(), (x, y.to(dtype)), Linf(0.1), "clean,fgsm")
+    expected = evaluate(Linear(), (x, y), Linf(0.1), "clean,fgsm")
+    assert result.record() == expected.record()
+    assert result.confusion("fgsm").equal(expected.confusion("fgsm"))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_labels_that_are_not_integers_are_refused(dtype: torch.dtype) -> None:
+    x, y = examples()
+    with pytest.raises(UserError, match="whole numbers"):
+        evaluate(Linear(), (x, y.to(dtype)), Linf(0.1), "clean")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda z: z.softmax(1), "probabilities"),
+        (lambda z: z / (z.sum(1, keepdim=True) * 0), "NaN"),
+        (lambda z: torch.where(z > 0, z, torch.nan), "NaN"),
+        (lambda z: z[:, 0], "expected logits of shape"),
+        (lambda z: z[:, :1], "expected logits of shape"),
+        (lambda z: (z, z), "tuple; expected logits"),
+        (lambda z: z[:, :2], "labels run from 0 to 4, but the model has 2 classes"),
+        (lambda z: z.detach(), "cannot be differentiated"),
+        (lambda z: z @ torch.ones(4, 3), "does not accept inputs of shape"),
+    ],
+)
+def test_a_model_that_cannot_be_evaluated_is_refused(function: Callable[[Tensor], Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        evaluate(Linear(lambda z, _: function(z)), examples(), Linf(0.1))
+    assert "\n" not in str(caught.value)
