@@ -65,10 +65,10 @@ def test_range_passes_and_independence(row: Row, threat: Threat) -> None:
     assert metrics.measure(model, x, y, threat)[row.name] == alone[row.name]
 
 
-@pytest.mark.parametrize("name", metrics.names())
-def test_every_metric_has_a_summary_and_a_row_in_the_documentation(name: str) -> None:
+def test_every_metric_has_a_row_in_the_documentation() -> None:
     page = (Path(__file__).parents[1] / "docs" / "probes.md").read_text()
-    assert f"\n| `{name}` | {metrics.info(name).summary} |" in page
+    for name in metrics.names():
+        assert f"\n| `{name}` | {metrics.info(name).summary} |" in page
 
 
 def test_measuring_leaves_model_mode_flags_buffers_and_random_state_unchanged() -> None:

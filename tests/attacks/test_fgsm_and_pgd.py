@@ -49,7 +49,7 @@ def assert_allowed(x: Tensor, x_adv: Tensor, threat: Threat) -> None:
         assert x_adv.max() <= 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20)
 @given(
     seed=st.integers(0, 99),
     threat=THREATS,
@@ -64,7 +64,7 @@ def test_perturbations_stay_inside_ball_and_box(
     assert_allowed(x, pgd(model, x, y, threat, 5, restarts=restarts, select=select), threat)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 99), threat=THREATS)
 def test_ten_restarts_are_never_weaker_than_their_first(seed: int, threat: Threat) -> None:
     model, (x, y) = net(seed), batch(seed, n=30)
@@ -75,7 +75,7 @@ def test_ten_restarts_are_never_weaker_than_their_first(seed: int, threat: Threa
     assert accuracy(model, ten, y) <= accuracy(model, one, y)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 999), eps=st.floats(0.001, 0.5))
 def test_pgd_equals_fgsm_on_a_linear_two_class_model(seed: int, eps: float) -> None:
     torch.manual_seed(seed)

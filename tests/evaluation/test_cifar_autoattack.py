@@ -85,8 +85,8 @@ def test_killed_three_times_it_ends_with_the_same_set(
     draw = random.Random(0)
     for _ in range(3):
         process = subprocess.Popen(command(run, tmp_path), stdout=subprocess.DEVNULL)
-        enough = len(list(tmp_path.rglob("*.json"))) + 2
-        while process.poll() is None and len(list(tmp_path.rglob("*.json"))) < enough:
+        enough = len(list(tmp_path.rglob("*.safetensors"))) + 2
+        while process.poll() is None and len(list(tmp_path.rglob("*.safetensors"))) < enough:
             time.sleep(0.1)
         time.sleep(draw.uniform(0, 3))  # somewhere inside the next unit
         process.send_signal(signal.SIGKILL)
