@@ -9,7 +9,6 @@ from rich.table import Table
 WIDE = 160
 VERDICT_STYLE = {
     "robust": "green",
-    "healthy": "green",  # up to version 0.1.0
     "not robust": "yellow",
     "suspect": "yellow",
     "overfitted": "red",

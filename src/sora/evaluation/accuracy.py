@@ -24,7 +24,7 @@ from sora.evaluation.scores import Evaluation
 from sora.evaluation.trust import masking_tests
 from sora.evaluation.units import AttackRunner, UnitStore
 from sora.evaluation.validity import AttackFailed, inspect_model
-from sora.runs.records import versions as installed_versions
+from sora.runs.facts import versions as installed_versions
 from sora.threat import Threat
 
 BATCH = 250

@@ -18,7 +18,7 @@ from sora.experiments.grid import run_grid
 from sora.experiments.tables import PENDING, Cell, csv_text, markdown_table
 from sora.experiments.variants import LONGEST
 from sora.runs import RunFolder, unique_labels
-from sora.runs.records import machine_line
+from sora.runs.facts import machine_line
 from sora.runs.resume import settings_hash
 from sora.settings import Resolved
 from sora.threat import eps_text

@@ -27,7 +27,7 @@ from sora.experiments.reproduce import (
 from sora.experiments.tables import Cell
 from sora.methods import cost_table
 from sora.runs import RunFolder
-from sora.runs.records import machine, machine_line
+from sora.runs.facts import machine, machine_line
 from sora.settings import Resolved, differences
 
 BATCH = 8  # images of the measured batch: memory and passes are per batch, so few are enough

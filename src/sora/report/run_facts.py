@@ -53,12 +53,13 @@ def _steps(about: Mapping[str, Any]) -> str:
 
 
 def origins_of(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The settings by group, each with its origin; `config.yaml` of format 1 has no groups."""
+    """Return the settings by group, each with its origin."""
     origins = config.get("origins") or {}
-    grouped = {name: config[name] for name in GROUPS if isinstance(config.get(name), dict)}
-    tables = grouped or {"settings": {key: value for key, value in config.items() if key != "origins"}}
     groups = []
-    for name, values in tables.items():
+    for name in GROUPS:
+        values = config.get(name)
+        if not isinstance(values, dict):
+            continue
         flat = {**values, **{f"set.{key}": value for key, value in (values.get("set") or {}).items()}}
         flat.pop("set", None)
         rows = [(key, _shown(value), str(origins.get(key, "default"))) for key, value in flat.items()]

@@ -10,10 +10,9 @@ from sora.experiments.cost import passes_of_run
 from sora.report.reading import RunRecord, watched_images
 
 TITLES = {"clean": "clean", "fgsm": "FGSM", "pgd10": "PGD-10", "pgd50": "PGD-50", "aa": "AutoAttack"}
-TONES = {"robust": "good", "healthy": "good", "not robust": "warn", "suspect": "warn", "overfitted": "bad"}
+TONES = {"robust": "good", "not robust": "warn", "suspect": "warn", "overfitted": "bad"}
 MEANING = {  # the rules of `sora.evaluation.scores.verdict` in words
     "robust": "It is robust: under PGD-10 it keeps at least half of its FGSM accuracy.",
-    "healthy": "It is robust: under PGD-10 it keeps at least half of its FGSM accuracy.",
     "not robust": "It is not robust: without an attack or under PGD-10 it is no better than chance.",
     "suspect": "Its robustness is in doubt: PGD-10 leaves less than half of its FGSM accuracy, or a masking "
     "test failed.",

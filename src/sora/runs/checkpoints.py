@@ -114,7 +114,7 @@ class Checkpoints:
         return f"newest checkpoint: {found[0]}" if found else "no checkpoint had been written yet"
 
 
-class Snapshots:
+class SnapshotFiles:
     """Names, writing and listing of the weights of single steps.
 
     Args:

@@ -7,7 +7,7 @@ even if the process is killed while writing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,11 @@ from typing import Any
 from torch import Tensor
 
 from sora._files import locked_folder, make_folder, remove_leftovers, write_json, write_text
-from sora._reading import SETTINGS, parse_json, read_text
+from sora._reading import SETTINGS, UNPACKED, Limit, parse_json, read_text
 from sora.errors import RunError, UserError
-from sora.runs.checkpoints import Checkpoints, Snapshots
+from sora.runs.checkpoints import Checkpoints, SnapshotFiles
+from sora.runs.facts import EvaluationFacts, SummaryFacts, check_result, with_checksum, without_checksum
 from sora.runs.logs import LOGS, Log, LogName, LogStart, read_last_line, read_log
-from sora.runs.records import EvaluationFacts, SummaryFacts, check_result, with_checksum, without_checksum
 from sora.runs.weights import digest_file, write_tensors
 from sora.settings import Settings
 from sora.settings.files import parse_config, parse_yaml
@@ -63,11 +63,9 @@ class RunFolder:
 
     def _runs_inside(self) -> str:
         """Name the runs inside this folder, which may be that of a comparison; empty without any."""
-        runs = sorted(config.parent.name for config in self.path.glob(f"*/{self._config.name}"))
-        if not runs:
-            return ""
-        others = ", ..." if len(runs) > _SHOWN else ""
-        return f"; name one of the runs in it: {', '.join(runs[:_SHOWN])}{others}"
+        names = [run.path.name for run in _runs_in(self.path, 1)] if self.path.is_dir() else []
+        others = ", ..." if len(names) > _SHOWN else ""
+        return f"; name one of the runs in it: {', '.join(names[:_SHOWN])}{others}" if names else ""
 
     def refuse_finished(self) -> None:
         """Raise if the run has finished: its result is never overwritten."""
@@ -93,19 +91,10 @@ class RunFolder:
 
     def read_config(self) -> dict[str, Any]:
         """Read the settings as stored, by group."""
-        try:
-            table = parse_yaml(read_text(self._config, SETTINGS))
-        except FileNotFoundError:
-            raise UserError(
-                f"there is no run in {self.path}: it has no {self._config.name}{self._runs_inside()}"
-            ) from None
-        except UserError:
-            raise
-        except ValueError as error:
-            raise RunError(f"{self._config} is damaged ({error})") from None
-        if not isinstance(table, dict):
-            raise RunError(f"{self._config} is damaged: it is not a table of settings")
-        return table
+        if not self.exists():
+            missing = f"it has no {self._config.name}{self._runs_inside()}"
+            raise UserError(f"there is no run in {self.path}: {missing}")
+        return dict(self._read(self._config, parse=parse_yaml, limit=SETTINGS, remedy=""))
 
     def read_settings(self) -> Settings:
         """Read the settings of the run."""
@@ -155,7 +144,7 @@ class RunFolder:
         if not self._model.exists():
             missing = f"it has no {self._model.name}{'' if self.exists() else self._runs_inside()}"
             raise UserError(f"there is no finished run in {str(self.path)!r}: {missing}")
-        return dict(self._read_json(self._model))
+        return dict(self._read(self._model))
 
     def write_model(self, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
         """Write the final weights, then the description that says they are complete."""
@@ -182,7 +171,7 @@ class RunFolder:
 
     def _stored_summary(self) -> dict[str, Any]:
         """Read the summary unchecked, so that a damaged one does not make the logs unreadable."""
-        return dict(self._read_json(self._summary)) if self._summary.exists() else {}
+        return dict(self._read(self._summary)) if self._summary.exists() else {}
 
     def reopen(self) -> None:
         """Make a finished run unfinished again, to be continued; its weights stay until then."""
@@ -211,7 +200,7 @@ class RunFolder:
     def read_evaluations(self) -> list[dict[str, Any]]:
         """Read all evaluation records; empty if there is none."""
         path = self.evaluations
-        records = self._read_json(path, list) if path.exists() else []
+        records = self._read(path, list) if path.exists() else []
         return [without_checksum(check_result(record, EvaluationFacts, path), path) for record in records]
 
     def write_evaluations(self, records: list[dict[str, Any]]) -> None:
@@ -234,9 +223,9 @@ class RunFolder:
         return Checkpoints(self.path / "checkpoints")
 
     @property
-    def snapshots(self) -> Snapshots:
+    def snapshots(self) -> SnapshotFiles:
         """The weights of single steps, kept for probes."""
-        return Snapshots(self.path / "snapshots")
+        return SnapshotFiles(self.path / "snapshots")
 
     # Probes.
 
@@ -256,22 +245,30 @@ class RunFolder:
     def read_probe(self, name: str) -> dict[str, Any] | None:
         """Read what a probe measured; None if it did not."""
         path = self.probes / f"{name}.json"
-        return dict(self._read_json(path)) if path.exists() else None
+        return dict(self._read(path)) if path.exists() else None
 
     def digest_of_weights(self, step: Any = None) -> str | None:
         """Return the checksum of the weights that a probe measures: of a snapshot, else of the final ones."""
         path = self.snapshots.files().get(step) if isinstance(step, int) else self.weights
         return digest_file(path) if path is not None and path.exists() else None
 
-    def _read_json(self, path: Path, kind: type = dict) -> Any:
+    def _read(
+        self,
+        path: Path,
+        kind: type = dict,
+        *,
+        parse: Callable[[str], Any] = parse_json,
+        limit: Limit = UNPACKED,
+        remedy: str = "; move it away to go on without it",
+    ) -> Any:
         try:
-            value = parse_json(read_text(path))
+            value = parse(read_text(path, limit))
         except UserError:
             raise
         except ValueError as error:
-            raise RunError(f"{path} is damaged ({error}); move it away to go on without it") from None
+            raise RunError(f"{path} is damaged ({error}){remedy}") from None
         if not isinstance(value, kind):
-            raise RunError(f"{path} is damaged: expected a {kind.__name__}; move it away to go on without it")
+            raise RunError(f"{path} is damaged: expected a {kind.__name__}{remedy}")
         return value
 
 

@@ -13,7 +13,7 @@ from sora.evaluation import Evaluation, EvaluationOptions, warnings_about
 from sora.evaluation.records import evaluate_into
 from sora.evaluation.subject import ABOUT, network_facts, select_test_images
 from sora.runs import RunFolder, plain_state
-from sora.runs.records import describe_data, machine, versions
+from sora.runs.facts import describe_data, machine, versions
 from sora.training.journal import mean
 from sora.training.keeping import RAW, restore_chosen
 from sora.training.run import Run

@@ -15,7 +15,7 @@ from sora.data import Dataset, ImageSet
 from sora.errors import RunError, UserError
 from sora.experiments.compare import compare_finished, markdown
 from sora.runs import RunFolder
-from sora.runs.records import describe_data, machine, machine_line, versions
+from sora.runs.facts import describe_data, machine, machine_line, versions
 from sora.runs.resume import settings_hash
 from sora.settings import Settings
 from tests.training.conftest import BuildSettings
