@@ -8,9 +8,12 @@ import json
 import struct
 import tarfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -189,3 +192,23 @@ def medmnist(classes: int, channels: int) -> bytes:
         arrays[f"{split}_images"] = noise(n, *shape, seed=n)
         arrays[f"{split}_labels"] = (np.arange(n) % classes).astype(np.uint8)[:, None]
     return npz(**arrays)
+
+
+def parquet(path: Path, images: Sequence[bytes], labels: Sequence[int] | None = None, **options: Any) -> None:
+    """Write a file as Hugging Face's; `text` and `classes` name the classes in one of its two ways."""
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    text, classes = options.pop("text", None), options.pop("classes", None)
+    columns = {
+        "image": pa.array([{"bytes": image, "path": None} for image in images]),
+        "label": pa.array(labels or [0] * len(images), pa.int64()),
+    }
+    if text is not None:
+        columns["text"] = pa.array([text[label] for label in labels or ()])
+    table = pa.table(columns)
+    if classes is not None:
+        features = {"image": {"_type": "Image"}, "label": {"names": classes, "_type": "ClassLabel"}}
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    path.parent.mkdir(exist_ok=True)
+    parquet.write_table(table, path, **options)

@@ -83,7 +83,7 @@ def test_resized_crop_equals_pillow(images: Tensor, size: int) -> None:
 
 
 @given(seed=st.integers(0, 2**31), height=st.integers(4, 300), width=st.integers(4, 300))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30)
 def test_resized_crop_boxes_lie_inside(seed: int, height: int, width: int) -> None:
     box = Augment.parse(("resized-crop:8",)).draw(20, (height, width), rng(seed)).box
     assert box is not None
@@ -102,7 +102,7 @@ def test_crop_reaches_every_offset_evenly() -> None:
 
 
 @given(seed=st.integers(0, 2**31), flip=st.booleans(), pad=st.integers(1, 4))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_canvas_round_trip(seed: int, flip: bool, pad: int) -> None:
     operations = (f"crop:{pad}", "flip") if flip else (f"crop:{pad}",)
     done = Augment.parse(operations).draw(5, (8, 6), rng(seed))
@@ -159,33 +159,26 @@ def test_resized_crop_cannot_be_inverted() -> None:
         done.to_canvas(canvas, canvas)
 
 
+PAD = "crop:PAD with PAD a whole number from 1 to 4096"
+SIZE = "resized-crop:SIZE with SIZE a whole number from 1 to 4096"
+DEGREES = "rotate:DEGREES with DEGREES above 0 and at most 180"
+
+
 @pytest.mark.parametrize(
-    "operations",
+    ("operations", "allowed"),
     [
-        ("crop",), ("crop:0",), ("crop:x",), ("crop:-1",), ("crop:4.5",), ("flip:2",), ("rotate:nan",),
-        ("rotate:360",), ("spin",), ("flip", "flip"), ("crop:4", "resized-crop:32"), ("",),
+        (("crop",), PAD), (("crop:0",), PAD), (("crop:x",), PAD), (("crop:-1",), PAD), (("crop:4.5",), PAD),
+        (("crop:5000",), PAD), (("resized-crop",), SIZE), (("rotate:nan",), DEGREES),
+        (("rotate:360",), DEGREES), (("flip:2",), "flip"), (("spin",), ""), (("",), ""),
+        (("flip", "flip"), ""), (("crop:4", "resized-crop:32"), ""),
     ],
 )  # fmt: skip
-def test_bad_operations_are_one_line_errors(operations: tuple[str, ...]) -> None:
+def test_an_error_is_one_line_that_says_what_is_allowed(operations: tuple[str, ...], allowed: str) -> None:
     with pytest.raises(UserError) as caught:
         Augment.parse(operations)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("operation", "allowed"),
-    [
-        ("crop:5000", "crop:PAD with PAD a whole number from 1 to 4096"),
-        ("crop:2.5", "crop:PAD with PAD a whole number from 1 to 4096"),
-        ("resized-crop", "resized-crop:SIZE with SIZE a whole number from 1 to 4096"),
-        ("rotate:200", "rotate:DEGREES with DEGREES above 0 and at most 180"),
-        ("flip:1", "flip"),
-    ],
-)
-def test_the_error_says_which_amounts_are_allowed(operation: str, allowed: str) -> None:
-    with pytest.raises(UserError) as caught:
-        Augment.parse((operation,))
-    assert str(caught.value) == f"augmentation {operation!r} must be written {allowed}"
+    if allowed:
+        assert str(caught.value) == f"augmentation {operations[0]!r} must be written {allowed}"
 
 
 def test_the_largest_amounts_are_allowed() -> None:

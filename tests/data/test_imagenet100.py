@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import itertools
-import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -53,39 +52,15 @@ def test_imagenet100_from_class_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("three_classes")
-@pytest.mark.parametrize("names", ["class label", "text"])
+@pytest.mark.parametrize("names", ["classes", "text"])
 def test_imagenet100_from_parquet(tmp_path: Path, names: str) -> None:
-    pa = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
     classes = ["wombat", "tick", "hen"]
-    splits = {
-        "train-00000-of-00002": (0, 2),
-        "train-00001-of-00002": (2, 4),
-        "validation-00000-of-00001": (4, 5),
-        "test-00000-of-00001": (5, 6),
-    }
-    (tmp_path / "data").mkdir()
-    for file, (low, high) in splits.items():
-        rows = [(c, p) for (c, i), p in _photos(3, 6).items() if low <= i < high]
-        columns = {
-            "image": [{"bytes": photo, "path": None} for _, photo in rows],
-            "label": [c for c, _ in rows],
-        }
-        schema = [
-            ("image", pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
-            ("label", pa.int64()),
-        ]
-        metadata = {}
-        if names == "text":
-            columns["text"] = [classes[c] for c, _ in rows]
-            schema.append(("text", pa.string()))
-        else:
-            label = {"names": classes, "_type": "ClassLabel"}
-            info = {"info": {"features": {"image": {"_type": "Image"}, "label": label}}}
-            metadata = {"huggingface": json.dumps(info)}
-        table = pa.table(columns, pa.schema(schema, metadata=metadata))
-        parquet.write_table(table, tmp_path / "data" / f"{file}.parquet", row_group_size=2)
+    parts = {"train-0": range(2), "train-1": range(2, 4), "validation-0": range(4, 5), "test-0": range(5, 6)}
+    for name, numbers in parts.items():
+        rows = [(c, photo) for (c, i), photo in _photos(3, 6).items() if i in numbers]
+        labels, images = zip(*rows, strict=True)
+        file = tmp_path / "data" / f"{name}.parquet"
+        formats.parquet(file, images, labels, row_group_size=2, **{names: classes})
     found = data.get("imagenet100", root=tmp_path / "root", given=tmp_path / "data")
     assert found.classes == tuple(classes)
     assert found.val is not None
@@ -93,18 +68,32 @@ def test_imagenet100_from_parquet(tmp_path: Path, names: str) -> None:
     _check_imagenet100(found)
 
 
-@pytest.mark.parametrize("content", ["garbage", "columns", "splits"])
-def test_parquet_files_of_something_else(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"PAR1 and nothing more", "is not a parquet file"),
+        (b"", "is not a parquet file"),
+        (b"PAR1", "is not a parquet file"),
+        (b"PAR1" + bytes(100) + b"PAR1", "is not a parquet file"),
+        (b"PAR1\xff\xff\xff\x7fPAR1", "is not a parquet file"),
+        ("columns", "expected image and label"),
+        ("splits", "expected train-"),
+    ],
+)
+def test_parquet_files_of_something_else(tmp_path: Path, content: bytes | str, message: str) -> None:
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
     (tmp_path / "mine").mkdir()
     for split in ("train", "test") if content != "splits" else ("numbers",):
         file = tmp_path / "mine" / f"{split}-00000-of-00001.parquet"
-        parquet.write_table(pa.table({"x": [1, 2]}), file)
-        if content == "garbage":
-            file.write_bytes(b"PAR1 and nothing more")
-    with pytest.raises(UserError) as caught:
+        if isinstance(content, bytes):
+            file.write_bytes(content)
+        elif content == "columns":
+            parquet.write_table(pa.table({"x": range(5)}), file)
+        else:
+            formats.parquet(file, [os.urandom(100)] * 3)
+    with pytest.raises(UserError, match=message) as caught:
         data.get("imagenet100", given=tmp_path / "mine")
     assert "\n" not in str(caught.value)
 
@@ -116,20 +105,12 @@ def test_imagenet100_cannot_be_fetched() -> None:
 
 @pytest.mark.parametrize("form", ["folders", "parquet"])
 def test_another_number_of_classes_is_refused_before_anything_is_decoded(tmp_path: Path, form: str) -> None:
-    source = tmp_path / "hf"
-    if form == "parquet":
-        pa = pytest.importorskip("pyarrow")
-        from pyarrow import parquet
-
-        source.mkdir()
-        for split in ("train", "test"):
-            images = [{"bytes": b"no image", "path": None}] * 4
-            table = pa.table({"image": images, "label": [0, 1, 2, 3]})
-            parquet.write_table(table, source / f"{split}-00000-of-00001.parquet")
-    else:
-        for split, c in itertools.product(("train", "val"), range(4)):
-            file = source / split / f"n{c}" / "x.JPEG"
+    for split in ("train", "val"):
+        if form == "parquet":
+            formats.parquet(tmp_path / "hf" / f"{split}-0.parquet", [b"no image"] * 4, [0, 1, 2, 3])
+        for c in range(4) if form == "folders" else ():
+            file = tmp_path / "hf" / split / f"n{c}" / "x.JPEG"
             file.parent.mkdir(parents=True)
             file.write_bytes(b"no image")
     with pytest.raises(UserError, match="has 4 classes, imagenet100 has 100"):
-        data.get("imagenet100", root=tmp_path / "root", given=source)
+        data.get("imagenet100", root=tmp_path / "root", given=tmp_path / "hf")

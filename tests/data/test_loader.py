@@ -47,7 +47,7 @@ def test_batches_are_float_channels_last_and_carry_their_transform() -> None:
 
 
 @given(n=st.integers(2, 90), size=st.integers(1, 90))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_last_batch_of_one_joins_the_one_before(n: int, size: int) -> None:
     if size > n:
         return
@@ -68,7 +68,7 @@ def test_the_papers_batch_counts() -> None:
 
 
 @given(start=st.integers(0, 7), epoch=st.integers(0, 3), attempt=st.integers(0, 2))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_resuming_gives_the_same_batches(start: int, epoch: int, attempt: int) -> None:
     whole = list(Loader(images(100), 13, AUGMENT, seed=5).epoch(epoch, attempt))
     rest = list(Loader(images(100), 13, AUGMENT, seed=5).epoch(epoch, attempt, start))
@@ -91,7 +91,7 @@ def test_seed_epoch_and_attempt_each_change_the_order_and_the_global_state_does_
 
 
 @given(n=st.integers(20, 80), size=st.integers(8, 20), world=st.integers(2, 4))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_processes_together_see_what_one_would(n: int, size: int, world: int) -> None:
     single = list(Loader(images(n), size, AUGMENT, seed=2).epoch(1))
     parts = [list(Loader(images(n), size, AUGMENT, 2, rank=r, world=world).epoch(1)) for r in range(world)]

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -133,23 +134,18 @@ def test_an_empty_folder_is_replaced(tmp_path: Path) -> None:
     assert len(_store.open_store(pack.build(tmp_path, "toy", "x", fill), "toy").train) == 6
 
 
-def _build(root: Path) -> None:
+def test_builds_wait_for_one_another(tmp_path: Path) -> None:
+    """Threads here; tests/runs/test_lock.py has the same lock between processes."""
+    built = []
+
     def slow(builder: Builder) -> None:
-        (root / "built").open("a").write("x")
+        built.append(builder)
+        time.sleep(0.1)
         fill(builder)
 
-    pack.build(root, "toy", "x", slow)
-
-
-def test_processes_build_one_after_another(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=_build, args=(tmp_path,)) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert [worker.exitcode for worker in workers] == [0, 0, 0]
-    assert (tmp_path / "built").read_text() == "x"
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda _: pack.build(tmp_path, "toy", "x", slow), range(3)))
+    assert len(built) == 1
 
 
 @pytest.mark.parametrize("damage", ["meta", "truncated", "labels", "object", "missing", "format", "float"])
