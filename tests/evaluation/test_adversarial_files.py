@@ -54,11 +54,6 @@ def changed(path: Path, **arrays: Any) -> Path:
     return path
 
 
-def about(path: Path, **changes: Any) -> Any:
-    with np.load(path) as stored:
-        return np.array(json.dumps(json.loads(str(stored["about"])) | changes))
-
-
 def test_a_file_gives_the_accuracy_it_was_written_with(file: Path, digits: Dataset, model: nn.Module) -> None:
     checked = check_adversarial(file, model, digits)
     images = digits.test.subset(torch.arange(N))
@@ -96,21 +91,29 @@ def test_an_array_that_does_not_fit_is_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_without_an_attack_is_refused(file: Path, digits: Dataset, model: nn.Module) -> None:
-    with pytest.raises(UserError, match=r"about: Expected `object` of length >= 1 - at `\$\.attacks`"):
-        check_adversarial(changed(file, about=about(file, attacks={})), model, digits)
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"attacks": {}}, r"about: Expected `object` of length >= 1 - at `\$\.attacks`"),
+        ({"threat": 3}, "about: "),
+        ({"threat": {}}, "about: "),
+        ({"threat": {"norm": 3, "given": "0.1", "box": [0, 1]}}, "about: "),
+        ({"threat": {"norm": "linf"}}, "about: "),
+    ],
+)
+def test_a_file_without_an_attack_or_a_threat_is_refused(
+    facts: dict[str, Any], message: str, file: Path, digits: Dataset, model: nn.Module
+) -> None:
+    with np.load(file) as stored:
+        about = json.loads(str(stored["about"])) | facts
+    with pytest.raises(UserError, match=message):
+        check_adversarial(changed(file, about=np.array(json.dumps(about))), model, digits)
 
 
 def test_images_outside_the_ball_are_refused(file: Path, digits: Dataset, model: nn.Module) -> None:
     white = np.ones((N, 1, 16, 16), "f4")
     with pytest.raises(Invalid, match=r"left the ball: it moved an input by 1 in linf, eps is 0\.1"):
         check_adversarial(changed(file, adversarial_fgsm=white), model, digits)
-
-
-@pytest.mark.parametrize("threat", [3, {}, {"norm": 3, "given": "0.1", "box": [0, 1]}, {"norm": "linf"}])
-def test_a_threat_that_is_none_is_refused(threat: Any, file: Path, digits: Dataset, model: nn.Module) -> None:
-    with pytest.raises(UserError, match="about: "):
-        check_adversarial(changed(file, about=about(file, threat=threat)), model, digits)
 
 
 def test_a_file_that_unpacks_to_far_too_much_is_refused(
