@@ -15,6 +15,7 @@ from _timing import Call, arguments, finish, interleave, relative, start, table
 from torch import Tensor, nn
 
 from sora import evaluate, models
+from sora.evaluation import EvaluationOptions
 from sora.evaluation.examples import as_examples
 from sora.evaluation.trust import masking_tests
 from sora.threat import Linf
@@ -40,10 +41,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     x = torch.rand(args.images, 3, 32, 32)
     with torch.no_grad():
         data = (x, model(x).argmax(1))  # every image counts as correctly classified
-    examples = as_examples(data)
+    examples, options = as_examples(data), EvaluationOptions()
     calls: dict[str, Call] = {"pgd10": lambda: evaluate(model, data, threat, ["pgd10"])}
     for name, network in (("tests", model), ("tests, hidden gradient", Rounded(model))):
-        calls[name] = lambda of=network: masking_tests(of, examples, threat, device, batch_size=250)
+        calls[name] = lambda of=network: masking_tests(of, examples, threat, device, options)
     rows = relative(interleave(calls, args.rounds, args.clock), "pgd10")
     table(f"{args.images} images, width {args.width}", rows)
     finish(args, "trust", {"width": args.width, "images": args.images, "rows": rows})

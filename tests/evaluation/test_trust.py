@@ -16,7 +16,7 @@ import sora
 from sora import data, evaluate
 from sora.attacks import pgd
 from sora.cli import main
-from sora.evaluation import Evaluation
+from sora.evaluation import Evaluation, EvaluationOptions
 from sora.evaluation.examples import as_examples
 from sora.evaluation.trust import TESTS, masking_tests
 from sora.threat import L2, Linf, Threat
@@ -233,11 +233,9 @@ def test_the_cost_is_at_most_twice_that_of_pgd10(n: int, hidden: bool, second: b
         y = counting(x).argmax(1)
     threat, examples = Linf(0.02), as_examples((x, y))
     source = copy.deepcopy(counting) if second else None
+    options = EvaluationOptions(trust_source=source)
     pgd10 = cost(counting, lambda: evaluate(model, (x, y), threat, ["pgd10"]))
-    trust = cost(
-        counting,
-        lambda: masking_tests(model, examples, threat, torch.device("cpu"), batch_size=250, source=source),
-    )
+    trust = cost(counting, lambda: masking_tests(model, examples, threat, torch.device("cpu"), options))
     trust += source.passes if source is not None else 0
     assert n * 22 <= pgd10 <= n * 25
     assert n * 20 <= trust <= 2 * pgd10

@@ -145,11 +145,7 @@ def measure(
         versions = {attack.name: code_versions(attack, threat) for attack in attacks}
         runner = AttackRunner(model, examples, threat, device, options, UnitStore(folder, [*versions]), meter)
         outcomes = runner.run(attacks)
-        findings = []
-        if options.trust:
-            findings = masking_tests(
-                model, examples, threat, device, batch_size=batch_size, seed=seed, source=options.trust_source
-            )
+        findings = masking_tests(model, examples, threat, device, options) if options.trust else []
     settings = {}
     for attack in attacks:
         if attack.name in outcomes:

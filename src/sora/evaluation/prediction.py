@@ -14,7 +14,7 @@ from sora._passes import frozen
 from sora.attacks import Attack
 from sora.data.image_files import decode
 from sora.errors import UserError
-from sora.evaluation.accuracy import device_of
+from sora.evaluation.accuracy import BATCH, device_of
 from sora.threat import Threat
 
 
@@ -47,9 +47,7 @@ def predict(
     attack: Attack,
     *,
     size: tuple[int, int],
-    stored: tuple[int, int] | None = None,
-    batch_size: int = 250,
-    seed: int = 0,
+    stored: tuple[int, int],
 ) -> tuple[list[Prediction], list[str]]:
     """Classify image files, and attack each away from the predicted class: true classes are not known.
 
@@ -60,21 +58,18 @@ def predict(
         threat: What the attack may do.
         attack: The attack.
         size: Height and width of the images that the model was tested on.
-        stored: Height and width of the images that the data set stores, whose centre the test took; as `size`
-            if not given.
-        batch_size: Images attacked together.
-        seed: Seed of the attack.
+        stored: Height and width of the images that the data set stores, whose centre the test took.
 
     Returns:
         The answers, and what is wrong with each file that cannot be read; the others are still classified.
     """
     classes, device = description["classes"], device_of(model)
     results, problems = list[Prediction](), list[str]()
-    for start in range(0, len(files), batch_size):
+    for start in range(0, len(files), BATCH):
         names, images = list[str](), list[Tensor]()
-        for name in files[start : start + batch_size]:
+        for name in files[start : start + BATCH]:
             try:
-                images.append(_read(name, description, size, stored or size))
+                images.append(_read(name, description, size, stored))
                 names.append(name)
             except UserError as error:
                 problems.append(str(error))
@@ -84,7 +79,7 @@ def predict(
         with frozen(model):
             with torch.no_grad():
                 probabilities, predicted = model(x).softmax(1).max(1)
-            adversarial = attack(model, x, predicted, threat, seed)
+            adversarial = attack(model, x, predicted, threat)
             with torch.no_grad():
                 attacked = model(adversarial).argmax(1)
         for name, share, before, after in zip(

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,9 @@ from sora.evaluation.examples import Examples
 from sora.evaluation.scores import verdict, wilson
 from sora.evaluation.validity import RANDOM, relative_difference
 from sora.threat import Threat
+
+if TYPE_CHECKING:
+    from sora.evaluation.accuracy import EvaluationOptions
 
 MOST = 512  # images
 LEAST = 16  # images in the smaller parts
@@ -90,36 +93,21 @@ def _judge_share(count: int, n: int, threshold: float, text: str, advice: str) -
 
 
 def masking_tests(
-    model: nn.Module,
-    examples: Examples,
-    threat: Threat,
-    device: torch.device,
-    *,
-    batch_size: int,
-    seed: int = 0,
-    source: nn.Module | None = None,
+    model: nn.Module, examples: Examples, threat: Threat, device: torch.device, options: EvaluationOptions
 ) -> list[Finding]:
     """Run all tests on a model, in evaluation mode and in the order they are printed.
 
-    Args:
-        model: From inputs to logits; left unchanged.
-        examples: Inputs and labels; at most 512 evenly spaced ones are used.
-        threat: The norm ball and the box.
-        device: Where to compute.
-        batch_size: Images passed together.
-        seed: Seed of all random numbers; torch's global generator is left unchanged.
-        source: A second model of the same inputs and classes, to transfer attacks from.
+    At most 512 evenly spaced examples are used. The options give the number of images passed together, the
+    seed of all random numbers and the second model, of the same inputs and classes.
     """
-    model = bare(model)
+    model, source = bare(model), options.trust_source
     if source is not None:
         check_model(source)
         source = bare(source).to(device)
-    with frozen(model), nullcontext() if source is None else frozen(source), seeded(mix(seed, _STREAM)):
-        measured = Measurements(model, examples, threat, device, batch_size, source)
+    stream = mix(options.seed, zlib.crc32(b"trust"))
+    with frozen(model), nullcontext() if source is None else frozen(source), seeded(stream):
+        measured = Measurements(model, source, examples, threat, device, options.batch_size)
         return [_finding(name, test, measured) for name, test in TESTS.items()]
-
-
-_STREAM = zlib.crc32(b"trust")
 
 
 def _finding(name: str, test: Callable[[Measurements], Finding], measured: Measurements) -> Finding:
@@ -142,11 +130,11 @@ class Measurements:
     def __init__(
         self,
         model: nn.Module,
+        source: nn.Module | None,
         examples: Examples,
         threat: Threat,
         device: torch.device,
         batch_size: int,
-        source: nn.Module | None = None,
     ) -> None:
         self.model, self.threat, self.source = model, threat, source
         self.device, self.batch_size = device, batch_size

@@ -62,15 +62,9 @@ class Inspection(NamedTuple):
 def inspect_model(
     model: nn.Module, x: Tensor, y: Tensor, labels: Tensor, threat: Threat, num_classes: int | None = None
 ) -> Inspection:
-    """Raise if an accuracy of this model on this data would be meaningless.
+    """Raise if an accuracy of this model, in evaluation mode, on this data would be meaningless.
 
-    Args:
-        model: The model, in evaluation mode.
-        x: The first batch.
-        y: Its labels.
-        labels: All labels.
-        threat: The norm ball and the box.
-        num_classes: The number of classes of the data, if known.
+    `x` and `y` are the first batch, `labels` all labels, `num_classes` that of the data, if known.
     """
     check_inputs(x, y, threat)
     given = x.clone()
