@@ -27,7 +27,7 @@ def _table(title: str, columns: Sequence[str]) -> Table:
 
 
 def attack_table(evaluation: Evaluation, title: str | None = None) -> Table:
-    """One threat: one attack per row; without a title, the threat is the title."""
+    """Return one row per attack under one threat, which is the title if none is given."""
     n = str(evaluation.n)
     columns = ("attack", "accuracy", "95 % interval", "n")
     table = _table(title or f"{evaluation.threat.norm} eps {evaluation.threat.given}", columns)
@@ -43,17 +43,12 @@ def print_evaluations(
     classes: Sequence[str],
     note: str,
     *,
-    per_class: bool = False,
-    confusion: str | None = None,
+    per_class: bool,
+    confusion: str | None,
 ) -> None:
-    """Print the result of `sora evaluate`, one evaluation for each threat.
+    """Print the result of `sora evaluate`: tables, `note` below them, then verdicts and warnings.
 
-    Args:
-        evaluations: At least one.
-        classes: Names of the classes.
-        note: Lines below the tables.
-        per_class: Also print the accuracy of each class.
-        confusion: Also print the confusion matrix under this attack.
+    There is one evaluation for each threat; `per_class` and `confusion` are the flags of those names.
     """
     console = table_console()
     console.print(attack_table(evaluations[0]) if len(evaluations) == 1 else threat_table(evaluations))
@@ -79,7 +74,7 @@ def print_evaluations(
 
 
 def print_result(result: TrainResult, folder: Path) -> None:
-    """What came out of one run: the table of `sora evaluate`, then the verdict."""
+    """Print the result of one run: the table of `sora evaluate`, then the verdict."""
     summary, console = result.summary, table_console()
     title = f"{summary['method']} on {summary['dataset']}, seed {summary['seed']}"
     console.print(attack_table(result, title))
@@ -92,7 +87,7 @@ def print_result(result: TrainResult, folder: Path) -> None:
 
 
 def threat_table(evaluations: Sequence[Evaluation]) -> Table:
-    """Several threats: one per row, as in tables over the test radius."""
+    """Return one row per threat, as in tables over the test radius."""
     names = list(dict.fromkeys(name for each in evaluations for name in each.accuracy))
     table = _table("accuracy in % (95 % interval)", ("norm", "eps", *names, "worst case"))
     for each in evaluations:
@@ -102,18 +97,12 @@ def threat_table(evaluations: Sequence[Evaluation]) -> Table:
 
 
 def trust_table(evaluation: Evaluation) -> Table:
-    """The masking tests, one per row."""
+    """Return one row per masking test."""
     title = f"masking tests, {evaluation.threat.norm} eps {evaluation.threat.given}"
     table = Table(title=title, title_justify="left")
-    for column, right in (
-        ("test", 0),
-        ("outcome", 0),
-        ("number", 1),
-        ("limit", 1),
-        ("n", 1),
-        ("measured", 0),
-    ):
-        table.add_column(column, justify="right" if right else "left", no_wrap=column in ("test", "outcome"))
+    for column in ("test", "outcome", "number", "limit", "n", "measured"):
+        justify: Any = "right" if column in ("number", "limit", "n") else "left"
+        table.add_column(column, justify=justify, no_wrap=column in ("test", "outcome"))
     styles = {"failed": "red", "passed": "green", "not applicable": "dim"}
     for each in evaluation.trust:
         numbers = ["" if number is None else f"{number:.3g}" for number in (each.value, each.threshold)]
@@ -123,7 +112,7 @@ def trust_table(evaluation: Evaluation) -> Table:
 
 
 def class_table(evaluation: Evaluation, classes: Sequence[str]) -> Table:
-    """Accuracy of each class under each attack."""
+    """Return the accuracy of each class under each attack."""
     table = _table("accuracy by class", ("class", *evaluation.accuracy))
     columns = [evaluation.per_class(name) for name in evaluation.accuracy]
     for number, name in enumerate(classes):
@@ -134,7 +123,7 @@ def class_table(evaluation: Evaluation, classes: Sequence[str]) -> Table:
 def confusion_tables(
     evaluation: Evaluation, attack: str, classes: Sequence[str], width: int
 ) -> Iterator[Table]:
-    """True classes against predicted classes under an attack, in blocks of columns that fit a width."""
+    """Yield true classes against predicted classes under an attack, in blocks of columns that fit a width."""
     if attack not in evaluation.predictions:
         allowed = ", ".join(evaluation.predictions)
         raise UserError(f"--confusion {attack!r} was not evaluated; allowed: {allowed}")
