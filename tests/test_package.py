@@ -13,9 +13,9 @@ SRC = Path(__file__).parents[1] / "src" / "sora"
 ROOMS = [
     "cli",
     "report",
+    "probes",
     "experiments",
     "training",
-    "probes",
     "evaluation",
     "runs",
     "settings",

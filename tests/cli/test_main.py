@@ -127,7 +127,7 @@ def test_help_names_kinds_of_values_not_types(verb, sora) -> None:
     [
         ("compare", "sora compare RUN [RUN ...] | sora compare [-h] [OPTIONS]"),
         ("predict", "[OPTIONS] RUN IMAGE [IMAGE ...]"),
-        ("probe", "[OPTIONS] KIND RUN [RUN ...]"),
+        ("probe", "[OPTIONS] NAME [RUN ...]"),
         ("report", "[-h] RUN [RUN ...] [--out TEXT]"),
         ("figure", "[OPTIONS] NAME [RUN ...]"),
         ("data show", "[OPTIONS] [NAME]"),

@@ -13,6 +13,7 @@ from PIL import Image
 from sora import data, probes
 from sora.cli import main
 from sora.data.splits import choose
+from sora.runs import RunFolder
 from sora.settings import Request
 from sora.training import train
 
@@ -23,13 +24,7 @@ torch.set_num_threads(1)
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("runs")
     small = {"epochs": 2, "batch_size": 48, "width": 4, "limit_train": 96, "limit_test": 40, "holdout": 20}
-    small |= {
-        "log_every": 1,
-        "threads": 1,
-        "attacks": ("clean",),
-        "monitor": ("kl", "pgd"),
-        "monitor_every": 2,
-    }
+    small |= {"log_every": 1, "threads": 1, "attacks": ("clean",), "monitor": ("kl",), "monitor_every": 2}
     for method in ("fgsm", "sora"):
         own = {"dataset": "digits", "method": method, "out": str(folder / method), "set": {"model.stages": 1}}
         train(Request(small | own).resolve(), quiet=True)
@@ -40,40 +35,58 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_every_probe_writes_json_and_a_picture(
     kind: str, runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    limit = ["--limit", "12"] if probes.info(kind).needs_model else []
-    assert main(["probe", kind, *map(str, runs), *limit, "--out", str(tmp_path), "--device", "cpu"]) == 0
+    entry = probes.info(kind)
+    limit = ["--limit", "12", "--device", "cpu"] if entry.needs == "model" else []
+    named = "digits" if entry.needs == "data" else str(runs[0])
+    assert main(["probe", kind, named, *limit, "--out", str(tmp_path)]) == 0
+    title = f"{kind}-n12" if entry.needs == "model" else kind
+    assert capsys.readouterr().out.splitlines()[-1] == f"picture: {tmp_path / title}.png"
+    with Image.open(tmp_path / f"{title}.png") as picture:
+        assert picture.width > 300
+    if entry.needs in ("model", "logs"):
+        name = entry.of or kind
+        record = json.loads((runs[0] / "probes" / f"{title.replace(kind, name)}.json").read_text())
+        assert (record["probe"], record["run"], record["at"]) == (name, "fgsm", None)
+
+
+@pytest.mark.parametrize("separately", [False, True])
+def test_several_runs_share_one_picture(
+    separately: bool, runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = map(str, runs) if separately else [str(runs[0].parent)]
+    assert main(["probe", "samples", *named, "--device", "cpu"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in printed] == ["fgsm", "sora", "picture"]
-    title = f"{kind}-n12" if probes.info(kind).needs_model else kind
-    with Image.open(tmp_path / f"{title}-fgsm-sora.png") as picture:
-        assert picture.width > 300
-    for run in runs:
-        record = json.loads((run / "probes" / f"{title}.json").read_text())
-        assert (record["probe"], record["run"], record["at"]) == (kind, run.name, None)
+    assert (runs[0] / "probes" / "samples-fgsm-sora.png").exists()
+    assert all((run / "probes" / "samples.json").exists() for run in runs)
 
 
 def test_weights_of_a_step_and_json(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["probe", "eps-curve", str(runs[0]), "--limit", "5", "--device", "cpu", "--json"]
+    command = ["probe", "samples", str(runs[0]), "--limit", "5", "--device", "cpu", "--json"]
     assert main(command) == 0
     final = json.loads(capsys.readouterr().out)["fgsm"]
     assert main([*command, "--at", "4"]) == 0
     assert json.loads(capsys.readouterr().out)["fgsm"] == final  # step 4 is the last
     assert main([*command, "--at", "2"]) == 0
-    assert (runs[0] / "probes" / "eps-curve-2-n5.png").exists()
-    assert json.loads((runs[0] / "probes" / "eps-curve-2-n5.json").read_text())["at"] == 2
+    assert json.loads(capsys.readouterr().out)["fgsm"] != final
+    assert (runs[0] / "probes" / "samples-2-n5.png").exists()
+    assert json.loads((runs[0] / "probes" / "samples-2-n5.json").read_text())["at"] == 2
+    assert main([*command, "--at", "2,4"]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == ["step 2", "step 4"]
+    assert (runs[0] / "probes" / "samples-2-4-n5.png").exists()
 
 
 def test_fewer_images_do_not_replace_the_usual_result(runs: list[Path], tmp_path: Path) -> None:
     run = shutil.copytree(runs[0], tmp_path / "run")
     shutil.rmtree(run / "probes", ignore_errors=True)
     (run / "probes").mkdir()
-    usual = [run / "probes" / name for name in ("eps-curve.json", "eps-curve.png")]
+    usual = [run / "probes" / name for name in ("samples.json", "samples.png")]
     for path in usual:
         path.write_text("the result of hours")
     for more in (["--limit", "5"], ["--limit", "5", "--eps", "1/255"], ["--limit", "5", "--seed", "1"]):
-        assert main(["probe", "eps-curve", str(run), "--device", "cpu", "--json", *more]) == 0
+        assert main(["probe", "samples", str(run), "--device", "cpu", "--json", *more]) == 0
     names = {path.name for path in (run / "probes").iterdir() if path.suffix == ".json"}
-    assert names == {f"eps-curve{end}.json" for end in ("", "-n5", "-n5-eps1_255", "-n5-seed1")}
+    assert names == {f"samples{end}.json" for end in ("", "-n5", "-n5-eps1_255", "-n5-seed1")}
     assert {path.read_text() for path in usual} == {"the result of hours"}
 
 
@@ -123,15 +136,14 @@ def test_damaged_logs_are_one_line(
         path.write_text(whole)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in probes.names() if probes.info(kind).needs_model])
 def test_damaged_weights_are_not_measured(
-    kind: str, runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = shutil.copytree(runs[0], tmp_path / "run")
     content = bytearray((run / "model.safetensors").read_bytes())
     content[-1] ^= 1
     (run / "model.safetensors").write_bytes(content)
-    assert main(["probe", kind, str(run), "--limit", "4", "--device", "cpu"]) == 1
+    assert main(["probe", "samples", str(run), "--limit", "4", "--device", "cpu"]) == 1
     assert "model.safetensors is damaged or was replaced" in capsys.readouterr().err
 
 
@@ -160,7 +172,7 @@ class TestUnfinished:
     ) -> None:
         results = []
         for folder in (unfinished, runs[0]):
-            assert main(["probe", "landscape", str(folder), "--at", "2", "--limit", "5", "--json"]) == 0
+            assert main(["probe", "samples", str(folder), "--at", "2", "--limit", "5", "--json"]) == 0
             results += json.loads(capsys.readouterr().out).values()
         assert results[0] == results[1]
 
@@ -180,11 +192,10 @@ class TestUnfinished:
         assert "specify it again: --model nobody.knows:it" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["boundary", "fallen"])
 def test_a_progress_bar_only_on_a_terminal(
-    kind: str, runs: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    runs: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["probe", kind, str(runs[0]), "--limit", "12", "--device", "cpu"]
+    command = ["probe", "fallen", str(runs[0]), "--limit", "12", "--device", "cpu"]
     assert main(command) == 0
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich then treats standard error as a terminal
@@ -193,16 +204,16 @@ def test_a_progress_bar_only_on_a_terminal(
     assert capsys.readouterr().err == ""
     assert main(command) == 0
     printed = capsys.readouterr().err
-    assert kind in printed
+    assert "fallen" in printed
     assert "100 %" in printed
 
 
-@pytest.mark.parametrize("flag", ["--at", "--limit", "--eps", "--seed", "--model", "--data-dir"])
+@pytest.mark.parametrize("flag", ["--at", "--limit", "--eps", "--seed", "--model", "--data-dir", "--device"])
 def test_options_of_models_are_refused_for_a_probe_of_logs(
     flag: str, runs: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["probe", "traces", str(runs[0]), flag, "1"]) == 2
-    message = f"traces reads the logs of a run; {flag} applies only to eps-curve, landscape, boundary,"
+    message = f"traces reads the logs of a run; {flag} applies only to eps-curve, eps-overlay, landscape,"
     assert message in capsys.readouterr().err
 
 
@@ -214,8 +225,8 @@ def test_more_images_than_there_are_is_one_line(runs: list[Path], capsys: pytest
 def test_images_are_named_by_their_position_in_the_test_set(runs: list[Path]) -> None:
     test = data.load("digits").test
     chosen = choose(test.labels, 50).tolist()
-    options = probes.SubjectOptions(images=50, device="cpu")
-    (result,) = probes.probe_runs("boundary", runs[:1], options).results.values()
+    subject = probes.load_subject(RunFolder(runs[0]), 64, probes.SubjectOptions(images=50, device="cpu"))
+    result = probes.create("boundary", points=3).measure(subject)
     assert result["images"]
     assert {image["image"] for image in result["images"]} <= set(chosen)
     for image in result["images"]:

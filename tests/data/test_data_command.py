@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from PIL import Image
 from sora import data, models
 from sora.cli import main
 from sora.data import gallery
+from sora.figures import Figure, on_paper
 from sora.runs import RunFolder
 from tests.data import formats
 from tests.data.conftest import Server
@@ -196,14 +198,9 @@ def test_show_what_an_attack_does(
     sizes = {"num_classes": 10, "in_channels": 1, "image_size": 16, "width": 16, "mean": None, "std": None}
     description = {"name": "preactresnet18", **sizes, "options": {"stages": 1}}
     RunFolder(run).write_model(net.state_dict(), description)
-    drawn: list[tuple[torch.Tensor, torch.Tensor]] = []
-    draw = gallery.draw_attack
-
-    def watched(clean: torch.Tensor, perturbed: torch.Tensor, *rest: object) -> None:
-        drawn.append((clean, perturbed))
-        draw(clean, perturbed, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(gallery, "draw_attack", watched)
+    drawn: list[Figure] = []
+    save = on_paper.save
+    monkeypatch.setattr(on_paper, "save", lambda figure, file: (drawn.append(figure), save(figure, file)))
     out = tmp_path / "a.png"
     arguments = ["--run", str(run), "--out", str(out), "--images", "4"]
     assert main(["data", "show", *arguments, "--json"]) == 0
@@ -212,7 +209,7 @@ def test_show_what_an_attack_does(
     assert shown["shows"] == "sora on digits, FGSM linf 0.15"
     assert [image["class"] for image in shown["images"]] == ["0", "1", "2", "3"]
     assert {"clean", "perturbed"} < shown["images"][0].keys()
-    [(clean, perturbed)] = drawn
-    assert len(clean) == 4
-    assert 0.1 < (perturbed - clean).abs().max() <= 0.15 + 1e-6
+    panels: list[Any] = [panel for figure in drawn for panel in figure.panels]
+    clean, perturbed, _ = torch.tensor([panel.items[0].pixels for panel in panels]).split(4)
+    assert 0.1 * 255 < (perturbed - clean).abs().max() <= 0.15 * 255 + 1
     assert Image.open(out).size[1] > 300

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from sora import probes
 from sora.cli import VERBS, main
-from sora.report.paper_figures import FIGURES
 from tests.docs.pages import ROOT
 
 SMALL_NETWORK = "--width 4 --set model.stages=1"
@@ -68,8 +68,7 @@ def _appended(arguments: list[str], directives: dict[str, str], only_resolve: bo
         return "--dry-run"
     if "--adversarial" in arguments:  # the file says which images are checked
         return "--threads 1 --quiet"
-    reads_logs = verb == "probe" and arguments[1] in ("traces", "training")
-    if reads_logs or (verb == "figure" and not FIGURES[arguments[1]].measures):  # they look at no images
+    if verb in ("probe", "figure") and not probes.info(arguments[1]).images:  # it looks at none
         return "--threads 1"
     return directives.get("use") or f"{SMALL.get(verb, '')} {directives.get('add', '')}"
 

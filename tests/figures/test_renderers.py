@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sora.errors import UserError
 from sora.figures import (
@@ -26,6 +28,7 @@ from sora.figures import (
     Span,
     on_page,
     on_paper,
+    thin,
 )
 
 PLANE: list[float] = [-1.0, 0.0, 1.0]
@@ -124,3 +127,18 @@ def test_what_lies_at_infinity_is_left_out_of_the_page() -> None:
     [panel] = on_page.render(Figure([Panel(items)]))
     json.dumps(panel, allow_nan=False)
     assert panel["plot"]["layout"].get("shapes", []) == []
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400), st.integers(4, 60))
+def test_extremes_ends_and_order_are_kept(values: list[float], points: int) -> None:
+    x, y = thin(list(range(len(values))), values, points)
+    assert len(x) <= max(points, 4)
+    assert (x[0], x[-1]) == (0, len(values) - 1)
+    assert x == sorted(set(x))
+    assert [values[int(step)] for step in x] == y
+    assert min(y) == min(values)  # type: ignore[type-var]
+    assert max(y) == max(values)  # type: ignore[type-var]
+
+
+def test_a_short_curve_is_unchanged() -> None:
+    assert thin([1, 2, 3], [0.5, None, 0.7], 3) == ([1, 2, 3], [0.5, None, 0.7])

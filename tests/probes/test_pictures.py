@@ -214,3 +214,14 @@ def test_images_have_the_names_of_their_classes(name: str) -> None:
         titles = [panel.title for panel in probe.figure({"run": result}).panels if panel and panel.title]
         assert titles
         assert all(text.startswith((word, f"→ {word}")) for text in titles)
+
+
+def test_fallen_images_are_named_by_their_position_in_the_set_they_were_chosen_from() -> None:
+    model, (x, _) = smooth(), images(40)
+    pair = x, model(x).argmax(1)  # all are correct
+    own = probes.create("fallen").measure(ProbedModel(model, pair, THREAT))["fallen"]
+    assert own
+    there = [3 * number + 1 for number in range(40)]
+    chosen = probes.create("fallen").measure(ProbedModel(model, pair, THREAT, positions=there))["fallen"]
+    assert [entry["image"] for entry in chosen] == [3 * entry["image"] + 1 for entry in own]
+    assert [entry["label"] for entry in own] == [int(pair[1][entry["image"]]) for entry in own]

@@ -32,14 +32,14 @@ class Length(probes.Probe[RunFolder]):
 USE = """
 import torch
 from sora import Linf, metrics, probes
-from sora.probes.traces import lines
+from sora.probes.traces import looks
 
 print(probes.names()[-1], metrics.names()[-1])
 print(probes.probe_runs("length", ["run"]).sentences["run"])
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
 x, y = torch.full((3, 1, 2, 2), 0.25), torch.zeros(3, dtype=torch.long)
 print(metrics.measure(model, x, y, Linf(0.1), ("brightness",)))
-print(lines()["brightness"].scale)
+print(looks()["brightness"].scale)
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +14,16 @@ import pytest
 import torch
 from PIL import Image
 
-from sora import probes
+from sora import data, metrics, probes
 from sora.errors import UserError
 from sora.probes import ProbedModel
+from sora.probes._records import read_runs, settings_of
 
-from .toys import THREAT, images, logged_run, smooth
+from .toys import THREAT, images, logged_run, smooth, write_run
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "probes.md").read_text(encoding="utf-8")
+READS = {"model": "model", "logs": "logs", "comparison": "finished runs", "data": "data sets"}
 
 
 class Row(NamedTuple):
@@ -27,8 +33,10 @@ class Row(NamedTuple):
     sentence: str  # how the sentence begins
 
 
+CURVE = {"threat", "n", "fgsm", "pgd10", "index"}
 TABLE = [
-    Row("eps-curve", {"batch_size": 5}, {"threat", "n", "fgsm", "pgd10", "index"}, "FGSM accuracy rises by"),
+    Row("eps-curve", {"batch_size": 5}, CURVE, "FGSM accuracy rises by"),
+    Row("eps-overlay", {}, CURVE, "FGSM accuracy rises by"),
     Row(
         "landscape",
         {"points": 5},
@@ -38,24 +46,35 @@ TABLE = [
     Row(
         "boundary",
         {"points": 7, "panels": 2},
-        {"threat", "n", "correct", "fooled", "axis", "images"},
+        {"threat", "n", "fooled", "axis", "images"},
         "6 of 12 images are",
     ),
     Row("curvature", {}, {"threat", "n", "numbers", "lemma", "peak"}, "pertalign "),
-    Row("fallen", {"shown": 2}, {"threat", "n", "correct", "classes", "fallen"}, "1 of 6 correctly"),
     Row("samples", {}, {"threat", "n", "classes", "samples"}, "of 12 images"),
+    Row("fallen", {"shown": 2}, {"threat", "n", "correct", "classes", "fallen"}, "1 of 6 correctly"),
+    Row("training", {"title": "a run"}, {"n", "pert_align", "accuracy", "alarms"}, "PertAlign 0.10 at"),
+    Row("step-size", {}, {"threat", "cap", "steps", "values"}, "step size from "),
     Row("traces", {}, {"series", "events", "falls"}, "9 series; alarms at step 22"),
-    Row(
-        "training", {"title": "a run"}, {"n", "pert_align", "accuracy", "alarms"}, "PertAlign 0.10 at step 40"
-    ),
+    Row("collapse", {}, {"series", "events", "falls"}, "9 series; alarms at step 22"),
+    Row("overview", {}, {"attack", "robust", "clean"}, "highest accuracy under PGD-10: sora, 45.0 %"),
+    Row("cost", {}, {"attack", "rows"}, "highest accuracy under PGD-10: sora, 45.0 %"),
+    Row("classes", {}, {"classes", "counts"}, "10 classes of "),
 ]
-MODEL_PROBES = [row for row in TABLE if probes.info(row.name).needs_model]
+MODEL_PROBES = [row for row in TABLE if probes.info(row.name).needs == "model"]
 
 
 def subject(row: Row, folder: Path) -> Any:
-    if probes.info(row.name).needs_model:
-        return ProbedModel(smooth(), images(), THREAT)
-    return logged_run(folder / "run")
+    match probes.info(row.name).needs:
+        case "model":
+            return ProbedModel(smooth(), images(), THREAT)
+        case "logs":
+            return logged_run(folder / "run")
+        case "comparison":
+            runs = [write_run(folder / method, method).path for method in ("fgsm", "sora")]
+            [setting] = settings_of(read_runs(runs), [])
+            return setting
+        case "data":
+            return data.load("digits")
 
 
 def test_the_table_has_every_probe() -> None:
@@ -89,24 +108,6 @@ def test_a_probe_leaves_the_model_unchanged_and_repeats_itself(row: Row) -> None
     assert probe.measure(ProbedModel(model, images(), THREAT)) == first
 
 
-@pytest.mark.parametrize("name", probes.names())
-def test_every_probe_has_a_summary_and_a_section_in_the_documentation(name: str) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "probes.md").read_text()
-    assert f"\n## `{name}`\n" in page
-    assert probes.info(name).summary
-
-
-def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
-    with pytest.raises(UserError, match="unknown probe 'eps-curv'; did you mean 'eps-curve'"):
-        probes.create("eps-curv")
-
-
-def test_matplotlib_is_imported_only_to_draw() -> None:
-    code = "import sys; from sora import probes; probes.names(); print('matplotlib' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
-
-
 @pytest.mark.parametrize("row", MODEL_PROBES, ids=lambda row: row.name)
 def test_bad_images_and_labels_are_refused(row: Row) -> None:
     x, y = images()
@@ -123,3 +124,47 @@ def test_bad_images_and_labels_are_refused(row: Row) -> None:
 def test_a_model_in_double_precision_is_measured(row: Row) -> None:
     result = probes.create(row.name, **row.options).measure(ProbedModel(smooth().double(), images(), THREAT))
     assert result["n"] == 12
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(UserError, match="unknown probe 'eps-curv'; did you mean 'eps-curve'"):
+        probes.create("eps-curv")
+
+
+def test_matplotlib_is_imported_only_to_draw() -> None:
+    code = "import sys; from sora import probes; probes.names(); print('matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+class TestDocumentation:
+    @pytest.mark.parametrize("name", probes.names())
+    def test_a_probe_has_a_row_and_a_section(self, name: str) -> None:
+        entry = probes.info(name)
+        assert entry.summary
+        [row] = re.findall(rf"^\| \[`{name}`\]\(#{name}\) \|.*$", PAGE, flags=re.MULTILINE)
+        assert row.endswith(f"| {READS[entry.needs]} |")
+        assert f"\n## `{name}`\n" in PAGE
+
+    def test_the_default_of_limit_is_that_of_each_probe(self) -> None:
+        [row] = re.findall(r"^\| `--limit N` \|.*$", PAGE, flags=re.MULTILINE)
+        parts = re.findall(r"(\d+) for ((?:`[\w-]+`(?:, | and )?)+)", row)
+        described = {name: int(count) for count, names in parts for name in re.findall(r"`([\w-]+)`", names)}
+        assert described == {row.name: probes.info(row.name).images for row in MODEL_PROBES}
+
+    @pytest.mark.parametrize("name", metrics.names())
+    def test_a_metric_has_a_row(self, name: str) -> None:
+        assert f"\n| `{name}` |" in PAGE
+
+    def test_every_figure_of_the_paper_has_a_row_with_the_command_that_draws_it(self) -> None:
+        page = (DOCS / "figures.md").read_text(encoding="utf-8")
+        rows = re.findall(r"^\| ([\d, ]+) \|.*\| (.+) \|$", page, flags=re.MULTILINE)
+        numbers = [int(number) for row, _ in rows for number in row.split(",")]
+        assert sorted(numbers) == list(range(1, 17))
+        described = {
+            name: tuple(int(number) for number in numbers.split(","))
+            for numbers, commands in rows
+            for name in set(re.findall(r"`sora figure ([\w-]+)", commands))
+        }
+        drawn = {name: probes.info(name).figures for name in probes.names() if probes.info(name).figures}
+        assert described == drawn

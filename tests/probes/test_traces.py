@@ -1,4 +1,4 @@
-"""Series of a run's logs, scaled for one plot."""
+"""Series of a run's logs: scaled for one plot, and those of the picture of a training run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from sora import metrics, probes
-from sora.probes.traces import falling_windows, lines, scaled
+from sora.probes.traces import falling_windows, looks, scaled
+from sora.runs import RunFolder
 
 from .toys import logged_run
 
@@ -50,10 +51,30 @@ def test_scaling() -> None:
 def test_every_metric_with_a_colour_is_drawn_as_registered() -> None:
     for name in metrics.names():
         entry = metrics.info(name)
-        line = lines().get(name)
+        line = looks().get(name)
         assert (line is not None) == (entry.colour is not None)
         assert line is None or (line.colour, line.style, line.scale) == (
             entry.colour,
             entry.line,
             entry.scale,
         )
+
+
+def test_series_and_sentence_of_training(tmp_path: Path) -> None:
+    probe = probes.create("training")
+    result = probe.measure(logged_run(tmp_path / "run"))
+    assert result["alarms"] == [22]
+    assert result["pert_align"]["steps"] == list(range(1, 41))
+    assert result["accuracy"]["pgd10"] == {"epochs": [1, 2], "values": [0.4, 0.2]}
+    assert probe.sentence(result) == (
+        "PertAlign 0.10 at step 40; alarms at step 22; "
+        "accuracy on held-out images clean 80.0 %, fgsm 50.0 %, pgd10 20.0 % (n = 100)"
+    )
+
+
+def test_a_run_that_has_logged_nothing_yet(tmp_path: Path) -> None:
+    probe = probes.create("training")
+    result = probe.measure(RunFolder(tmp_path))
+    assert probe.sentence(result) == "PertAlign not logged; no alarms"
+    probe.picture({"empty": result}, tmp_path / "empty.png")
+    assert (tmp_path / "empty.png").exists()

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from sora.report import write_page
-
-from .toys import write_run
+from tests.probes.toys import write_run
 
 pytestmark = pytest.mark.browser
 PATIENCE = 120  # seconds; a loaded machine is slow

@@ -13,13 +13,12 @@ import pytest
 import yaml
 
 from sora.errors import UserError
-from sora.report import write_page
-from sora.report.comparison import _leading_number
-from sora.report.run_facts import origins_of
-from sora.report.sentences import title_of
+from sora.evaluation.scores import VERDICTS, verdict
+from sora.probes._records import read_runs, title_of
+from sora.report import words, write_page
+from sora.report.words import MEANING, _leading_number, settings_by_group
 from sora.settings import GROUPS, Resolved, Settings
-
-from .toys import write_run
+from tests.probes.toys import write_run
 
 pytest.importorskip("plotly")
 SCRIPT = "<script>alert(1)</script>"
@@ -110,7 +109,7 @@ def test_a_run_has_verdict_accuracies_curves_probes_cost_and_settings(tmp_path: 
 
 def test_every_group_of_settings_is_shown() -> None:
     config = yaml.safe_load(Resolved(Settings(), {}).stored())
-    assert [group["name"] for group in origins_of(config)] == list(GROUPS)
+    assert [group["name"] for group in settings_by_group(config)] == list(GROUPS)
 
 
 def test_attacks_are_titled_and_passes_sorted_by_their_leading_number() -> None:
@@ -305,3 +304,31 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> Non
     text = read([tmp_path], tmp_path / "page.html")[0].text
     assert re.search(r"first-fgsm-s0\s", text)
     assert re.search(r"second-fgsm-s0\s", text)
+
+
+HALF = {"clean": 0.9, "fgsm": 0.6, "pgd10": 0.31}
+LESS = {"clean": 0.9, "fgsm": 0.6, "pgd10": 0.25}
+CHANCE = {"clean": 0.9, "fgsm": 0.1, "pgd10": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "word", "rule"),
+    [
+        (HALF, "robust", "under PGD-10 it keeps at least half of its FGSM accuracy"),
+        (LESS, "suspect", "PGD-10 leaves less than half of its FGSM accuracy, or a masking test failed"),
+        (CHANCE, "not robust", "without an attack or under PGD-10 it is no better than chance"),
+    ],
+)
+def test_a_verdict_is_explained_by_its_rule(
+    accuracy: dict[str, float], word: str, rule: str, tmp_path: Path
+) -> None:
+    assert verdict(accuracy, 1000, chance=0.1) == word
+    run = write_run(tmp_path / "a", "sora")
+    summary = run.read_summary()
+    run.write_summary(summary | {"accuracy": accuracy, "co": {**summary["co"], "verdict": word}})
+    [record] = read_runs([run.path])
+    assert rule in words.verdict(record).text
+
+
+def test_every_verdict_has_a_meaning() -> None:
+    assert set(VERDICTS) <= set(MEANING)

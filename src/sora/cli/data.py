@@ -172,10 +172,9 @@ def _show(argv: list[str]) -> None:
 
 
 def _show_attack(flags: ShowFlags, folder: str) -> dict[str, Any]:
-    import torch
-
-    from sora import attacks
+    from sora import probes
     from sora.data import gallery
+    from sora.figures import on_paper
     from sora.runs import RunFolder, load_data, load_model
 
     if flags.images is not None and flags.images < 1:
@@ -186,20 +185,18 @@ def _show_attack(flags: ShowFlags, folder: str) -> dict[str, Any]:
     dataset = load_data(run_folder, settings, flags.name, flags.data_dir)
     count = flags.images or min(dataset.num_classes, 10)
     chosen = dataset.test.subset(gallery.one_of_each(dataset.test, count))
-    x, y = next(chosen.batches(len(chosen)))
-    adversarial = attacks.fgsm(model, x, y, settings.threat())
-    with torch.no_grad():
-        predicted = [model(z).argmax(1).tolist() for z in (x, adversarial)]
+    probe = probes.create("samples")
+    result = probe.measure(probes.ProbedModel(model, chosen, settings.threat(), classes=dataset.classes))
+    keys = {"class": "label", "clean": "clean_class", "perturbed": "attacked_class"}
     images = [
-        {what: dataset.classes[c] for what, c in zip(("class", "clean", "perturbed"), classes, strict=True)}
-        for classes in zip(y.tolist(), *predicted, strict=True)
+        {what: dataset.classes[sample[key]] for what, key in keys.items()} for sample in result["samples"]
     ]
-    captions = ["class {class}\nclean: {clean}\nperturbed: {perturbed}".format(**image) for image in images]
     subject = f"{settings.method} on {dataset.name}, FGSM {settings.norm} {settings.eps}"
-    shown, classes = len(set(y.tolist())), dataset.num_classes
+    shown, classes = len({image["class"] for image in images}), dataset.num_classes
     left_out = f" ({shown} of {classes} classes; --images shows more)" if shown < classes else ""
-    title = f"{subject}\neach image's class and the two predictions{left_out}"
-    gallery.draw_attack(x, adversarial, captions, title, Path(flags.out))
+    key = "arrow: prediction; difference: grey no change, lighter an increase, darker a decrease"
+    figure = dataclasses.replace(probe.figure({settings.method: result}), title=f"{subject}{left_out}\n{key}")
+    on_paper.save(figure, Path(flags.out))
     return {"dataset": dataset.name, "shows": subject, "run": folder, "images": images}
 
 

@@ -1,34 +1,53 @@
-"""`sora probe`: look inside trained models; each probe writes JSON into the runs and one picture."""
+"""`sora probe`, also called `sora figure`: one picture of models, runs or data sets, and its numbers."""
 
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from sora import probes
 from sora._devices import set_threads
+from sora._files import create_folder
 from sora.cli._parse import parse
+from sora.errors import UserError
+from sora.figures import PAGES, PICTURES
 
-_KINDS = "\n".join(f"{name}: {probes.info(name).summary}" for name in probes.names())
-_LIMITS = ", ".join(
-    f"{entry.images} for {entry.name}" for entry in map(probes.info, probes.names()) if entry.needs_model
+_ENTRIES = [probes.info(name) for name in probes.names()]
+_NAMES = "\n".join(
+    f"{entry.name}: {entry.summary}"
+    + (f" (Figure {', '.join(map(str, entry.figures))})" if entry.figures else "")
+    for entry in _ENTRIES
 )
+_LIMITS = ", ".join(f"{entry.images} for {entry.name}" for entry in _ENTRIES if entry.images)
+_ENDINGS = (*PICTURES, *PAGES)
 
 
 @dataclass(frozen=True)
 class Flags:
-    """Look inside trained models; each probe writes JSON into the runs and one picture."""
+    """Draw one picture of models, runs, comparisons or data sets; what it measures is stored in the runs.
 
-    kind: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="KIND", help=_KINDS)]
+    `sora figure` is the same command for files: it writes NAME.pdf unless --out is given.
+    """
+
+    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME", help=_NAMES)]
     runs: Annotated[
         tyro.conf.Positional[tuple[str, ...]],
-        tyro.conf.arg(metavar="RUN [RUN ...]", help="run folders; several share one picture"),
-    ]
-    at: int | None = None
-    """use the weights of this step, from a snapshot of the run, instead of the final ones"""
+        tyro.conf.arg(
+            metavar="[RUN ...]",
+            help="run folders or folders of runs, which share one picture; data sets for `classes`",
+        ),
+    ] = ()
+    out: str = ""
+    """folder for the picture; default: probes/ in the first run. Or files that end in .pdf, .svg, .png or
+    .html, with commas between, drawn from stored results if the runs have them"""
+    at: str = ""
+    """use the weights of this step, from a snapshot of the run, instead of the final ones; 10,40,120: several
+    steps of one run; alarm: halfway to the first alarm, just before it and at the end"""
     limit: Annotated[
         int | None, tyro.conf.arg(help=f"number of test images, class-balanced; default: {_LIMITS}")
     ] = None
@@ -36,12 +55,15 @@ class Flags:
     """radius; default: the run's"""
     seed: int = 0
     """seed of random directions and starts"""
+    second: Annotated[Literal["random", "pgd"], tyro.conf.arg(help="second direction of `landscape`")] = (
+        "random"
+    )
+    paper: bool = False
+    """`overview` of the paper's own numbers"""
     model: str | None = None
-    """the run's custom network, package.module:function"""
+    """the run's custom model, package.module:function"""
     data_dir: str | None = None
     """folder of the data sets; default: $SORA_DATA, else the user's cache"""
-    out: str | None = None
-    """folder for the picture; default: probes/ in the first run"""
     device: str = "auto"
     """cpu, cuda, cuda:1 ...; auto: a GPU if there is one"""
     threads: int = 0
@@ -50,12 +72,20 @@ class Flags:
     """print the measurements as JSON"""
 
 
-def run(argv: list[str]) -> int:
-    """Apply one probe to the runs and print its results."""
-    flags = parse(Flags, argv, "probe")
+def run(argv: list[str], verb: str = "probe") -> int:
+    """Apply one probe, print its results and draw its picture."""
+    flags = parse(Flags, argv, verb)
+    entry = probes.info(flags.name)
+    _refuse_flags_of_other_pictures(flags, verb)
     set_threads(flags.threads)
+    at = flags.at or ("alarm" if (verb, entry.name) == ("figure", "boundary") else "")
+    files = _files(flags.out or (f"{entry.name}.pdf" if verb == "figure" else ""), verb)
+    if flags.out and not files:
+        create_folder(Path(flags.out))  # a mistake is reported before anything is measured or stored
+    steps = _steps(at)
+    several = steps == "alarm" or len(steps) > 1
     options = probes.SubjectOptions(
-        step=flags.at,
+        step=None if several or not steps else int(steps[0]),
         images=flags.limit,
         eps=flags.eps,
         seed=flags.seed,
@@ -64,11 +94,60 @@ def run(argv: list[str]) -> int:
         device=flags.device,
         progress=not flags.json,
     )
-    report = probes.probe_runs(flags.kind, flags.runs, options, flags.out)
+    own: dict[str, Any] = {"second": flags.second} if flags.second != "random" else {}
+    own |= {"paper": True} if flags.paper else {}
+    own |= {"panels": 1} if several and entry.name == "boundary" else {}
+    found = probes.measure_named(
+        entry.name, flags.runs, options, steps=steps if several else (), reuse=bool(files), **own
+    )
     if flags.json:
-        print(json.dumps(report.results, indent=2))
-    else:
-        for name, sentence in report.sentences.items():
-            print(f"{name}: {sentence}")
-        print(f"picture: {report.picture}")
+        print(json.dumps(found.results, indent=2))
+    for line in found.left_out:
+        print(f"sora: not in the figure: {line}", file=sys.stderr)
+    for label, sentence in found.sentences.items() if not flags.json else ():
+        print(f"{label}: {sentence}")
+    for file in files or [Path(flags.out) / found.picture.name if flags.out else found.picture]:
+        _draw(found, file, entry.name)
+        if not flags.json:
+            print(f"picture: {file}")
     return 0
+
+
+def _refuse_flags_of_other_pictures(flags: Flags, verb: str) -> None:
+    """Raise for a flag that the picture would ignore."""
+    given = {"second": flags.second != "random", "paper": flags.paper}
+    for flag, name in (("second", "landscape"), ("paper", "overview")):
+        if given[flag] and flags.name != name:
+            raise UserError(f"--{flag} applies only to `sora {verb} {name}`")
+    if flags.paper and flags.runs:
+        raise UserError("--paper draws the paper's own numbers; name no runs with it")
+
+
+def _files(out: str, verb: str) -> list[Path]:
+    """Return the files that --out names; none if it is a folder, which `sora figure` does not write to."""
+    files = [Path(name) for name in out.split(",") if name]
+    if verb == "probe" and not any(file.suffix.lower() in _ENDINGS for file in files):
+        return []
+    for file in files:
+        if file.suffix.lower() not in _ENDINGS:
+            raise UserError(f"{str(file)!r} must end in one of {', '.join(_ENDINGS)}")
+    return files
+
+
+def _steps(at: str) -> list[int] | Literal["alarm"]:
+    if at == "alarm":
+        return "alarm"
+    try:
+        return [int(part) for part in at.split(",") if part]
+    except ValueError:
+        raise UserError(f"--at takes a step, steps with commas between, or alarm; got {at!r}") from None
+
+
+def _draw(found: probes.ProbeReport, file: Path, name: str) -> None:
+    create_folder(file.parent)
+    if file.suffix.lower() in PAGES:
+        from sora.report import write_figure_page
+
+        write_figure_page(found.probe.figure(found.results), file, name)
+    else:
+        found.probe.picture(found.results, file)

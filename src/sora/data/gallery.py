@@ -1,4 +1,4 @@
-"""Pictures of data: samples beside the class distribution, and what an attack adds to them."""
+"""The picture of a data set: samples beside the class distribution."""
 
 from __future__ import annotations
 
@@ -58,25 +58,6 @@ def one_of_each(images: ImageSet, count: int) -> Tensor:
     return torch.tensor(list(islice(positions, count)))
 
 
-def draw_attack(clean: Tensor, perturbed: Tensor, captions: Sequence[str], title: str, out: Path) -> None:
-    """Draw images (B, C, H, W) clean, perturbed, and the perturbation alone, amplified around grey."""
-    delta = perturbed - clean
-    factor = 0.5 / delta.abs().max().clamp(min=1e-6)
-    columns = {"clean": clean, "perturbed": perturbed, f"perturbation x {factor:.2g}": 0.5 + factor * delta}
-    stacked = (torch.stack(list(columns.values()), 1) * 255).round().clamp(0, 255).to(torch.uint8)
-    ratio = clean.shape[-1] / clean.shape[-2]
-    figure = Figure(figsize=(3 * 1.25 * ratio + 3.2, 1.25 * len(clean) + 1.6), layout="constrained")
-    axes = figure.subplots()
-    _mosaic(axes, list(stacked), captions)
-    width = axes.get_xlim()[1] - axes.get_xlim()[0]
-    axes.set_xticks([width * (column + 0.5) / 3 for column in range(3)], list(columns))
-    axes.xaxis.tick_top()
-    of_channels = " of the channel" if clean.shape[1] > 1 else ""
-    axes.set_xlabel(f"perturbation: grey no change, lighter an increase{of_channels}, darker a decrease")
-    figure.suptitle(title)
-    _save(figure, out)
-
-
 def _first(images: ImageSet, label: int, count: int) -> Tensor:
     return (images.labels == label).nonzero()[:count, 0]
 
@@ -92,8 +73,7 @@ def _mosaic(axes: Axes, rows: Sequence[Tensor], names: Sequence[str] = ()) -> No
             top, left = r * (height + gap), c * (width + gap)
             canvas[top : top + height, left : left + width] = image.permute(1, 2, 0)
     axes.imshow(canvas.expand(-1, -1, 3).numpy(), interpolation="nearest")
-    lines = [name.split("\n") for name in names]
-    shortened = ["\n".join(part if len(part) <= 24 else f"{part[:22]}..." for part in name) for name in lines]
+    shortened = [name if len(name) <= 24 else f"{name[:22]}..." for name in names]
     axes.set_yticks([r * (height + gap) + height / 2 for r in range(len(names))], shortened)
     axes.set_xticks([])
     axes.tick_params(length=0)

@@ -1,12 +1,11 @@
-"""Probes of a trained model or a run, found by name: each measures, draws and states its result.
+"""Probes, found by name: each measures a model, reads runs or data sets, draws and states what it found.
 
 `create("eps-curve").measure(ProbedModel(model, (x, y), threat))` measures a model;
 `probe_runs("eps-curve", folders)` does everything `sora probe` does.
 """
 
 from sora.probes._base import PROBES, Probe, ProbedModel, ProbeInfo, Result, create, info, names, register
-from sora.probes._runs import ProbeReport, file_title, probe_runs
-from sora.probes._subject import SubjectOptions, load_subject
+from sora.probes._runs import ProbeReport, SubjectOptions, load_subject, measure_named, probe_runs
 
 __all__ = [
     "Probe",
@@ -16,9 +15,9 @@ __all__ = [
     "Result",
     "SubjectOptions",
     "create",
-    "file_title",
     "info",
     "load_subject",
+    "measure_named",
     "names",
     "probe_runs",
     "register",

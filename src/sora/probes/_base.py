@@ -1,4 +1,4 @@
-"""What a probe is, and what it measures: a model on images, or the logs of a run."""
+"""What a probe is, the registry of probes, and a model with the images it is measured on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from sora._checks import check_inputs, check_labels, checking
 from sora._passes import bare, frozen
 from sora._registry import Entry, Registry
+from sora.errors import UserError
 from sora.evaluation.accuracy import device_of
 from sora.evaluation.examples import Data, Examples, as_examples, in_precision_of
 from sora.figures import Figure
@@ -26,28 +27,30 @@ Subject = TypeVar("Subject")
 
 
 class Probe(ABC, Generic[Subject]):
-    """A subclass of `Probe[ProbedModel]` measures a model, one of `Probe[RunFolder]` reads a run's logs.
+    """One kind of picture, and the numbers it shows.
 
-    Its options, if it has any, are the fields of a frozen dataclass.
+    `Probe[ProbedModel]` measures a model and `Probe[RunFolder]` reads the logs of a run, one run at a time.
+    `Probe[Setting]` compares the finished runs of one setting, `Probe[Dataset]` describes a data set. The
+    options of a probe, if it has any, are the fields of a frozen dataclass.
     """
 
     @abstractmethod
     def measure(self, subject: Subject) -> Result:
-        """The numbers; a function of the subject alone, which is left unchanged."""
+        """Return the numbers: a function of the subject alone, which is left unchanged."""
 
     def figure(self, results: Mapping[str, Result]) -> Figure:
-        """The results of one or more runs, by their names, as one figure; a probe has this or `picture`."""
-        raise NotImplementedError(f"{type(self).__name__} has no figure")
+        """Return the results of one or more subjects, by their names, as one figure."""
+        raise UserError(f"{type(self).__name__} draws pictures only, no figures for a page")
 
     def picture(self, results: Mapping[str, Result], file: Path) -> None:
-        """Draw the results of one or more runs, by their names, into one picture file."""
+        """Draw the results of one or more subjects, by their names, into one picture file."""
         from sora.figures import on_paper
 
         on_paper.save(self.figure(results), file)
 
     @abstractmethod
     def sentence(self, result: Result) -> str:
-        """The result in one line."""
+        """Return the result in one line."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +59,21 @@ class ProbeInfo(Entry):
 
     cls: type[Probe[Any]]
     images: int = 0
-    """Number of test images it is measured on by default; 0 for a probe that reads logs only."""
+    """Number of test images it is measured on by default; 0 for a probe that measures no model."""
+    reads: Literal["logs", "comparison", "data"] = "logs"
+    """What a probe without a model reads: the logs of runs, finished runs side by side, or data sets."""
+    of: str = ""
+    """The probe whose results it draws in another way."""
+    figures: tuple[int, ...] = ()
+    """The paper's figures of this kind."""
 
     @property
-    def needs_model(self) -> bool:
-        """Tell whether it measures a model; otherwise it reads the logs of a run."""
-        return self.images > 0
+    def needs(self) -> Literal["model", "logs", "comparison", "data"]:
+        """What it is made from."""
+        return "model" if self.images else self.reads
 
 
-ORDER = ("eps_curve", "landscape", "boundary", "theory", "fallen", "samples", "traces")
+ORDER = ("eps_curve", "landscape", "boundary", "theory", "attacked", "training", "traces", "comparison")
 PROBES = Registry("probe", "sora.probes", ProbeInfo, ORDER)
 register, names, info = PROBES.register, PROBES.names, PROBES.info
 
@@ -106,8 +115,12 @@ class ProbedModel:
         """Where the model is."""
         return device_of(self.bare_model)
 
+    def facts(self, n: int) -> Result:
+        """Return what every result of a model has: the threat and the number of images."""
+        return {"threat": {"norm": self.threat.norm, "eps": self.threat.eps}, "n": n}
+
     def examples(self) -> Examples:
-        """The images, to be taken by position; in the model's precision, and checked as they are taken."""
+        """Return the images, to be taken by position, in the model's precision; they are checked as taken."""
         model = self.bare_model
         examples = _Checked(in_precision_of(model, as_examples(self.data)), self.threat)
         first = examples.take(torch.arange(1), self.device)
@@ -120,11 +133,11 @@ class ProbedModel:
         return examples
 
     def position(self, number: int) -> int:
-        """Where an image of `data` is in the set it was chosen from."""
+        """Return where an image of `data` is in the set it was chosen from."""
         return number if self.positions is None else self.positions[number]
 
     def all_images(self) -> tuple[Tensor, Tensor]:
-        """All images and labels, on the model's device."""
+        """Return all images and labels, on the model's device."""
         examples = self.examples()
         return examples.take(torch.arange(len(examples.labels)), self.device)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import torch
@@ -28,11 +27,11 @@ class Plane(NamedTuple):
     threat: Threat
 
     def at(self, a: Tensor, b: Tensor) -> Tensor:
-        """The points (a, b), which broadcast against the images."""
+        """Return the points (a, b), which broadcast against the images."""
         return self.threat.clamp(self.x + a * self.u + b * self.v)
 
     def coordinates(self, point: Tensor) -> tuple[float, float, float]:
-        """The (a, b) nearest to a point, for a plane of one image, and the share that is off the plane."""
+        """Return the (a, b) nearest to a point, for a plane of one image, and the share off the plane."""
         # In double precision: the solver's last bits depend on the memory alignment of its operands. On the
         # CPU, since MPS has no float64.
         basis = torch.stack((self.u.flatten(), self.v.flatten()), 1).cpu().double()
@@ -46,7 +45,7 @@ class Plane(NamedTuple):
 def plane(
     model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int, second: SecondAxis = "random"
 ) -> Plane:
-    """The plane around each image of a batch, its second direction random or that of PGD-10."""
+    """Return the plane around each image of a batch, its second direction random or that of PGD-10."""
     generator = torch.Generator(x.device).manual_seed(seed)
     noise = torch.empty_like(x).normal_(generator=generator)
     gradient, _ = input_gradient(model, x, y)
@@ -57,12 +56,5 @@ def plane(
 
 
 def axis(span: float, points: int) -> list[float]:
-    """Evenly spaced values from -span to span."""
+    """Return evenly spaced values from -span to span."""
     return torch.linspace(-span, span, points, dtype=torch.float64).tolist()
-
-
-def grid_points(values: list[float]) -> Iterator[tuple[int, int, float, float]]:
-    """All grid points: row, column, b and a."""
-    for row, b in enumerate(values):
-        for column, a in enumerate(values):
-            yield row, column, b, a

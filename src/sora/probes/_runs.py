@@ -1,26 +1,84 @@
-"""A probe applied to run folders: its results are stored in each, and one picture shows them all."""
+"""A probe applied to what a user names: run folders, comparisons or data sets; results are stored in runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from sora import data
+from sora._devices import pick_device
 from sora._files import create_folder, plain
 from sora.errors import RunError, UserError, short
-from sora.probes._base import Probe, ProbeInfo, Result, create, info, names
-from sora.probes._subject import SubjectOptions, load_subject
-from sora.runs import RunFolder, unique_labels
+from sora.evaluation.subject import select_test_images
+from sora.probes._base import Probe, ProbedModel, ProbeInfo, Result, create, info, names
+from sora.probes._records import (
+    Missing,
+    RunRecord,
+    Setting,
+    alarms_of,
+    read_runs,
+    settings_of,
+    settings_of_paper,
+    title_of,
+)
+from sora.runs import RunFolder, describe_model, find_runs, load_data, load_model, unique_labels
+from sora.threat import threat
 
 LONGEST = 100  # characters of all runs in the picture's name; file systems allow 255 bytes for a name
+READS = {"logs": "reads the logs of a run", "comparison": "compares finished runs", "data": "shows data sets"}
+Steps = Sequence[int] | Literal["alarm"]
+
+
+@dataclass(frozen=True)
+class SubjectOptions:
+    """Which weights of a run are measured, on which images, under which threat.
+
+    Attributes:
+        step: The step of a snapshot; the final weights if not given.
+        images: Number of test images, class-balanced; the probe's default if not given.
+        eps: Radius; the run's own if not given.
+        seed: Seed of random directions and starts.
+        model: Repeats the `package.module:function` of a run with a custom model.
+        data_dir: Where data sets are; the run's own setting if not given.
+        device: `cpu`, `cuda`, `cuda:1` ... or `auto`.
+        progress: Show a progress bar on a terminal.
+    """
+
+    step: int | None = None
+    images: int | None = None
+    eps: str | None = None
+    seed: int = 0
+    model: str | None = None
+    data_dir: str | None = None
+    device: str = "auto"
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        if self.images is not None and self.images < 1:
+            raise UserError(f"--limit is {self.images}; allowed: 1 or more")
 
 
 class ProbeReport(NamedTuple):
-    """Results and sentences by the names of the runs, and where the picture is."""
+    """What a probe found.
 
+    Attributes:
+        probe: The probe.
+        results: What it measured, by the names of the runs, settings or data sets.
+        picture: The file of its picture.
+        left_out: The runs that are not among the results, and why, one line each.
+    """
+
+    probe: Probe[Any]
     results: dict[str, Result]
-    sentences: dict[str, str]
     picture: Path
+    left_out: Sequence[str] = ()
+
+    @property
+    def sentences(self) -> dict[str, str]:
+        """The results in words, one line each."""
+        return {label: self.probe.sentence(result) for label, result in self.results.items()}
 
 
 def probe_runs(
@@ -35,65 +93,221 @@ def probe_runs(
 
     Args:
         name: A probe from `names()`.
-        folders: Run folders.
+        folders: Run folders, or folders of runs.
         options: Which weights and images; for probes that measure a model.
         out: Folder of the picture; the first run's `probes/` if not given.
     """
-    options = options or SubjectOptions()
-    entry, probe = info(name), create(name)
-    runs = [RunFolder(folder) for folder in folders]
-    if not runs:
-        raise UserError("name at least one run folder")
-    if not entry.needs_model:
-        _refuse_options_of_models(name, options)
-    title = file_title(entry, options)
-    place = Path(out) if out else runs[0].probes
     if out:
-        create_folder(place)  # a mistake is reported before anything is measured or stored
-    results: dict[str, Result] = {}
-    for run, label in zip(runs, unique_labels(runs), strict=True):
-        run.read_config()  # raises if this is not a run folder
-        if entry.needs_model:
-            result = plain(probe.measure(load_subject(run, entry.images, options)))
-        else:
-            result = _measure_logs(probe, run)
-        run.write_probe(title, {"probe": name, "run": label, "at": options.step, **result})
-        results[label] = result
-    suffix = "" if len(results) == 1 else "-" + "-".join(results)
-    if len(suffix) > LONGEST:
-        suffix = f"-{len(results)}-runs"
-    picture = place / f"{title}{suffix}.png"
-    probe.picture(results, picture)
-    return ProbeReport(results, {label: probe.sentence(result) for label, result in results.items()}, picture)
+        create_folder(Path(out))  # a mistake is reported before anything is measured or stored
+    report = measure_named(name, folders, options)
+    report = report._replace(picture=Path(out or report.picture.parent) / report.picture.name)
+    report.probe.picture(report.results, report.picture)
+    return report
 
 
-def _measure_logs(probe: Probe[Any], run: RunFolder) -> Result:
-    try:
-        result: Result = plain(probe.measure(run))
-        return result
-    except (KeyError, TypeError, ArithmeticError) as error:  # a line without an entry, or of another type
-        raise RunError(
-            f"the logs of {run.path} are damaged: {type(error).__name__} {short(str(error))}"
-        ) from None
+def measure_named(
+    name: str,
+    named: Sequence[str | Path],
+    options: SubjectOptions | None = None,
+    *,
+    steps: Steps = (),
+    reuse: bool = False,
+    **own: Any,
+) -> ProbeReport:
+    """Apply a probe to what the user named, without drawing; what it finds in a run is stored there.
+
+    Args:
+        name: A probe from `names()`.
+        named: Run folders or folders of runs; for a probe of data sets, their names.
+        options: Which weights and images; for probes that measure a model.
+        steps: Several snapshots of one run, in place of several runs; `alarm`: three that show a collapse.
+        reuse: Use results that are stored in the runs, if they are of the same weights.
+        own: Options of the probe.
+    """
+    options = options or SubjectOptions()
+    entry, probe = info(name), create(name, **own)
+    left_out: list[str] = []
+    if entry.needs != "model":
+        _refuse_options_of_models(entry, options, steps)
+    if entry.needs == "data":
+        loaded = [data.load(str(each), options.data_dir) for each in named or _data_sets(options.data_dir)]
+        results = {dataset.name: plain(probe.measure(dataset)) for dataset in loaded}
+        return ProbeReport(probe, results, Path(f"{name}.png"), left_out)
+    if entry.needs == "comparison":
+        settings = settings_of_paper() if own.get("paper") else _compared(named, left_out)
+        results = {setting.title: plain(probe.measure(setting)) for setting in settings}
+        return ProbeReport(probe, results, Path(f"{name}.png"), left_out)
+    runs = _named_runs(named)
+    subjects = dict(zip(unique_labels(runs), ((run, options) for run in runs), strict=True))
+    title = _title(entry.name, entry, options, own)
+    if steps:
+        subjects = {f"step {of.step}": (run, of) for run, of in _snapshots(runs, steps, options)}
+        title = _title("-".join([name, *(str(of.step) for _, of in subjects.values())]), entry, options, own)
+    elif len(runs) > 1:
+        suffix = "-" + "-".join(subjects)
+        title += suffix if len(suffix) <= LONGEST else f"-{len(runs)}-runs"
+    results = {}
+    for label, (run, of) in subjects.items():
+        results[label] = _result(entry, probe, run, of, own, run.name if steps else label, reuse)
+    return ProbeReport(probe, results, runs[0].probes / f"{title}.png")
 
 
-def _refuse_options_of_models(name: str, options: SubjectOptions) -> None:
-    """Raise for options that a probe of logs would ignore."""
-    flags: dict[str, object] = {"--at": options.step, "--limit": options.images, "--eps": options.eps}
-    flags |= {"--seed": options.seed or None, "--model": options.model, "--data-dir": options.data_dir}
+def _refuse_options_of_models(entry: ProbeInfo, options: SubjectOptions, steps: Steps) -> None:
+    """Raise for options that a probe without a model would ignore."""
+    flags: dict[str, object] = {"--at": options.step if options.step is not None else steps or None}
+    flags |= {"--limit": options.images, "--eps": options.eps, "--seed": options.seed or None}
+    flags |= {"--model": options.model, "--device": None if options.device == "auto" else options.device}
+    flags |= {"--data-dir": None if entry.needs == "data" else options.data_dir}
     given = [flag for flag, value in flags.items() if value is not None]
     if given:
-        measuring = [other for other in names() if info(other).needs_model]
-        raise UserError(f"{name} reads the logs of a run; {given[0]} applies only to {', '.join(measuring)}")
+        measuring = ", ".join(other for other in names() if info(other).needs == "model")
+        raise UserError(f"{entry.name} {READS[entry.needs]}; {given[0]} applies only to {measuring}")
 
 
-def file_title(entry: ProbeInfo, options: SubjectOptions) -> str:
-    """The name of the files: other images, radii or seeds than usual must not replace the usual result."""
-    title = entry.name if options.step is None else f"{entry.name}-{options.step}"
-    if not entry.needs_model:
-        return title
+def _data_sets(root: str | None) -> list[str]:
+    """Return the data sets on this machine; packed copies of the user's images have no name."""
+    known = data.names()
+    return [line.name for line in data.inventory(root) if line.images and line.name in known]
+
+
+def _compared(named: Sequence[str | Path], left_out: list[str]) -> list[Setting]:
+    """Return the finished runs by setting; the others are noted in `left_out`."""
+    _check_named(named)
+    missing: list[Missing] = []
+    runs = read_runs(named)
+    settings = settings_of(runs, missing)
+    if not settings:
+        raise UserError("; ".join(["no finished run among these", *(each.what for each in missing)]))
+    reasons = [(run, _not_comparable(run, settings[0].attack)) for run in runs]
+    left_out += [each.what for each in missing]
+    left_out += [f"{run.label}: {reason}" for run, reason in reasons if reason]
+    return settings
+
+
+def _not_comparable(run: RunRecord, attack: str) -> str:
+    """Return why a run has no place among others; empty if it has one."""
+    if not run.summary:
+        return "its summary cannot be read" if run.folder.is_finished() else "it is not finished"
+    measured = (run.summary.get("accuracy") or {}).get(attack)
+    return f"no accuracy under {title_of(attack)}" if measured is None else ""
+
+
+def _check_named(named: Sequence[str | Path]) -> None:
+    if not named:
+        raise UserError("name at least one run folder or folder of runs")
+
+
+def _named_runs(named: Sequence[str | Path]) -> list[RunFolder]:
+    """Return the runs at and below the paths; raise for a path without one, and for a run named twice."""
+    _check_named(named)
+    found = [find_runs([path]) if Path(path).is_dir() else [RunFolder(path)] for path in named]
+    runs = [run for some in found for run in some]
+    for run in runs:
+        run.read_config()  # raises if this is not a run folder
+    return runs
+
+
+def _snapshots(
+    runs: Sequence[RunFolder], steps: Steps, options: SubjectOptions
+) -> list[tuple[RunFolder, SubjectOptions]]:
+    """Return one run at several steps."""
+    [run, *others] = runs
+    if others:
+        raise UserError("several steps are shown of one run; name one run")
+    chosen = moments(run) if steps == "alarm" else steps
+    return [(run, replace(options, step=step)) for step in chosen]
+
+
+def moments(run: RunFolder) -> list[int]:
+    """Return steps of snapshots that show a collapse: halfway to the first alarm, just before it, at the end.
+
+    The first weights of a run have hardly learned anything, so they are not chosen if there are others.
+    """
+    steps = list(run.snapshots.files())
+    if len(steps) < 3:
+        raise UserError(f"{run.path} has {len(steps)} snapshots; the figure needs 3, see --at")
+    alarms = alarms_of(run.read_log("events"))
+    before = [step for step in steps[1:-1] if alarms and step < alarms[0]]
+    middle = before[-1] if before else steps[len(steps) // 2]
+    early = [step for step in steps if step <= middle / 2] or steps
+    return [early[-1] if early[-1] < middle else steps[0], middle, steps[-1]]
+
+
+def _result(
+    entry: ProbeInfo,
+    probe: Probe[Any],
+    run: RunFolder,
+    options: SubjectOptions,
+    own: Mapping[str, Any],
+    label: str,
+    reuse: bool,
+) -> Result:
+    """Return what a probe finds in a run, and store it there; or what is stored there, if that is enough."""
+    name = entry.of or entry.name
+    title = _title(name, entry, options, own)
+    if reuse and entry.needs == "model":
+        stored = run.read_probe(title)
+        if stored is not None and not is_outdated(stored, run.digest_of_weights):
+            return stored
+    if entry.needs == "model":
+        result = plain(probe.measure(load_subject(run, entry.images, options)))
+    else:
+        try:
+            result = plain(probe.measure(run))
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            reason = f"{type(error).__name__} {short(str(error))}"  # of a line without an entry, for example
+            raise RunError(f"the logs of {run.path} are damaged: {reason}") from None
+    run.write_probe(title, {"probe": name, "run": label, "at": options.step, **result})
+    return dict(result)
+
+
+def _title(name: str, entry: ProbeInfo, options: SubjectOptions, own: Mapping[str, Any]) -> str:
+    """Return the name of files: unusual images, radii or seeds must not replace the usual result."""
+    if entry.needs != "model":
+        return name
+    title = name if options.step is None else f"{name}-{options.step}"
     if options.images and options.images != entry.images:
         title += f"-n{options.images}"
     if options.eps is not None:
         title += f"-eps{options.eps.replace('/', '_')}"
-    return title if options.seed == 0 else f"{title}-seed{options.seed}"
+    title += "" if options.seed == 0 else f"-seed{options.seed}"
+    return f"{title}-pgd" if own.get("second") == "pgd" else title
+
+
+def is_outdated(result: Result, digest_of: Callable[[Any], str | None]) -> bool:
+    """Return whether the weights have changed since a probe measured them; older versions stored no checksum.
+
+    Args:
+        result: What is stored of the probe.
+        digest_of: From the step of a snapshot, or None, to the checksum of its weights.
+    """
+    digest = result.get("weights_blake2b")
+    return digest is not None and digest != digest_of(result.get("at"))
+
+
+def load_subject(run: RunFolder, default_images: int, options: SubjectOptions) -> ProbedModel:
+    """Return the model of a run, at its end or at a snapshot, on images of its test set."""
+    settings = run.read_settings()
+    dataset = load_data(run, settings, data_dir=options.data_dir)
+    if options.step is not None:
+        # Built from the settings, because the run may still be training and have no final model.
+        description = describe_model(settings, dataset)
+        model = load_model(description, run.snapshots.file(options.step), options.model)
+    elif run.has_model():
+        description = run.read_model()
+        run.check_weights(description)
+        model = load_model(description, run.weights, options.model)
+    else:
+        steps = ", ".join(map(str, run.snapshots.files())) or "none"
+        raise UserError(f"{run.path} is not finished; --at STEP takes a snapshot, it has: {steps}")
+    count = options.images or min(default_images, len(dataset.test))
+    images, which = select_test_images(dataset, count)
+    return ProbedModel(
+        model.to(pick_device(options.device)),
+        images,
+        threat(settings.norm, options.eps) if options.eps is not None else settings.threat(),
+        options.seed,
+        options.progress,
+        dataset.classes,
+        which["positions"],
+    )

@@ -43,7 +43,10 @@ PALE = (
 
 
 @register(
-    "boundary", "the predicted class over the same plane, with the points that attacks reach", images=64
+    "boundary",
+    "the predicted class over the same plane, with the points that attacks reach",
+    images=64,
+    figures=(1,),
 )
 @dataclass(frozen=True)
 class Boundary(Probe[ProbedModel]):
@@ -62,7 +65,7 @@ class Boundary(Probe[ProbedModel]):
     points: int = 61
 
     def measure(self, subject: ProbedModel) -> Result:
-        """The class at each grid point, and the attacks' points projected onto the plane.
+        """Find the class at each grid point, and project the attacks' points onto the plane.
 
         `off_plane` is the share of an attack's perturbation that the picture cannot show (near 1 for random
         starts in high dimension). `fooled` counts, for each attack, the images among the `correct` ones
@@ -88,8 +91,7 @@ class Boundary(Probe[ProbedModel]):
                     images.append(about | _image(model, around, points, values))
                     advance()
         return {
-            "threat": {"norm": threat.norm, "eps": threat.eps},
-            "n": len(y),
+            **subject.facts(len(y)),
             "correct": len(correct),
             "fooled": {name: int(wrong[correct].sum()) for name, wrong in missed.items()},
             "axis": values,
@@ -97,7 +99,7 @@ class Boundary(Probe[ProbedModel]):
         }
 
     def figure(self, results: Mapping[str, Result]) -> Figure:
-        """One row of panels per run, one panel per image."""
+        """Draw a row of panels per run, a panel per image; if each shows one image, all in one row."""
         chosen = _same_images(results, self.panels)
         columns = max(map(len, chosen.values()))
         seen = sorted(
@@ -109,10 +111,11 @@ class Boundary(Probe[ProbedModel]):
             row = [_panel(name, result["axis"], image, colours) for image in chosen[name]]
             panels += [*row, *[None] * (columns - len(row))]
         text = "white outline: the attack changes the prediction; black outline: it does not"
-        return Figure(panels, columns=columns, width=3.6, height=3.7, legend_below=text, caption=f"{text}.")
+        size: Any = {"columns": len(results) if columns == 1 else columns, "width": 3.6, "height": 3.7}
+        return Figure(panels, legend_below=text, caption=f"{text}.", **size)
 
     def sentence(self, result: Result) -> str:
-        """How many of the correctly classified images each attack fools."""
+        """State how many of the correctly classified images each attack fools."""
         counts = ", ".join(f"{count} by {name}" for name, count in result["fooled"].items())
         return (
             f"{result['correct']} of {result['n']} images are classified correctly; of these, attacks change"
@@ -121,7 +124,7 @@ class Boundary(Probe[ProbedModel]):
 
 
 def _same_images(results: Mapping[str, Result], count: int) -> dict[str, list[Result]]:
-    """For each run the same `count` images; its own where the runs have none in common."""
+    """Return the same `count` images for each run; its own where the runs have none in common."""
     measured = [{image["image"] for image in result["images"]} for result in results.values()]
     common = set.intersection(*measured)
     return {
@@ -133,7 +136,7 @@ def _same_images(results: Mapping[str, Result], count: int) -> dict[str, list[Re
 
 
 def attack_points(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int) -> dict[str, Tensor]:
-    """The examples of FGSM, FGSM-RS, PGD-10 and SORA; SORA's step follows the curvature of this batch."""
+    """Return the examples of FGSM, FGSM-RS, PGD-10 and SORA, whose step follows the batch's curvature."""
     generator = torch.Generator(x.device).manual_seed(mix(seed, 1))
     start = threat.random_start(x, generator)
     lengths = torch.rand(x.shape, generator=generator, device=x.device, dtype=x.dtype)

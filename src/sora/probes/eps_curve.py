@@ -14,7 +14,7 @@ from sora._seeds import mix
 from sora.attacks import pgd
 from sora.evaluation import BATCH
 from sora.evaluation.progress import progress_bar
-from sora.figures import BLUE, RED, Axis, Figure, Item, Line, Panel, Rule, Span
+from sora.figures import BLUE, PALETTE, RED, Axis, Figure, Item, Line, Panel, Rule, Span
 from sora.probes._base import Probe, ProbedModel, Result, register
 from sora.threat import eps_text
 
@@ -34,7 +34,7 @@ class Rise(NamedTuple):
 
 
 def largest_rise(values: Sequence[float]) -> Rise:
-    """The largest `values[j] - values[i]` with `i <= j`: 0 for a sequence that never rises."""
+    """Return the largest `values[j] - values[i]` with `i <= j`: 0 for a sequence that never rises."""
     lowest, best = 0, Rise(0.0, 0, 0)
     for position, value in enumerate(values):
         if value < values[lowest]:
@@ -43,7 +43,12 @@ def largest_rise(values: Sequence[float]) -> Rise:
     return best
 
 
-@register("eps-curve", "FGSM accuracy from -2 eps to 4 eps, PGD-10 accuracy from 0 to 4 eps", images=500)
+@register(
+    "eps-curve",
+    "FGSM accuracy from -2 eps to 4 eps, PGD-10 accuracy from 0 to 4 eps",
+    images=500,
+    figures=(2, 11),
+)
 @dataclass(frozen=True)
 class EpsCurve(Probe[ProbedModel]):
     """FGSM accuracy from -2 eps to 4 eps (a negative step goes against the gradient), PGD-10's from 0 on.
@@ -58,7 +63,7 @@ class EpsCurve(Probe[ProbedModel]):
     batch_size: int = BATCH
 
     def measure(self, subject: ProbedModel) -> Result:
-        """Both curves, and the largest rise of the FGSM curve."""
+        """Measure both curves, and the largest rise of the FGSM curve."""
         model, examples, threat = subject.bare_model, subject.examples(), subject.threat
         correct: dict[str, list[Tensor | int]] = {name: [0] * len(MULTIPLES) for name in ("fgsm", "pgd10")}
         batches = torch.split(torch.arange(len(examples.labels)), self.batch_size)
@@ -79,8 +84,7 @@ class EpsCurve(Probe[ProbedModel]):
         fgsm_curve, pgd_curve = ([int(count) / n for count in counts] for counts in correct.values())
         rise = largest_rise(fgsm_curve[ZERO:])
         return {
-            "threat": {"norm": threat.norm, "eps": threat.eps},
-            "n": n,
+            **subject.facts(n),
             "multiples": MULTIPLES,
             "fgsm": fgsm_curve,
             "pgd10": [None] * ZERO + pgd_curve[ZERO:],
@@ -90,11 +94,11 @@ class EpsCurve(Probe[ProbedModel]):
         }
 
     def figure(self, results: Mapping[str, Result]) -> Figure:
-        """One panel per run; the largest rise is shaded unless it is so small that it may be chance."""
+        """Draw a panel per run; the largest rise is shaded unless it is so small that it may be chance."""
         return Figure([_panel(name, result) for name, result in results.items()])
 
     def sentence(self, result: Result) -> str:
-        """The largest rise, and the accuracies at 0 and at eps."""
+        """State the largest rise, and the accuracies at 0 and at eps."""
         fgsm, rise = result["fgsm"], result["rise"]
         zero, one = (result["multiples"].index(multiple) for multiple in (0.0, 1.0))
         where = f" (from {rise['from']:g} eps to {rise['to']:g} eps)" if result["index"] else ""
@@ -103,6 +107,28 @@ class EpsCurve(Probe[ProbedModel]):
             f"{100 * fgsm[zero]:.1f} %, FGSM {100 * fgsm[one]:.1f} %, PGD-10 "
             f"{100 * result['pgd10'][one]:.1f} % at eps (n = {result['n']})"
         )
+
+
+@register(
+    "eps-overlay",
+    "FGSM accuracy of several runs over one absolute axis",
+    images=500,
+    of="eps-curve",
+    figures=(10,),
+)
+class EpsOverlay(EpsCurve):
+    """The FGSM curves of runs that were trained with different radii."""
+
+    def figure(self, results: Mapping[str, Result]) -> Figure:
+        """Draw all runs in one panel."""
+        items: list[Item] = []
+        for number, (name, result) in enumerate(results.items()):
+            eps = 255 * result["threat"]["eps"]
+            x = [multiple * eps for multiple in result["multiples"]]
+            label, colour = f"{name}, trained at {eps:.3g}/255", PALETTE[number % len(PALETTE)]
+            items.append(Line(x, result["fgsm"], label, colour))
+        axes = Axis("step of FGSM (1/255)"), Axis("accuracy", 0, 1.02, percent=True)
+        return Figure([Panel(items, "FGSM accuracy over the step", *axes)], width=7.5, height=4.5)
 
 
 def _panel(name: str, curve: Result) -> Panel:

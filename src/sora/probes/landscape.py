@@ -11,10 +11,10 @@ from sora._passes import cross_entropy, frozen
 from sora.evaluation.progress import progress_bar
 from sora.figures import BLUE, RED, Axis, Contours, Figure, Item, Line, Note, Panel, Rule, Surface
 from sora.probes._base import Probe, ProbedModel, Result, register
-from sora.probes._plane import SecondAxis, axis, grid_points, plane
+from sora.probes._plane import SecondAxis, axis, plane
 
 
-@register("landscape", "the loss over the FGSM direction and a random direction", images=64)
+@register("landscape", "the loss over the FGSM direction and a random direction", images=64, figures=(13,))
 @dataclass(frozen=True)
 class Landscape(Probe[ProbedModel]):
     """Mean cross-entropy of all images at each point of a grid, in units of one full perturbation.
@@ -30,27 +30,27 @@ class Landscape(Probe[ProbedModel]):
     second: SecondAxis = "random"
 
     def measure(self, subject: ProbedModel) -> Result:
-        """The loss on the grid and along the line from x to the FGSM example (`way`).
+        """Measure the loss on the grid and along the line from x to the FGSM example (`way`).
 
         `bump` is how far the loss along that line climbs above the loss at its end: about 0 where the loss
         rises all the way, large after catastrophic overfitting.
         """
-        model, threat = subject.bare_model, subject.threat
+        model = subject.bare_model
         values = axis(self.span, self.points)
         with frozen(model), progress_bar("landscape", self.points**2, subject.progress) as advance:
             x, y = subject.all_images()
-            around = plane(model, x, y, threat, subject.seed, self.second)
+            around = plane(model, x, y, subject.threat, subject.seed, self.second)
             with torch.no_grad():
                 loss = torch.empty(self.points, self.points, device=subject.device)
-                for row, column, b, a in grid_points(values):
-                    at = around.at(torch.tensor(a), torch.tensor(b))
-                    loss[row, column] = cross_entropy(model(at), y)
-                    advance()
+                for row, b in enumerate(values):
+                    for column, a in enumerate(values):
+                        at = around.at(torch.tensor(a), torch.tensor(b))
+                        loss[row, column] = cross_entropy(model(at), y)
+                        advance()
                 fractions = torch.linspace(0, 1, 17)
                 way = torch.stack([cross_entropy(model(x + a * around.u), y) for a in fractions])
         return {
-            "threat": {"norm": threat.norm, "eps": threat.eps},
-            "n": len(y),
+            **subject.facts(len(y)),
             "axis": values,
             "second": self.second,
             "loss": loss.tolist(),
@@ -59,13 +59,13 @@ class Landscape(Probe[ProbedModel]):
         }
 
     def figure(self, results: Mapping[str, Result]) -> Figure:
-        """Per run the surface, its contours, and the loss from x to the FGSM example, each on its scale."""
+        """Draw per run the surface, its contours, and the loss from x to the FGSM example."""
         rows = (_surface, _contours, _way)
         panels = [draw(name, result) for draw in rows for name, result in results.items()]
         return Figure(panels, columns=len(results), width=5.0, height=3.9)
 
     def sentence(self, result: Result) -> str:
-        """The height of the bump."""
+        """State the height of the bump."""
         n, bump = result["n"], result["bump"]
         highest = f"is up to {bump:.3f} higher than at the end" if bump else "is highest at the end"
         return f"on the way from the images to their FGSM examples the mean loss {highest} (n = {n})"
@@ -86,7 +86,7 @@ def _surface(name: str, result: Result) -> Panel:
 
 
 def _contours(name: str, result: Result) -> Panel:
-    """The losses up to about twice the highest one on the way to the FGSM example, where the bump is."""
+    """Draw losses up to about twice the highest one on the way to the FGSM example, where the bump is."""
     values, top = result["axis"], 2 * max(result["way"])
     items: list[Item] = [
         Contours(values, values, result["loss"], top, "loss (own scale)"),

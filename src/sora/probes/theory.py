@@ -65,8 +65,7 @@ class Theory(Probe[ProbedModel]):
                 length = threat.eps / 2**k
                 lemma.append({"step": length} | theory.check_step(local, first, length))
                 advance()
-        about = {"threat": {"norm": threat.norm, "eps": threat.eps}, "n": len(y)}
-        return about | {"numbers": values, "lemma": lemma, "peak": peak}
+        return subject.facts(len(y)) | {"numbers": values, "lemma": lemma, "peak": peak}
 
     def figure(self, results: Mapping[str, Result]) -> Figure:
         """Draw a row per run: ratios, bound, mean loss along the step, and alpha* against the peaks."""

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from sora import figures as drawing
 from sora import metrics
-from sora.figures import Axis, Figure, Item, Marker, Panel, Rule, Style
+from sora.figures import BLUE, PALETTE, Axis, Figure, Item, Line, Marker, Panel, Rule, Style
 from sora.metrics import Scale
 from sora.probes._base import Probe, Result, register
-from sora.runs import RunFolder
+from sora.probes._records import alarms_of
+from sora.probes.training import accuracies, pert_align, series_of
+from sora.runs import LOGS, RunFolder
 
-NOT_SERIES = (
-    "step",
-    "epoch",
-    "attempt",
-    "n",
-    "lr",
-    "split",
-)  # fields of a log line that are not drawn over time
 ZOOM, ZOOM_SHARE = 60, 1 / 6  # steps on either side of the alarm, and at most this share of the run
 WINDOW = 200  # values in which a fall of PertAlign is looked for
 SPARSE = 25  # a curve with at most this many values in a window gets a marker at each
 STYLES: Mapping[str, Style] = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dashed"}
 
 
-class Line(NamedTuple):
+class Look(NamedTuple):
     """How a series is drawn."""
 
     colour: str
@@ -38,75 +32,98 @@ class Line(NamedTuple):
 
 # Series that every run logs, drawn before and after the metrics chosen by --monitor.
 # Colours are visible on white and on dark pages.
-FIRST = {"pert_align": Line("#2f7fc1", width=2.4)}
+FIRST = {"pert_align": Look(BLUE, width=2.4)}
 LAST = {
-    "aae_share": Line("#e377c2", "--"),
-    "loss": Line("#888888", ":", "scaled"),
-    "step_size": Line("#b15928", ":", "scaled"),
-    **{f"{where} clean": Line("#888888") for where in ("held-out", "training")},
-    **{f"{where} fgsm": Line("#e08214") for where in ("held-out", "training")},
-    **{f"{where} pgd10": Line("#8b68c8", "--") for where in ("held-out", "training")},
+    "aae_share": Look("#e377c2", "--"),
+    "loss": Look("#888888", ":", "scaled"),
+    "step_size": Look("#b15928", ":", "scaled"),
+    **{f"{where} clean": Look("#888888") for where in ("held-out", "training")},
+    **{f"{where} fgsm": Look("#e08214") for where in ("held-out", "training")},
+    **{f"{where} pgd10": Look("#8b68c8", "--") for where in ("held-out", "training")},
 }
 
 
-def lines() -> dict[str, Line]:
-    """All series that are drawn, in the order of the legend; the JSON file has the others as well."""
+def looks() -> dict[str, Look]:
+    """Return all series that are drawn, in the order of the legend; the JSON file has the others as well."""
     entries = [metrics.info(name) for name in metrics.names()]
-    drawn = {entry.name: Line(entry.colour, entry.line, entry.scale) for entry in entries if entry.colour}
+    drawn = {entry.name: Look(entry.colour, entry.line, entry.scale) for entry in entries if entry.colour}
     return {**FIRST, **drawn, **LAST}
 
 
-@register("traces", "all numbers a run logged, in one scaled plot, with an enlarged view of the alarm")
+@register(
+    "traces",
+    "all numbers a run logged, in one scaled plot, with an enlarged view of the alarm",
+    figures=(14, 15),
+)
 class Traces(Probe[RunFolder]):
     """Every series of a run as steps, raw values and values scaled for one plot, and its events."""
 
     def measure(self, subject: RunFolder) -> Result:
-        """Accuracies and cosines are not scaled.
-
-        After a rollback a step may occur twice: the value of the last attempt is used.
-        """
-        series: dict[str, dict[int, float]] = {}
-        for row in subject.read_log("metrics") + subject.read_log("monitors"):
-            for name, value in row.items():
-                if name not in NOT_SERIES and value is not None:
-                    series.setdefault(name, {})[row["step"]] = value
-        for row in subject.read_log("evals"):
-            where = "training" if row.get("split") == "training" else "held-out"
-            for name, value in row["accuracy"].items():
-                series.setdefault(f"{where} {name}", {})[row["step"]] = value
-        ordered = {name: dict(sorted(points.items())) for name, points in series.items()}
-        aligned = list(ordered.get("pert_align", {}).items())
-        falls = falling_windows([value for _, value in aligned])
-        scales = {name: line.scale for name, line in lines().items()}
+        """Read all series; accuracies and cosines are not scaled."""
+        logs, config = {name: subject.read_log(name) for name in LOGS}, subject.read_config()
+        series = series_of(logs["metrics"], logs["monitors"])
+        for where in ("training", "held-out"):
+            rows = [row for row in logs["evals"] if (row.get("split") == "training") == (where == "training")]
+            series |= {f"{where} {attack}": values for attack, values in accuracies(rows).items()}
+        aligned = series.get("pert_align", {})
+        falls = falling_windows(list(aligned.values()))
+        scales = {name: look.scale for name, look in looks().items()}
         return {
+            "method": (config.get("threat") or {}).get("method"),
             "series": {
                 name: {
                     "steps": list(points),
                     "values": list(points.values()),
                     "scaled": scaled(list(points.values()), scales.get(name, "as is")),
                 }
-                for name, points in ordered.items()
+                for name, points in series.items()
             },
-            "events": subject.read_log("events"),
-            "falls": [aligned[start][0] for start in falls],
+            "events": logs["events"],
+            "falls": [list(aligned)[start] for start in falls],
         }
 
     def figure(self, results: Mapping[str, Result]) -> Figure:
-        """One panel per run and, for a run that raised an alarm, a second one around the first alarm."""
+        """Draw a panel per run and, for a run that raised an alarm, a second one around the first alarm."""
         panels: list[Panel] = []
         for name, result in results.items():
-            panels.append(panel(name, result))
-            panels += [around_alarm(name, result)] if alarms(result) else []
+            panels.append(_panel(name, result))
+            panels += _around_alarm(name, result)
         return Figure(panels, columns=2, width=8.0, height=5.2, legend_below="")
 
     def sentence(self, result: Result) -> str:
-        """How many series there are, and the steps of the alarms."""
-        steps = ", ".join(map(str, alarms(result)))
+        """State how many series there are, and the steps of the alarms."""
+        steps = ", ".join(map(str, alarms_of(result["events"])))
         return f"{len(result['series'])} series; {f'alarms at step {steps}' if steps else 'no alarms'}"
 
 
+@register(
+    "collapse", "PertAlign of all runs, and all metrics around the first alarm", of="traces", figures=(3,)
+)
+class Collapse(Traces):
+    """PertAlign of all runs in one panel, then the surroundings of each run's first alarm."""
+
+    def figure(self, results: Mapping[str, Result]) -> Figure:
+        """Draw PertAlign in the same colour in all panels; SORA's runs have SORA's."""
+        others = iter(PALETTE[1:] * len(results))
+        curves, around = [], []
+        for name, result in results.items():
+            label, colour = f"PertAlign of {name}", BLUE if result.get("method") == "sora" else next(others)
+            series = result["series"].get("pert_align", {"steps": [], "values": []})
+            values = dict(zip(series["steps"], series["values"], strict=True))
+            curves.append((label, colour, values, alarms_of(result["events"])))
+            for panel in _around_alarm(name, result):
+                items = [
+                    replace(item, name=label, colour=colour)
+                    if isinstance(item, Line) and item.name == "pert_align"
+                    else item
+                    for item in panel.items
+                ]
+                around.append(replace(panel, items=items))
+        return Figure([pert_align(curves), *around], columns=2, width=7.0, height=4.6, legend_below="")
+
+
 def scaled(values: Sequence[float], scale: Scale) -> list[float]:
-    """Values as they are drawn: unchanged, or they or their logarithms scaled to [0, 1] over the run."""
+    """Return values as they are drawn: unchanged, or they or their logarithms scaled to [0, 1]."""
     if scale == "as is":
         return list(values)
     if scale == "log, scaled":
@@ -116,7 +133,7 @@ def scaled(values: Sequence[float], scale: Scale) -> list[float]:
 
 
 def falling_windows(values: Sequence[float], width: int = WINDOW, fall: float = 0.5) -> list[int]:
-    """Starts of windows in a finished series that end far lower than they begin.
+    """Return the starts of windows in a finished series that end far lower than they begin.
 
     A window is reported when the mean of its first quarter exceeds the mean of its last by `fall`; of
     consecutive such windows only the first is.
@@ -135,49 +152,38 @@ def falling_windows(values: Sequence[float], width: int = WINDOW, fall: float = 
     return starts
 
 
-def _steps(result: Result) -> int:
-    """The last step that was logged."""
-    return max((series["steps"][-1] for series in result["series"].values()), default=0)
+def _around_alarm(name: str, result: Result) -> list[Panel]:
+    """Return the panel around the first alarm of a run; none without an alarm."""
+    alarms = alarms_of(result["events"])
+    if not alarms:
+        return []
+    last = max((series["steps"][-1] for series in result["series"].values()), default=0)
+    reach = max(1.0, min(ZOOM, ZOOM_SHARE * last))
+    window = (max(0.0, alarms[0] - reach), alarms[0] + reach)
+    return [_panel(f"{name}, around the alarm at step {alarms[0]}", result, window)]
 
 
-def alarms(result: Result) -> list[int]:
-    """The steps of a run's alarms."""
-    return [event["step"] for event in result["events"] if event["event"] == "alarm"]
-
-
-def around_alarm(name: str, result: Result) -> Panel:
-    """The panel around the first alarm of a run that has one."""
-    alarm = alarms(result)[0]
-    reach = max(1.0, min(ZOOM, ZOOM_SHARE * _steps(result)))
-    window = (max(0.0, alarm - reach), alarm + reach)
-    return panel(f"{name}, around the alarm at step {alarm}", result, window)
-
-
-def panel(title: str, result: Result, window: tuple[float, float] | None = None) -> Panel:
-    """All series of a run, or a window of them, over the steps."""
+def _panel(title: str, result: Result, window: tuple[float, float] | None = None) -> Panel:
+    """Draw all series of a run, or a window of them, over the steps."""
     low, high = window or (None, None)
-    x, y = Axis("step", low, high), Axis("value; (scaled): to [0, 1] over the run", -0.15, 1.05)
-    return Panel(_items(result, window), title, x, y)
-
-
-def _items(result: Result, window: tuple[float, float] | None) -> list[Item]:
     items: list[Item] = []
-    for name, line in lines().items():
+    for name, look in looks().items():
         series = result["series"].get(name, {"steps": [], "scaled": []})
-        constant = line.scale == "scaled" and len(set(series["scaled"])) == 1  # e.g. a fixed step size
-        if not series["steps"] or constant:
-            continue
-        label = name if line.scale == "as is" else f"{name} ({line.scale})"
-        look = line.colour, STYLES[line.style], line.width, _marker(series["steps"], window)
-        items.append(drawing.Line(series["steps"], series["scaled"], label, *look))
+        constant = look.scale == "scaled" and len(set(series["scaled"])) == 1  # e.g. a fixed step size
+        if series["steps"] and not constant:
+            label = name if look.scale == "as is" else f"{name} ({look.scale})"
+            style, marker = STYLES[look.style], _marker(series["steps"], window)
+            points = series["steps"], series["scaled"]
+            items.append(Line(*points, label, look.colour, style, look.width, marker))
     for event in result["events"]:
         if event["event"] in ("alarm", "recovered"):
             colour = "#c1272d" if event["event"] == "alarm" else "#3c8d40"
             items.append(Rule(event["step"], name=event["event"], colour=colour))
-    return items
+    y = Axis("value; (scaled): to [0, 1] over the run", -0.15, 1.05)
+    return Panel(items, title, Axis("step", low, high), y)
 
 
 def _marker(steps: Sequence[float], window: tuple[float, float] | None) -> Marker:
-    """Circles where a window has so few values that their places matter."""
+    """Return circles where a window has so few values that their places matter."""
     inside = [step for step in steps if window and window[0] <= step <= window[1]]
     return "circle" if 0 < len(inside) <= SPARSE else ""

@@ -15,12 +15,9 @@ from sora import __version__, probes
 from sora._files import create_folder, write_text
 from sora.errors import UserError
 from sora.figures import PAGES, Figure, on_page
-from sora.report import comparison_figures as across
-from sora.report.comparison import colours, robust_attack, settings_of, table
-from sora.report.reading import DAMAGE, Missing, RunRecord, read_runs
-from sora.report.run_facts import accuracies_of, facts_of, origins_of
-from sora.report.run_figures import curves
-from sora.report.sentences import cost_facts, summary_line, title_of, verdict
+from sora.probes import comparison, training
+from sora.probes._records import DAMAGE, Missing, RunRecord, Setting, read_runs, settings_of
+from sora.report import words
 
 POINTS, FEWEST, MOST = 9000, 120, 600  # points per curve: the first is shared by all runs, within the others
 WITH_IMAGES = 12  # runs whose images fit into the page
@@ -47,7 +44,7 @@ def write_page(paths: Sequence[str | Path], out: Path, title: str = "") -> list[
     page = Page(len(runs))
     content = page.content(runs)
     heading = title or (f"Run {runs[0].label}" if len(runs) == 1 else f"{len(runs)} runs")
-    _write(out, heading, page, {**content, "lede": summary_line(runs) if len(runs) > 1 else ""})
+    _write(out, heading, page, {**content, "lede": words.summary_line(runs) if len(runs) > 1 else ""})
     left_out = [f"{run.label}: {each.what}" for run in runs for each in run.missing]
     if (size := out.stat().st_size) > LARGEST:
         left_out.append(f"the page is {size / 1e6:.1f} MB; include fewer runs")
@@ -92,7 +89,7 @@ class Page:
         self.plots: list[dict[str, Any]] = []
 
     def content(self, runs: Sequence[RunRecord]) -> dict[str, Any]:
-        """What the template shows."""
+        """Return what the template shows."""
         missing: list[Missing] = []
         return {
             "comparison": self._comparison(runs, missing) if len(runs) > 1 else None,
@@ -100,9 +97,9 @@ class Page:
             "missing": missing,
         }
 
-    def figure(self, title: str, figure: Figure) -> dict[str, Any]:
-        """A figure for the template; what Plotly draws is kept apart."""
-        panels = on_page.render(figure, self.points)
+    def figure(self, title: str, figure: Figure, points: int = MOST) -> dict[str, Any]:
+        """Return a figure for the template; what Plotly draws is kept apart."""
+        panels = on_page.render(figure, min(points, self.points))
         for panel in panels:
             panel["preview"] = None
             if panel["plot"] is not None:
@@ -122,14 +119,11 @@ class Page:
         settings = settings_of(runs, missing)
         if not settings:
             return None
-        attack, own = robust_attack(settings), colours(settings)
-        makers: dict[str, Callable[[], Figure]] = {
-            "Relative overview": lambda: across.overview(
-                across.means(settings, attack), across.means(settings, "clean"), own, title_of(attack)
-            ),
-            "Accuracy against cost": lambda: across.against_cost(settings, attack, own),
-            "Training, all runs": lambda: across.overlaid(settings, attack, own),
-            "Spread over seeds": lambda: across.seeds(settings, attack, own),
+        makers: dict[str, Callable[[Sequence[Setting]], Figure]] = {
+            "Relative overview": partial(_compared, "overview"),
+            "Accuracy against cost": partial(_compared, "cost"),
+            "Training, all runs": comparison.overlay,
+            "Spread over seeds": comparison.seeds,
         }
         if len(settings) == 1:
             del makers["Relative overview"]  # the table says as much
@@ -138,38 +132,31 @@ class Page:
         figures = []
         for title, make in makers.items():
             try:
-                figures.append(self.figure(title, make()))
+                figures.append(self.figure(title, make(settings), 300))
             except DAMAGE as error:
                 missing.append(Missing(f"{title} cannot be shown: {type(error).__name__} {error}"))
-        return {"table": table(settings), "figures": [figure for figure in figures if figure["panels"]]}
+        return {"table": words.table(settings), "figures": [figure for figure in figures if figure["panels"]]}
 
     def _run(self, run: RunRecord, is_open: bool) -> dict[str, Any]:
-        figures = []
-        drawn = run.attempt("Curves", lambda: self.figure("Training", curves(run)), None)
-        figures.append(drawn)
-        titles = {
-            "eps-curve": "Accuracy over eps",
-            "landscape": "Loss landscape",
-            "samples": "Attacked images",
-        }
-        for name, result in run.probes.items():
+        results = words.note_missing(run)
+        figures = [run.attempt("Curves", lambda: self.figure("Training", training.curves(run)))]
+        for name, result in results.items():
             if name == "samples" and not self.images:
-                run.missing.append(
-                    Missing("Images are left out of a page of many runs.", f"sora report {run.path}")
-                )
+                what = "Images are left out of a page of many runs."
+                run.missing.append(Missing(what, f"sora report {run.path}"))
                 continue
-            figures.append(run.attempt(titles[name], partial(self._probe, titles[name], name, result)))
-        words = run.attempt("Verdict", lambda: verdict(run), None)
+            title = words.PROBES[name][1]
+            figures.append(run.attempt(title, partial(self._probe, title, name, result)))
         return {
             "label": run.label,
             "path": str(run.folder.path),
             "open": is_open,
-            "verdict": words,
-            "facts": run.attempt("Facts", lambda: facts_of(run), []),
-            "accuracy": run.attempt("Accuracies", lambda: accuracies_of(run), []),
+            "verdict": run.attempt("Verdict", lambda: words.verdict(run)),
+            "facts": run.attempt("Facts", lambda: words.facts_of(run), []),
+            "accuracy": run.attempt("Accuracies", lambda: words.accuracies_of(run), []),
             "warnings": [str(text) for text in run.summary.get("warnings") or ()],
-            "cost": run.attempt("Cost", lambda: cost_facts(run), []),
-            "settings": run.attempt("Settings", lambda: origins_of(run.config), []),
+            "cost": run.attempt("Cost", lambda: words.cost_of(run), []),
+            "settings": run.attempt("Settings", lambda: words.settings_by_group(run.config), []),
             "figures": [figure for figure in figures if figure and figure["panels"]],
             "missing": run.missing,
         }
@@ -183,14 +170,19 @@ class Page:
         return {**figure, "caption": f"{sentence[:1].upper()}{sentence[1:]}."}
 
 
+def _compared(name: str, settings: Sequence[Setting]) -> Figure:
+    probe = probes.create(name)
+    return probe.figure({setting.title: probe.measure(setting) for setting in settings})
+
+
 def script_json(value: Any) -> str:
-    """JSON that cannot end the script element it is embedded in."""
+    """Return JSON that cannot end the script element it is embedded in."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _preview(figure: Figure) -> str:
-    """The first panel that Plotly will draw, as a static picture to show while Plotly loads."""
+    """Return the first panel that Plotly will draw, as a static picture to show while Plotly loads."""
     from sora.figures import on_paper
 
     flat = (panel for panel in figure.panels if panel is not None and on_page.is_drawn(panel))

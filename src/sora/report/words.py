@@ -1,0 +1,282 @@
+"""What the page says about runs in words and tables: verdicts, accuracies, cost, settings, the comparison."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+from sora.experiments.compare import attacks_of, plus_minus, radius, verdicts_text
+from sora.experiments.cost import passes_of_run
+from sora.probes import Result
+from sora.probes._records import ComparedRow, Missing, RunRecord, Setting, alarms_of, title_of
+from sora.probes._runs import is_outdated
+from sora.probes.training import watched_images
+from sora.settings import GROUPS
+
+TONES = {"robust": "good", "not robust": "warn", "suspect": "warn", "overfitted": "bad"}
+MEANING = {  # the rules of `sora.evaluation.scores.verdict` in words
+    "robust": "It is robust: under PGD-10 it keeps at least half of its FGSM accuracy.",
+    "not robust": "It is not robust: without an attack or under PGD-10 it is no better than chance.",
+    "suspect": "Its robustness is in doubt: PGD-10 leaves less than half of its FGSM accuracy, or a masking "
+    "test failed.",
+    "overfitted": "It overfitted catastrophically: it withstands the single step of FGSM, but not PGD-10.",
+}
+FACTS = ("Data set", "Network", "eps", "Seeds", "n")  # columns that a table drops if all rows share them
+# The probes whose stored results the page shows, what they are called, and their headings.
+PROBES = {
+    "eps-curve": ("eps curve", "Accuracy over eps"),
+    "landscape": ("loss landscape", "Loss landscape"),
+    "samples": ("attacked images", "Attacked images"),
+}
+
+
+class Verdict(NamedTuple):
+    """A verdict: one word, its tone (good, warn, bad or none), and sentences."""
+
+    word: str
+    tone: str
+    text: str
+
+
+def verdict(run: RunRecord) -> Verdict:
+    """Return the verdict of a run, and what its logs say about how it came about."""
+    if not run.summary:
+        return Verdict("unfinished", "none", _progress(run))
+    word = run.summary.get("co", {}).get("verdict")
+    if word is None:
+        text = "There is no verdict: it takes accuracies under FGSM and PGD-10."
+        return Verdict("no verdict", "none", f"{text} {_watch(run)}")
+    text = MEANING.get(word, f"The verdict is {word!r}.")
+    peak = _peak(run) if word == "overfitted" else ""
+    return Verdict(str(word), TONES.get(word, "none"), " ".join(filter(None, (text, peak, _watch(run)))))
+
+
+def _progress(run: RunRecord) -> str:
+    rows = run.logs["metrics"]
+    if not rows:
+        return "It has not logged a step yet."
+    return f"It has logged {rows[-1].get('step')} steps, up to epoch {rows[-1].get('epoch')}. {_watch(run)}"
+
+
+def _peak(run: RunRecord) -> str:
+    rows = [row for row in run.logs["evals"] if row.get("accuracy", {}).get("pgd10") is not None]
+    if not rows:
+        return ""
+    best = max(rows, key=lambda row: float(row["accuracy"]["pgd10"]))
+    highest = float(best["accuracy"]["pgd10"])
+    share = f"{100 * highest:.0f} % under PGD-10 on {watched_images([best])}"
+    classes = (run.summary.get("data") or {}).get("classes")
+    if classes and highest <= 1 / len(classes):
+        return f"It was never robust (at best {share})."
+    return f"Its robustness peaked in epoch {best['epoch']} ({share})."
+
+
+def _watch(run: RunRecord) -> str:
+    """Return what PertAlign and the guard say."""
+    alarms = alarms_of(run.logs["events"])
+    logged = [row["pert_align"] for row in run.logs["metrics"] if row.get("pert_align") is not None]
+    # The mean of the last steps, as in tables; an unfinished run has only its log.
+    last = (run.summary.get("pert_align") or {}).get("last")
+    value = last if last is not None or not logged else logged[-1]
+    aligned = f"PertAlign ended at {value:.2f}" if value is not None else "PertAlign was not logged"
+    if not alarms:
+        possible = run.summary.get("co", {}).get("watched_steps") != 0
+        return f"{aligned}; no alarm was {'raised' if possible else 'possible'}."
+    more = f", and {len(alarms) - 1} more later" if len(alarms) > 1 else ""
+    return f"{aligned}; the first alarm was raised at step {alarms[0]}{more}."
+
+
+def summary_line(runs: Sequence[RunRecord]) -> str:
+    """Return how many runs there are of what, and their verdicts, in one sentence."""
+    words = Counter(_word(run) for run in runs)
+    order = [*TONES, "no verdict", "unfinished", *words]
+    parts = [f"{words[word]} {word}" for word in sorted(words, key=order.index)]
+    sets = sorted({str(run.summary["dataset"]) for run in runs if run.summary.get("dataset")})
+    where = f" on {_listed(sets)}" if 0 < len(sets) < 5 else f" on {len(sets)} data sets" if sets else ""
+    return f"{len(runs)} runs{where}: {_listed(parts)}."
+
+
+def _word(run: RunRecord) -> str:
+    if not run.summary:
+        return "unfinished"
+    co = run.summary.get("co")
+    return str((co.get("verdict") if isinstance(co, dict) else None) or "no verdict")
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) if parts else ""
+
+
+def facts_of(run: RunRecord) -> list[str]:
+    """Return what was trained on what, in a few words each."""
+    summary, config = run.summary, run.config
+    if summary:
+        threat = f"{summary['threat']['norm']} eps {radius(summary['threat']).split()[-1]}"
+        facts = [summary["method"], summary["dataset"], summary["model"], threat]
+        return [*map(str, facts), f"{summary['epochs']} epochs", f"seed {summary['seed']}"]
+    values = {**config, **config.get("data", {}), **config.get("network", {}), **config.get("threat", {})}
+    return [str(values[key]) for key in ("method", "dataset", "model") if values.get(key)]
+
+
+def accuracies_of(run: RunRecord) -> list[dict[str, Any]]:
+    """Return one row per attack, with its interval, number of images and settings."""
+    rows = []
+    for name, share in (run.summary.get("accuracy") or {}).items():
+        about = run.summary["attacks"][name]
+        details = [f"eps {about['eps']:.4g}" if about.get("eps") else "", _steps(about)]
+        rows.append(
+            {
+                "attack": title_of(name),
+                "percent": f"{100 * share:.1f}",
+                "low": 100 * about["low"],
+                "width": 100 * (about["high"] - about["low"]),
+                "share": 100 * share,
+                "interval": f"{100 * about['low']:.1f} to {100 * about['high']:.1f}",
+                "n": f"{about['n']:,}",
+                "details": ", ".join(filter(None, details)),
+            }
+        )
+    return rows
+
+
+def _steps(about: Mapping[str, Any]) -> str:
+    steps, restarts = about.get("steps") or 0, about.get("restarts") or 1
+    size = f" of {about['step_size']:.4g}" if about.get("step_size") else ""
+    text = f"{steps} step{'s' if steps != 1 else ''}{size}" if steps else ""
+    return text + (f", {restarts} restarts" if restarts > 1 else "")
+
+
+def cost_of(run: RunRecord) -> list[tuple[str, str]]:
+    """Return what training cost, as pairs of a name and a text."""
+    summary: Mapping[str, Any] = run.summary
+    machine, passes = summary.get("machine") or {}, passes_of_run(run.folder, run.summary)
+    facts = [
+        ("Training time", _seconds(summary.get("train_seconds"))),
+        ("Images per second", _whole(summary.get("images_per_second"))),
+        ("Peak memory", f"{_whole(summary.get('peak_memory_mb'))} MB"),
+        ("Forward passes per step", passes.forwards),
+        ("Backward passes per step", passes.backwards),
+        ("Parameters", _whole(summary.get("parameters"))),
+        ("Training images", _whole(summary.get("n_train"))),
+        ("Machine", str(machine.get("gpu") or machine.get("cpu") or "")),
+        ("torch", str((summary.get("versions") or {}).get("torch", ""))),
+    ]
+    return [(name, text) for name, text in facts if text and not text.startswith("-")]
+
+
+def _seconds(value: Any) -> str:
+    if not isinstance(value, (int, float)):
+        return "-"
+    if value < 120:
+        return f"{value:.0f} s"
+    hours, minutes = divmod(round(value / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+def _whole(value: Any) -> str:
+    return f"{value:,.0f}" if isinstance(value, (int, float)) else "-"
+
+
+def settings_by_group(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the settings by group, each with its origin."""
+    origins = config.get("origins") or {}
+    groups = []
+    for name in GROUPS:
+        values = config.get(name)
+        if not isinstance(values, dict):
+            continue
+        flat = {**values, **{f"set.{key}": value for key, value in (values.get("set") or {}).items()}}
+        flat.pop("set", None)
+        rows = [(key, _shown(value), str(origins.get(key, "default"))) for key, value in flat.items()]
+        groups.append({"name": name, "rows": rows})
+    return groups
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return "-" if value is None else str(value)
+
+
+def note_missing(run: RunRecord) -> dict[str, Result]:
+    """Note what a run lacks, with the commands that make it; return the results of probes that it has."""
+    if not run.folder.is_finished():
+        command = f"sora train --config {run.path}/config.yaml --out {run.path} --resume auto"
+        run.missing.append(Missing("The run has not finished.", command))
+    elif run.summary and not {"fgsm", "pgd10"} <= set(run.summary.get("accuracy") or ()):
+        command = f"sora evaluate {run.path} --attacks clean,fgsm,pgd10"
+        run.missing.append(Missing("No accuracy under FGSM and PGD-10, and so no verdict.", command))
+    if run.folder.is_finished() and not run.logs["evals"]:
+        again = shlex.quote(f"{run.folder.path}-evaluated")
+        command = f"sora train --config {run.path}/config.yaml --eval-every 1 --out {again}"
+        run.missing.append(Missing("No accuracies while training; a new run can have them.", command))
+    digest_of = cache(run.folder.digest_of_weights)  # all probes are of the same weights
+    found: dict[str, Result] = {}
+    for name, (what, _) in PROBES.items():
+        result = run.attempt(f"probes/{name}.json", partial(run.folder.read_probe, name))
+        outdated = result is not None and is_outdated(result, digest_of)
+        if result is not None and not outdated:
+            found[name] = result
+        elif run.folder.has_model():
+            reason = " of these weights; the stored result is of earlier ones" if outdated else ""
+            run.missing.append(Missing(f"No {what}{reason}.", f"sora probe {name} {run.path}"))
+    return found
+
+
+def table(settings: Sequence[Setting]) -> dict[str, Any]:
+    """Return heads and cells with the values they are sorted by; what all rows share is said once, below."""
+    attacks = attacks_of([row.entry for setting in settings for row in setting.rows])
+    head = ["Method", "Data set", "Network", "eps", "Seeds", *(f"{title_of(name)} %" for name in attacks)]
+    head += ["n", "Verdict", "PertAlign", "First alarm", "Forwards", "Train s", "Peak MB"]
+    rows = [_cells(setting, row, attacks) for setting in settings for row in setting.rows]
+    columns = dict(zip(head, zip(*rows, strict=True), strict=True))
+    shared = {
+        name: cells[0]["text"]
+        for name, cells in columns.items()
+        if name in FACTS and len({cell["text"] for cell in cells}) == 1
+    }
+    kept = [at for at, name in enumerate(head) if name not in shared]
+    return {
+        "head": [head[at] for at in kept],
+        "rows": [[row[at] for at in kept] for row in rows],
+        "shared": ", ".join(f"{name} {text}" for name, text in shared.items()),
+    }
+
+
+def _cells(setting: Setting, row: ComparedRow, attacks: Sequence[str]) -> list[dict[str, Any]]:
+    entry = row.entry
+    alarms = [step for step in entry["alarms"] if step is not None]
+    return [
+        _cell(row.name),
+        _cell(setting.dataset),
+        _cell(setting.model),
+        _cell(setting.radius, entry["threat"]["eps"]),
+        _cell(str(len(entry["seeds"])), len(entry["seeds"])),
+        *(_mean(entry["accuracy"].get(attack), 100, 1) for attack in attacks),
+        _cell(str(entry["n_test"]), entry["n_test"]),
+        {**_cell(verdicts_text(entry["verdicts"])), "tone": TONES.get(entry["verdict"], "none")},
+        _mean(entry["pert_align"], 1, 2),
+        _cell(", ".join(map(str, alarms)) or "-", min(alarms, default=float("inf"))),
+        _cell(str(entry["forwards"]), _leading_number(entry["forwards"])),
+        _mean(entry["train_seconds"], 1, 0),
+        _mean(entry["peak_memory_mb"], 1, 0),
+    ]
+
+
+def _cell(text: str, order: Any = None) -> dict[str, Any]:
+    return {"text": text, "order": text.lower() if order is None else order, "number": order is not None}
+
+
+def _mean(value: Mapping[str, Any] | None, factor: float, digits: int) -> dict[str, Any]:
+    text = plus_minus(value, factor, digits)
+    return _cell(text, value["mean"] if value and text != "-" else -1.0)
+
+
+def _leading_number(value: Any) -> float:
+    """Return the number a text such as `2 + 1/q` begins with, to sort by; infinity if it begins with none."""
+    found = re.match(r"\d+(\.\d+)?", str(value))
+    return float(found[0]) if found else float("inf")
