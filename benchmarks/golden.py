@@ -151,8 +151,9 @@ def make_dry_runs(place: Path) -> None:
         (dataset,) = [name for name in data if name in recipe.split("-")] or ["cifar10"]
         flags = ["--recipe", recipe, "--dataset", dataset, "--dry-run", "--json"]
         chosen = methods if recipe in DISTINCT else ("sora", "free", "gradalign")
-        printed = [f"{method}: {sora('train', *flags, '--method', method)}" for method in chosen]
-        write(place / f"{recipe}.txt", "\n".join(printed))
+        printed = {method: sora("train", *flags, "--method", method) for method in chosen}
+        lines = [f"{method}: {line}" for method, text in printed.items() for line in masked(text, {})]
+        write(place / f"{recipe}.txt", "\n".join(lines))
 
 
 def _listed(kind: str) -> list[str]:
@@ -295,13 +296,18 @@ def lines_of(path: Path, places: dict[str, str]) -> list[str]:
 
 
 def first_difference(old: list[str], new: list[str]) -> str:
-    """Describe the first line that differs; an empty text if none does."""
-    for number, (a, b) in enumerate(itertools.zip_longest(old, new, fillvalue="(end)"), 1):
-        if a != b:
-            at = next((k for k, (c, d) in enumerate(zip(a, b, strict=False)) if c != d), min(len(a), len(b)))
-            start = max(0, at - 60)
-            return f"line {number}: {a[start : at + 40]!r} -> {b[start : at + 40]!r}"
-    return ""
+    """Describe the first lines that only one version has; an empty text if there is no difference."""
+    in_old, in_new = set(old), set(new)
+    gone, added = [line for line in old if line not in in_new], [line for line in new if line not in in_old]
+    if not gone and not added:
+        return "" if old == new else "the same lines in another order or number"
+    first, second = [*gone, ""][0], [*added, ""][0]
+    common = sum(
+        1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
+    )
+    around = slice(max(0, common - 60), common + 60)
+    shown = [f"{sign} {line[around]!r}" for sign, line in (("-", first), ("+", second)) if line]
+    return f"{' '.join(shown)} ({len(gone)} gone, {len(added)} new)"
 
 
 def difference(old: Path, new: Path, places: dict[str, str]) -> str:

@@ -63,10 +63,10 @@ def write_results(folder: Path, **changes: Any) -> Path:
     ("changes", "found"),
     [
         ({"seconds": 7.0}, ""),
-        ({"loss": 0.25}, "run/metrics.jsonl, line 2: '[1].loss = 0.5' -> '[1].loss = 0.25'"),
-        ({"eps": "0.3"}, "run/summary.json, line 2: 'threat.eps = \"0.15\"' -> 'threat.eps = \"0.3\"'"),
-        ({"exit": 2}, "printed.txt, line 1: 'exit 0' -> 'exit 2'"),
-        ({"weight": 1.0 + 1e-15}, "run/model.safetensors, line 1: 'w float64 (1,) "),
+        ({"loss": 0.25}, "run/metrics.jsonl, - '[1].loss = 0.5' + '[1].loss = 0.25' (1 gone, 1 new)"),
+        ({"eps": "0.3"}, "run/summary.json, - 'threat.eps = \"0.15\"' + 'threat.eps = \"0.3\"'"),
+        ({"exit": 2}, "printed.txt, - 'exit 0' + 'exit 2'"),
+        ({"weight": 1.0 + 1e-15}, "run/model.safetensors, - 'w float64 (1,) "),
         ({"weight": 2.0, "loss": 0.25}, "; also run/model.safetensors"),
     ],
 )
@@ -85,4 +85,5 @@ def test_golden_finds_files_and_lines_that_only_one_version_wrote(tmp_path: Path
     old, new = write_results(tmp_path / "old"), write_results(tmp_path / "new")
     (new / "run" / "events.jsonl").write_text("")
     assert golden.difference(old, new, {}) == "files: only in one version: run/events.jsonl"
-    assert golden.first_difference(["a"], ["a", "b"]) == "line 2: '(end)' -> 'b'"
+    assert golden.first_difference(["a", "c"], ["a", "b", "c"]) == "+ 'b' (0 gone, 1 new)"
+    assert golden.first_difference(["a", "b"], ["b", "a"]) == "the same lines in another order or number"
