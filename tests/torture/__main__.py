@@ -3,81 +3,78 @@
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import select
 import shutil
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from tests.torture.report import MEMORY_LIMIT_MB, MUST_BE_ZERO, Outcome, Report
-from tests.torture.workers import PARTS, start_worker
+from tests.torture.report import MEMORY_LIMIT_MB, MUST_BE_ZERO, Outcome, progress, table
+from tests.torture.workers import FORK, PARTS, work
+
+PROGRESS = 120.0  # seconds between lines that say how far it is
 
 
 def main(argv: list[str] | None = None) -> int:
     """Start the workers, collect what they find, print it; 1 if anything happened that must not."""
     flags = _parse(argv)
     began = time.monotonic()
-    scratch = Path(tempfile.mkdtemp(prefix="sora-torture-"))
-    parts = [flags.only] if flags.only else list(PARTS)
+    flags.scratch = Path(tempfile.mkdtemp(prefix="sora-torture-"))
     print(
-        f"seed {flags.seed}, {flags.minutes:g} minutes, {flags.jobs} workers, scratch {scratch}", flush=True
+        f"seed {flags.seed}, {flags.minutes:g} minutes, {flags.jobs} workers, in {flags.scratch}", flush=True
     )
-    deadline = began + 60 * flags.minutes
-    cases = None if flags.case is None else _numbers(flags.case)
-    jobs = 1 if cases else flags.jobs
-    workers = [start_worker(k, jobs, parts, flags.seed, deadline, scratch, cases) for k in range(jobs)]
-    report, seen, reported = Report(), set[str](), began
+    pipes = [FORK.Pipe(duplex=False) for _ in range(flags.jobs)]
+    workers = [FORK.Process(target=work, args=(flags, k, pipes[k][1])) for k in range(flags.jobs)]
+    for worker in workers:
+        worker.start()
+    outcomes, seen, reported = list[Outcome](), set[str](), began
     try:
-        for outcome in _outcomes(workers):
-            report.add(outcome)
+        for outcome in _arriving(pipes):
+            outcomes.append(outcome)
             if time.monotonic() - reported > PROGRESS:
                 reported = time.monotonic()
-                print(f"{(reported - began) / 60:.0f} min: {report.progress()}", flush=True)
+                print(f"{(reported - began) / 60:.0f} min: {progress(outcomes)}", flush=True)
             for failure in outcome.failures:
-                if failure in seen:
-                    continue
-                seen.add(failure)
-                repeat = f"python -m tests.torture --only {outcome.part} --seed {flags.seed}"
-                print(f"\n{failure}\n  repeat: {repeat} --case {outcome.case}", flush=True)
+                if failure not in seen:
+                    seen.add(failure)
+                    repeat = f"python -m tests.torture --only {outcome.part} --seed {flags.seed}"
+                    print(f"\n{failure}\n  repeat: {repeat} --case {outcome.case}", flush=True)
     except KeyboardInterrupt:
         print("\ninterrupted; so far:")
-    crashed = any(_stop(pid) for pid, _ in workers)
-    print(f"\n{report.table()}\n")
+    crashed = [worker for worker in workers if _stop(worker)]
+    print(f"\n{table(outcomes)}\n")
     print(f"{time.monotonic() - began:.0f} s of wall time, seed {flags.seed}")
     print(f"must be 0: {', '.join(MUST_BE_ZERO)}; peak memory must stay below {MEMORY_LIMIT_MB} MB")
     if crashed:
         print("FAILED: a worker of the bench itself crashed, see above")
-    if report.failed or crashed:
-        print(f"FAILED; what failed is kept in {scratch}")
+    if crashed or any(outcome.failures for outcome in outcomes):
+        print(f"FAILED; what failed is kept in {flags.scratch}")
         return 1
     if not flags.keep:
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(flags.scratch, ignore_errors=True)
     return 0
-
-
-PROGRESS = 120.0  # seconds between lines that say how far it is
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60, help="how long to run (default: 60)")
-    parser.add_argument("--seed", type=int, default=None, help="of all cases; default: a random one, printed")
+    help_of_seed = "of all cases; default: a random one, printed"
+    parser.add_argument("--seed", type=int, default=random.randrange(2**31), help=help_of_seed)
     parser.add_argument("--jobs", type=int, default=2, help="workers at once (default: 2)")
     parser.add_argument("--only", choices=list(PARTS), help="one part only")
-    parser.add_argument("--case", help="one case (17) or some (0-9), however long they take; needs --only")
+    help_of_case = "one case (17) or some (0-9), however long they take; needs --only"
+    parser.add_argument("--case", type=_numbers, help=help_of_case)
     parser.add_argument("--keep", action="store_true", help="keep the scratch folder")
     flags = parser.parse_args(argv)
-    if flags.case is not None and flags.only is None:
+    if flags.case and flags.only is None:
         parser.error("--case needs --only")
     if flags.jobs < 1:
         parser.error("--jobs must be 1 or more")
-    if flags.seed is None:
-        flags.seed = random.randrange(2**31)
+    flags.jobs = 1 if flags.case else flags.jobs
     return flags
 
 
@@ -87,29 +84,26 @@ def _numbers(text: str) -> list[int]:
     return list(range(int(first), int(last or first) + 1))
 
 
-def _outcomes(workers: list[tuple[int, int]]) -> Iterator[Outcome]:
+def _arriving(pipes: list[tuple[Connection, Connection]]) -> Iterator[Outcome]:
     """The workers' outcomes as they arrive."""
-    buffers = {descriptor: b"" for _, descriptor in workers}
-    while buffers:
-        for descriptor in select.select(list(buffers), [], [])[0]:
-            block = os.read(descriptor, 1 << 16)
-            if not block:
-                del buffers[descriptor]
-                continue
-            *lines, buffers[descriptor] = (buffers[descriptor] + block).split(b"\n")
-            yield from (Outcome.from_line(line) for line in lines)
+    for _, writing in pipes:
+        writing.close()  # so that the pipe ends with its worker
+    open_pipes = [reading for reading, _ in pipes]
+    while open_pipes:
+        for pipe in wait(open_pipes):
+            try:
+                yield pipe.recv()
+            except EOFError:
+                open_pipes.remove(pipe)
 
 
-def _stop(pid: int) -> bool:
+def _stop(worker: BaseProcess) -> bool:
     """End a worker, and its children with it; whether it had crashed."""
-    ended, status = os.waitpid(pid, os.WNOHANG)
-    if not ended:
-        time.sleep(0.2)  # it closes its pipe just before it ends
-        ended, status = os.waitpid(pid, os.WNOHANG)
-    if not ended:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    return bool(ended and status)
+    worker.join(0.5)  # it closes its pipe just before it ends
+    crashed = bool(worker.exitcode)
+    worker.kill()
+    worker.join()
+    return crashed
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.torture.children import CRASHED, Child, Ended, python, sora
+from tests.torture.children import CRASHED, Child, Ended, sora
 from tests.torture.events import recording
 from tests.torture.report import Outcome
 
@@ -65,34 +65,39 @@ class Bench:
         here = {"HOME": str(self.scratch / "home"), "SORA_DATA": str(self.scratch / "data"), **(env or {})}
         return Child(function, cwd, self._output / output, here, memory)
 
-    def run(
-        self, arguments: Sequence[str], cwd: Path, *, cold: bool = False, limit: float = RUN_LIMIT
-    ) -> Ended:
+    def run(self, arguments: Sequence[str], cwd: Path, *, cold: bool = False) -> Ended:
         """Run the command line to its end."""
-        function = python(["-m", "sora", *arguments]) if cold else sora(arguments)
-        return self.child(function, cwd).end(limit)
+        return self.child(sora(arguments, cold=cold), cwd).end(RUN_LIMIT)
 
-    def reference(self, arguments: Sequence[str], prepare: Callable[[Path], None] | None = None) -> Reference:
+    def reference(
+        self,
+        arguments: Sequence[str],
+        prepare: Callable[[Path], None] | None = None,
+        run: Callable[[list[str], Path], list[Ended]] | None = None,
+    ) -> Reference:
         """The result of a command in a folder of its own, computed once.
 
         Args:
             arguments: The command, with `OUT` where the result goes.
             prepare: Fills the folder beforehand.
+            run: Runs it; by default in one child, whose changes to the file system are recorded.
         """
-        key = hashlib.sha256(" ".join(arguments).encode()).hexdigest()[:16]
+        key = hashlib.sha256(f"{bool(run)} {' '.join(arguments)}".encode()).hexdigest()[:16]
         folder, facts = self.scratch / "references" / key, self.scratch / "references" / f"{key}.json"
         if not facts.exists():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             if prepare is not None:
                 prepare(folder / "out")
-            log = folder.with_suffix(".log")
-            function = recording(sora(fill(arguments, folder / "out")), log)
-            ended = self.child(function, folder).end(RUN_LIMIT)
-            if ended.code:
-                raise BrokenReference(f"sora {' '.join(arguments)}: {ended.err.strip() or ended.code}")
-            kinds = log.read_text().split()
-            facts.write_text(json.dumps({"seconds": ended.seconds, "changes": kinds}))
+            log, command = folder.with_suffix(".log"), fill(arguments, folder / "out")
+            child = recording(sora(command), log)
+            ended = run(command, folder) if run else [self.child(child, folder).end(RUN_LIMIT)]
+            if any(each.code for each in ended):
+                errors = "; ".join(last_line(each) for each in ended)
+                raise BrokenReference(f"sora {' '.join(arguments)}: {errors}")
+            changes = log.read_text().split() if log.exists() else []
+            seconds = max(each.seconds for each in ended)
+            facts.write_text(json.dumps({"seconds": seconds, "changes": changes}))
         known = json.loads(facts.read_text())
         return Reference(folder / "out", known["seconds"], tuple(known["changes"]))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import os
 import resource
 import select
@@ -18,6 +19,8 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.torture import configurations
 
 CRASHED = 70  # exit code of a child whose function raised
 PATIENCE = 60.0  # seconds that other processes of a child may take to end after it
@@ -42,10 +45,9 @@ class Ended:
     @property
     def one_line(self) -> bool:
         """Whether its errors are one line of the command line's form, besides warnings."""
-        lines = [
-            line for line in self.err.splitlines() if line.strip() and not line.startswith("sora: warning: ")
-        ]
-        return len(lines) == 1 and lines[0].startswith("sora: ")
+        lines = [line for line in self.err.splitlines() if line.strip()]
+        errors = [line for line in lines if not line.startswith("sora: warning: ")]
+        return len(errors) == 1 and errors[0].startswith("sora: ")
 
 
 class Child:
@@ -178,24 +180,20 @@ def address_space() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
-def sora(arguments: Sequence[str]) -> Callable[[], int]:
-    """The command line in the forked process itself."""
+def sora(arguments: Sequence[str], *, cold: bool = False) -> Callable[[], int]:
+    """The command line in the forked process itself, or with a `cold` start in a new interpreter."""
 
     def run() -> int:
         from sora.cli import main
 
         return main(list(arguments))
 
-    return run
+    return python(["-m", "sora", *arguments]) if cold else run
 
 
 def python(arguments: Sequence[str]) -> Callable[[], int]:
     """A new interpreter in place of the forked process, e.g. for `-m sora train ...`."""
-
-    def run() -> int:
-        os.execv(sys.executable, [sys.executable, *arguments])
-
-    return run
+    return lambda: os.execv(sys.executable, [sys.executable, *arguments])
 
 
 def warm_up(scratch: Path) -> None:
@@ -203,15 +201,13 @@ def warm_up(scratch: Path) -> None:
     import torch
 
     torch.set_num_threads(1)
-    import importlib
-
     from sora.cli import VERBS, main
 
     for verb in VERBS:
         importlib.import_module(f"sora.cli.{'list_' if verb == 'list' else verb}")
-    tiny = "--dataset digits --limit-train 16 --limit-test 10 --holdout 10 --width 4 --set model.stages=1"
-    more = "--epochs 1 --batch-size 16 --attacks clean,fgsm --threads 1 --device cpu --quiet"
-    code = main(["train", *tiny.split(), *more.split(), "--out", str(scratch / "warm-up")])
+    code = main(
+        ["train", *configurations.SMALLEST, "--attacks", "clean,fgsm", "--out", str(scratch / "warm-up")]
+    )
     threads = len(os.listdir("/proc/self/task"))
     if code or threads != 1:
         raise RuntimeError(f"warm-up failed: exit code {code}, {threads} threads; expected 0 and 1")

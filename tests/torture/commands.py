@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import random
+import shlex
 import shutil
 from functools import cache
 from pathlib import Path
@@ -14,16 +16,12 @@ from tests.torture import comparing, configurations
 from tests.torture.bench import Bench, check_end, last_line
 from tests.torture.children import sora
 from tests.torture.report import Outcome
-from tests.torture.strategies import WORDS, bad_values, drawn, flag_fields, settings_fields
+from tests.torture.strategies import WORDS, bad_fields, drawn, flag_fields, settings_fields
 
 COUNT = 20  # command lines per case
 LIMIT = 60.0  # seconds
 MEMORY = 3 << 30  # bytes beyond what the process has
-_TINY = (
-    "--dataset digits --limit-train 16 --limit-test 10 --holdout 10 --width 4 --set model.stages=1 --epochs 1"
-    " --batch-size 16 --attacks clean --threads 1 --device cpu --quiet --out run"
-)
-TINY = _TINY.split()
+TINY = [*configurations.SMALLEST, "--out", "run"]
 VALID = (
     ["--seed", "3"],
     ["--guard", "off"],
@@ -80,10 +78,8 @@ def bad_lines() -> dict[str, list[Line]]:
     return {
         "train": _of_settings("train", OF_TRAIN),
         "compare": _of_settings("compare", OF_COMPARE),
-        "evaluate": _of_flags(
-            "evaluate", ["evaluate", "RUN", "--attacks", "clean", "--quiet"], {"run", "model"}
-        ),
-        "probe": _of_flags("probe", ["probe", "eps-curve", "RUN", "--limit", "4"], {"kind", "runs", "model"}),
+        "evaluate": _of_flags("evaluate RUN --attacks clean --quiet", {"run", "model"}),
+        "probe": _of_flags("probe eps-curve RUN --limit 4", {"kind", "runs", "model"}),
         "fixed": [st.just(line) for line in FIXED],
         "no value": [st.just(_without_value(name)) for name in sorted(settings_fields())],
         "names": [
@@ -116,34 +112,31 @@ def _of_settings(verb: str, extra: dict[str, Any]) -> list[Line]:
     if verb == "compare":
         fields.pop("method")
     base = [verb, *TINY] + (["--methods", "fgsm"] if verb == "compare" else [])
-    bad = [_flag(name, *rest) for name, rest in fields.items() if _has_bad(name, *rest)]
+    bad = _bad_flags(fields)
     valid = st.sampled_from([words for words in VALID if verb == "train" or "--method" not in words])
     return [st.tuples(valid, each).map(lambda pair: [*base, *pair[0], *pair[1]]) for each in bad]
 
 
-def _of_flags(verb: str, base: list[str], without: set[str]) -> list[Line]:
+def _of_flags(command: str, without: set[str]) -> list[Line]:
     """Another verb's command with one bad flag, from its dataclass."""
-    import importlib
-
-    fields = flag_fields(importlib.import_module(f"sora.cli.{verb}").Flags)
-    bad = [
-        _flag(name, *rest) for name, rest in fields.items() if name not in without and _has_bad(name, *rest)
-    ]
+    base = command.split()
+    fields = flag_fields(importlib.import_module(f"sora.cli.{base[0]}").Flags)
+    bad = _bad_flags({name: rest for name, rest in fields.items() if name not in without})
     # A radius of 0 is an ordinary radius outside training.
-    return [
-        each.filter(lambda words: words not in (["--eps", "0"], ["--eps", "0/5"])).map(
-            lambda words: [*base, *words]
-        )
-        for each in bad
-    ]
+    ordinary = (["--eps", "0"], ["--eps", "0/5"])
+    return [each.filter(lambda f: f not in ordinary).map(lambda flag: [*base, *flag]) for each in bad]
 
 
-def _has_bad(name: str, hint: Any, limits: Any) -> bool:
-    return not bad_values(name, hint, limits).is_empty
+def _bad_flags(fields: dict[str, Any]) -> list[Line]:
+    """A strategy of bad values for each flag that has any."""
+    flags = {f"--{name.replace('_', '-')}": values for name, values in bad_fields(fields).items()}
+    return [values.map(lambda value, flag=flag: [flag, value]) for flag, values in flags.items()]
 
 
-def _flag(name: str, hint: Any, limits: Any) -> st.SearchStrategy[list[str]]:
-    return bad_values(name, hint, limits).map(lambda value: [f"--{name.replace('_', '-')}", value])
+def _words(line: str) -> list[str]:
+    """A command of `FIXED`: TINY is a small run, TINY_OUT one whose folder follows."""
+    short = {"TINY": TINY, "TINY_OUT": TINY[:-1]}
+    return [part for word in shlex.split(line) for part in short.get(word, [word])]
 
 
 def _without_value(name: str) -> list[str]:
@@ -151,42 +144,30 @@ def _without_value(name: str) -> list[str]:
     return ["train", *TINY, flag, "maybe"] if hint is bool else ["train", *TINY, flag]
 
 
-FIXED = (
-    ["data", "nope"], ["data", "get"], ["data", "get", "nope"], ["data", "get", "cifar10",
-    "--via", "pip"],
-    ["data", "get", "cifar10", "--from", "/does/not/exist"], ["data", "get", "cifar10", "--from",
-    "/dev/null"],
-    ["data", "get", "cifar10", "--from", "/dev/null", "--via", "npm"], ["data", "check", "nope"], ["data",
-    "show"],
-    ["data", "get", "imagenet100"], ["data", "check", "cifar10", "--data-dir", "/does/not/exist"],
-    ["data", "show", "digits", "--out", "x.jpg"], ["data", "show", "digits", "--model", "x"],
-    ["data", "show", "--run", "/does/not/exist"], ["data", "show", "--run", "RUN", "--images", "0"],
-    ["data", "show", "--run", "RUN", "--images", "-3"], ["data", "list", "--nope"],
-    ["data", "show", "digits", "--out", "/dev/null/x.png"], ["data", "get", "folder:/dev"],
-    ["list", "nope"], ["list", "data", "--cost"], ["show"], ["show", "nope"], ["show", "recipe"],
-    ["show", "recipe", "nope"], ["show", "recipe", "../digits"], ["show", "sora", "fgsm"],
-    ["evaluate"], ["evaluate", "/does/not/exist"], ["evaluate", "/dev/null"], ["evaluate", "RUN", "RUN"],
-    ["evaluate", "RUN", "--weights", "x"], ["evaluate", "--weights", "x"], ["evaluate", "RUN", "--width",
-    "4"],
-    ["evaluate", "RUN", "--set", "model.stages=1"], ["evaluate", "RUN", "--dataset", "nope"],
-    ["evaluate", "RUN", "--eps", "l7:0.5"], ["evaluate", "RUN", "--eps", ","], ["evaluate", "RUN", "--eps",
-    "-1"],
-    ["evaluate", "--weights", "/dev/null", "--model", "preactresnet18", "--dataset", "digits"],
-    ["evaluate", "--weights", "RUN/model.safetensors", "--model", "resnet18", "--dataset", "digits"],
-    ["evaluate", "--weights", "RUN/model.safetensors", "--model", "os:system", "--dataset", "digits"],
-    ["probe"], ["probe", "nope", "RUN"], ["probe", "eps-curve"], ["probe", "eps-curve", "/does/not/exist"],
-    ["probe", "eps-curve", "RUN", "--eps", "8/"],
-    ["probe", "eps-curve", "RUN", "--at", "1", "--model", "os:system"], ["probe", "traces", "/dev/null"],
-    ["reproduce"], ["reproduce", "nope"], ["reproduce", "main", "--dataset", "nope"],
-    ["reproduce", "l2", "--seeds", "0"],
-    ["reproduce", "components", "--dataset", "digits", "--out", "/etc/passwd"],
-    ["compare", *TINY, "--variant", "x"], ["compare", *TINY, "--variant", "a: sora out=/tmp"],
-    ["compare", *TINY, "--grid", "/dev/null"], ["compare", *TINY, "--grid", "/etc/passwd"],
-    ["demo", "--epochs", "-1"], ["demo", "--jobs", "-1"], ["demo", "--seed", "x"], ["demo", "--nope"],
-    ["train", *TINY, "--resume"], ["train", "--resume", "--out", "/does/not/exist"], ["train", "stray",
-    *TINY],
-    ["train", *TINY[:-1], "RUN"], ["compare", *TINY[:-1], "/etc/passwd"], ["train", *TINY, "--set"],
-    ["train", *TINY, "--norm", "l2"], ["train", *TINY, "--guard", "stop", "--method", "benign"],
-    ["train", *TINY, "--compile", "--method", "free"], ["train", *TINY, "--ema", "1"],
-    ["train", *TINY, "--holdout", "99999999"], ["train", *TINY, "--model", "vit-small", "--width", "5"],
-)  # fmt: skip
+_FIXED = """
+data nope | data get | data get nope | data get cifar10 --via pip |
+data get cifar10 --from /does/not/exist | data get cifar10 --from /dev/null |
+data get cifar10 --from /dev/null --via npm | data check nope | data show | data get imagenet100 |
+data check cifar10 --data-dir /does/not/exist | data show digits --out x.jpg |
+data show digits --model x | data show --run /does/not/exist | data show --run RUN --images 0 |
+data show --run RUN --images -3 | data list --nope | data show digits --out /dev/null/x.png |
+data get folder:/dev | list nope | list data --cost | show | show nope | show recipe | show recipe nope |
+show recipe ../digits | show sora fgsm | evaluate | evaluate /does/not/exist | evaluate /dev/null |
+evaluate RUN RUN | evaluate RUN --weights x | evaluate --weights x | evaluate RUN --width 4 |
+evaluate RUN --set model.stages=1 | evaluate RUN --dataset nope | evaluate RUN --eps l7:0.5 |
+evaluate RUN --eps , | evaluate RUN --eps -1 |
+evaluate --weights /dev/null --model preactresnet18 --dataset digits |
+evaluate --weights RUN/model.safetensors --model resnet18 --dataset digits |
+evaluate --weights RUN/model.safetensors --model os:system --dataset digits | probe | probe nope RUN |
+probe eps-curve | probe eps-curve /does/not/exist | probe eps-curve RUN --eps 8/ |
+probe eps-curve RUN --at 1 --model os:system | probe traces /dev/null | reproduce | reproduce nope |
+reproduce main --dataset nope | reproduce l2 --seeds 0 |
+reproduce components --dataset digits --out /etc/passwd | compare TINY --variant x |
+compare TINY --variant 'a: sora out=/tmp' | compare TINY --grid /dev/null |
+compare TINY --grid /etc/passwd | demo --epochs -1 | demo --jobs -1 | demo --seed x | demo --nope |
+train TINY --resume | train --resume --out /does/not/exist | train stray TINY | train TINY_OUT RUN |
+compare TINY_OUT /etc/passwd | train TINY --set | train TINY --norm l2 |
+train TINY --guard stop --method benign | train TINY --compile --method free | train TINY --ema 1 |
+train TINY --holdout 99999999 | train TINY --model vit-small --width 5
+"""
+FIXED = [_words(line) for line in _FIXED.split("|")]

@@ -9,6 +9,11 @@ _TINY = (
     " --threads 1 --device cpu --quiet --out OUT"
 )
 TINY = _TINY.split()
+_SMALLEST = (
+    "--dataset digits --limit-train 16 --limit-test 10 --holdout 10 --width 4 --set model.stages=1 --epochs 1"
+    " --batch-size 16 --attacks clean --threads 1 --device cpu --quiet"
+)
+SMALLEST = _SMALLEST.split()
 CHEAP = ("fgsm", "fgsm-rs", "n-fgsm", "sora", "zerograd", "multigrad")  # affordable in runs of 70 steps
 METRICS = ("gradalign", "aae", "kl", "elle", "pgd")
 ATTACKS = ("clean", "fgsm", "pgd2", "clean,fgsm,pgd10", "clean,apgd-ce", "clean,pgd2x2")
@@ -34,67 +39,56 @@ def _method(rng: random.Random) -> list[str]:
     entry = methods.info(name)
     norm = rng.choice(entry.norms)
     guards = ["off", "warn", "stop", "rollback", "pgd"] if entry.adversarial else ["off", "warn"]
-    flags = ["--method", name, "--norm", norm, "--eps", "0.15" if norm == "linf" else "1.5"]
-    return [*flags, "--guard", rng.choice(guards)]
+    eps = {"linf": "0.15", "l2": "1.5"}[norm]
+    return f"--method {name} --norm {norm} --eps {eps} --guard {rng.choice(guards)}".split()
 
 
 def _options(rng: random.Random) -> list[str]:
-    flags = [
-        "--epochs",
-        rng.choice("23"),
-        "--batch-size",
-        rng.choice(["16", "32"]),
-        "--seed",
-        rng.choice("01"),
-    ]
-    flags += ["--attacks", rng.choice(ATTACKS)]
+    flags = f"--epochs {rng.choice('23')} --batch-size {rng.choice(['16', '32'])} --seed {rng.choice('01')}"
+    flags += f" --attacks {rng.choice(ATTACKS)}"
     maybe = (
-        ["--ema", "0.9"],
-        ["--accumulate", "2"],
-        ["--eps-warmup", "1.5"],
-        ["--checkpoint-every", rng.choice("12")],
-        ["--no-snapshots"],
-        ["--monitor", ",".join(rng.sample(METRICS, 2)), "--monitor-every", "2"],
-        ["--log-every", rng.choice("124")],
-        ["--optimizer", "adamw", "--lr", "0.01"],
-        ["--schedule", rng.choice(["cosine", "multistep"])],
-        ["--augment", "flip"],
-        ["--holdout", "0"],
-        ["--eval-every", rng.choice("02")],
+        "--ema 0.9",
+        "--accumulate 2",
+        "--eps-warmup 1.5",
+        f"--checkpoint-every {rng.choice('12')}",
+        "--no-snapshots",
+        f"--monitor {','.join(rng.sample(METRICS, 2))} --monitor-every 2",
+        f"--log-every {rng.choice('124')}",
+        "--optimizer adamw --lr 0.01",
+        f"--schedule {rng.choice(['cosine', 'multistep'])}",
+        "--augment flip",
+        "--holdout 0",
+        f"--eval-every {rng.choice('02')}",
     )
-    for choice in maybe:
-        if rng.random() < 0.25:
-            flags += choice
-    return flags
+    return [*flags.split(), *_some(rng, 0.25, *maybe)]
+
+
+def _some(rng: random.Random, share: float, *choices: str) -> list[str]:
+    """The flags of some choices, each with the same probability."""
+    return " ".join(choice for choice in choices if rng.random() < share).split()
 
 
 def alarmed(rng: random.Random) -> list[str]:
     """A run whose guard raises an alarm: a radius that no method survives, and enough steps to see it."""
-    flags = ["--method", rng.choice(CHEAP), "--eps", "0.9", "--epochs", "3", "--batch-size", "4"]
-    flags += ["--log-every", rng.choice(["1", "4", "5"]), "--attacks", "clean", "--limit-test", "10"]
-    flags += ["--guard", rng.choice(["warn", "stop", "rollback", "rollback", "pgd"])]
-    if rng.random() < 0.3:
-        flags += ["--checkpoint-every", "7"]
-    if rng.random() < 0.2:
-        flags += ["--ema", "0.9"]
-    return [*TINY, *flags]
+    guard, log_every = rng.choice(["warn", "stop", "rollback", "rollback", "pgd"]), rng.choice("145")
+    flags = f"--method {rng.choice(CHEAP)} --eps 0.9 --epochs 3 --batch-size 4 --log-every {log_every}"
+    flags += f" --attacks clean --limit-test 10 --guard {guard}"
+    return [*TINY, *flags.split(), *_some(rng, 0.25, "--checkpoint-every 7", "--ema 0.9")]
 
 
 def two_ranks(rng: random.Random) -> list[str]:
     """A run for two processes."""
-    flags = ["--method", rng.choice(CHEAP), "--eps", "0.15", "--epochs", "2", "--batch-size", "32"]
-    flags += ["--log-every", rng.choice("12"), "--attacks", "clean,fgsm"]
-    for choice in (["--checkpoint-every", "1"], ["--ema", "0.9"], ["--guard", "rollback"]):
-        if rng.random() < 0.3:
-            flags += choice
-    return [*TINY, *flags]
+    flags = (
+        f"--method {rng.choice(CHEAP)} --eps 0.15 --epochs 2 --batch-size 32 --log-every {rng.choice('12')}"
+    )
+    more = _some(rng, 0.3, "--checkpoint-every 1", "--ema 0.9", "--guard rollback")
+    return [*TINY, *flags.split(), "--attacks", "clean,fgsm", *more]
 
 
 def comparison(rng: random.Random) -> list[str]:
     """A comparison of two short runs."""
-    names = ",".join(rng.sample(CHEAP, 2))
-    base = ["compare", *TINY[1:], "--methods", names, "--epochs", "2", "--batch-size", "32", "--jobs", "2"]
-    return [*base, "--attacks", "clean,fgsm", "--eps", "0.15"]
+    flags = f"--methods {','.join(rng.sample(CHEAP, 2))} --epochs 2 --batch-size 32 --jobs 2"
+    return ["compare", *TINY[1:], *flags.split(), "--attacks", "clean,fgsm", "--eps", "0.15"]
 
 
 def finished_run(seed: int = 0) -> list[str]:

@@ -6,6 +6,7 @@ any two of them, e.g. between a rename and the link that follows, without touchi
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Callable
@@ -28,37 +29,36 @@ def is_change(event: str, args: tuple[object, ...]) -> bool:
 
 def signal_before(number: int, change: int, function: Callable[[], int]) -> Callable[[], int]:
     """`function`, but this process gets signal `number` before its change `change` (counted from 0)."""
+    changes = itertools.count()
 
-    def run() -> int:
-        seen = 0
+    def send(_: str) -> None:
+        if next(changes) == change:
+            os.kill(os.getpid(), number)
 
-        def hook(event: str, args: tuple[object, ...]) -> None:
-            nonlocal seen
-            if is_change(event, args):
-                if seen == change:
-                    os.kill(os.getpid(), number)
-                seen += 1
-
-        sys.addaudithook(hook)
-        return function()
-
-    return run
+    return _watched(function, send)
 
 
 def recording(function: Callable[[], int], log: Path) -> Callable[[], int]:
     """`function`, which also writes the kinds of all its changes to `log`, one per line."""
+    kinds: list[str] = []
 
     def run() -> int:
-        kinds: list[str] = []
-
-        def hook(event: str, args: tuple[object, ...]) -> None:
-            if is_change(event, args):
-                kinds.append(event)
-
-        sys.addaudithook(hook)
-        code = function()
-        done = list(kinds)
-        log.write_text("\n".join(done))
+        code = _watched(function, kinds.append)()
+        log.write_text("\n".join(kinds))
         return code
+
+    return run
+
+
+def _watched(function: Callable[[], int], on_change: Callable[[str], None]) -> Callable[[], int]:
+    """`function`, with `on_change` called before each of its changes; the hook stays in the process."""
+
+    def hook(event: str, args: tuple[object, ...]) -> None:
+        if is_change(event, args):
+            on_change(event)
+
+    def run() -> int:
+        sys.addaudithook(hook)
+        return function()
 
     return run

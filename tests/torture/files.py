@@ -5,16 +5,8 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from functools import cache
 
-from tests.torture import (
-    comparing,
-    configurations,
-    hostile_arrays,
-    hostile_attacked,
-    hostile_images,
-    hostile_runs,
-)
+from tests.torture import comparing, configurations, hostile_arrays, hostile_images, hostile_runs
 from tests.torture.bench import Bench, check_end, last_line
 from tests.torture.children import sora
 from tests.torture.hostile import Attack, Place
@@ -23,38 +15,31 @@ from tests.torture.report import Outcome
 LIMIT = 60.0  # seconds
 MEMORY = 4 << 30  # bytes beyond what the process has; the bench fails far below it
 COUNT = 4  # files per case
-
-
-@cache
-def attacks() -> list[Attack]:
-    """All kinds of hostile files."""
-    return [
-        *hostile_images.ATTACKS,
-        *hostile_arrays.ATTACKS,
-        *hostile_attacked.ATTACKS,
-        *hostile_runs.ATTACKS,
-    ]
+ATTACKS = [
+    *hostile_images.ATTACKS.items(),
+    *((attack.__name__, attack) for attack in (*hostile_arrays.ATTACKS, *hostile_runs.ATTACKS)),
+]
 
 
 def case(bench: Bench, number: int) -> Outcome:
     """Some hostile files; successive cases go through all kinds."""
     outcome, rng = Outcome("files", number), bench.rng("files", number)
     finished = bench.reference(configurations.finished_run()).folder
-    order = random.Random(bench.seed).sample(attacks(), len(attacks()))
+    order = random.Random(bench.seed).sample(ATTACKS, len(ATTACKS))
     for i in range(COUNT):
-        attack = order[(number * COUNT + i) % len(order)]
-        _try(bench, outcome, attack, Place(bench.place(f"files-{number}-{i}"), finished, rng))
+        name, attack = order[(number * COUNT + i) % len(order)]
+        _try(bench, outcome, name, attack, Place(bench.place(f"files-{number}-{i}"), finished, rng))
     return outcome
 
 
-def _try(bench: Bench, outcome: Outcome, attack: Attack, place: Place) -> None:
+def _try(bench: Bench, outcome: Outcome, name: str, attack: Attack, place: Place) -> None:
     line = attack(place)
     if line is None:  # a format whose reader is not installed
         return
     outcome.inputs += 1
     before = _outside(place)
     ended = bench.child(sora(line), place.work, memory=MEMORY).end(LIMIT)
-    what = f"{attack.__name__} ({place.note}): sora {' '.join(map(repr, line))}"
+    what = f"{name} ({place.note}): sora {' '.join(map(repr, line))}"
     clean = check_end(outcome, ended, what)
     if _outside(place) != before:
         changed = sorted(set(_outside(place).items()) ^ set(before.items()))

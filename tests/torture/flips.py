@@ -6,10 +6,11 @@ import json
 import random
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 
 from tests.torture import comparing, configurations
-from tests.torture.bench import RUN_LIMIT, Bench, Reference, check_end, fill, last_line
+from tests.torture.bench import RUN_LIMIT, Bench, check_end, fill, last_line
 from tests.torture.children import Ended, sora
 from tests.torture.events import signal_before
 from tests.torture.report import Outcome
@@ -18,10 +19,9 @@ _EVALUATE = "evaluate OUT --attacks clean,fgsm,pgd2 --eps 0.05 --threads 1 --qui
 EVALUATE = _EVALUATE.split()
 PROBES = (
     "probe eps-curve OUT --limit 4 --threads 1 --device cpu --json",
-    "probe eps-curve OUT --at 5 --limit 4 --threads 1 --device cpu --json",
+    "probe eps-curve OUT --at FIRST --limit 4 --threads 1 --device cpu --json",
     "probe traces OUT --json",
 )
-USES = {"resume": 60, "evaluate": 15, "evaluate again": 5, "load": 10, "probe": 10}
 
 
 def case(bench: Bench, number: int) -> Outcome:
@@ -29,14 +29,7 @@ def case(bench: Bench, number: int) -> Outcome:
     outcome, rng = Outcome("flips", number, inputs=1), bench.rng("flips", number)
     [use] = rng.choices(list(USES), list(USES.values()))
     place = bench.place(f"flips-{number}")
-    if use == "resume":
-        _resume(bench, outcome, rng, place)
-    elif use.startswith("evaluate"):
-        _evaluate(bench, outcome, rng, place, again=use == "evaluate again")
-    elif use == "load":
-        _load(bench, outcome, rng, place)
-    else:
-        _probe(bench, outcome, rng, place)
+    use(bench, outcome, rng, place / "out")
     if not outcome.failures:
         shutil.rmtree(place)
     return outcome
@@ -74,40 +67,23 @@ def damage(folder: Path, rng: random.Random) -> tuple[str, str]:
     return str(name), f"{name} with flipped bits at {', '.join(f'{at}.{bit}' for at, bit in bits)}"
 
 
-def _resume(bench: Bench, outcome: Outcome, rng: random.Random, place: Path) -> None:
+def _resume(bench: Bench, outcome: Outcome, rng: random.Random, run: Path) -> None:
     """Damage an interrupted run and continue it."""
     arguments = configurations.finished_run(rng.randrange(2))
     reference = bench.reference(arguments)
     change = rng.choice([i for i, kind in enumerate(reference.changes) if kind == "os.rename"][2:-1])
-    shutil.copytree(_interrupted(bench, arguments, reference, change), place / "out")
-    name, did = damage(place / "out", rng)
+    killed = reference.folder.with_name(f"killed-{change}")
+    if not killed.exists():
+        command = signal_before(signal.SIGKILL, change, sora(fill(arguments, killed)))
+        bench.child(command, killed.parent).end(RUN_LIMIT)
+    shutil.copytree(killed, run)
+    name, did = damage(run, rng)
     what = f"continuing a run killed before change {change}, {did}"
-    command = fill([*arguments, "--resume", "auto"], place / "out")
-    ended = bench.run(command, place)
-    if check_end(outcome, ended, what):
-        if ended.code:
-            outcome.add("refused") if ended.one_line else outcome.add("raw", f"{what}: {last_line(ended)}")
-            return
-        differences = comparing.run_differences(reference.folder, place / "out")
+    if _succeeded(outcome, bench.run(fill([*arguments, "--resume", "auto"], run), run.parent), what):
+        differences = comparing.run_differences(reference.folder, run)
         if name.startswith(("checkpoints/", "snapshots/")):  # not read, so it stays as it is
             differences = [each for each in differences if each != name]
-        _judge(outcome, what, differences)
-
-
-def _interrupted(bench: Bench, arguments: list[str], reference: Reference, change: int) -> Path:
-    """A run that was killed at a certain moment, computed once."""
-    folder = reference.folder.with_name(f"killed-{change}")
-    if not folder.exists():
-        command = fill(arguments, folder)
-        bench.child(signal_before(signal.SIGKILL, change, sora(command)), folder.parent).end(RUN_LIMIT)
-    return folder
-
-
-def _judge(outcome: Outcome, what: str, differences: list[str]) -> None:
-    if differences:
-        outcome.add("different", f"{what}: {', '.join(differences)}")
-    else:
-        outcome.add("identical")
+        outcome.compare(what, differences)
 
 
 def _succeeded(outcome: Outcome, ended: Ended, what: str) -> bool:
@@ -119,28 +95,21 @@ def _succeeded(outcome: Outcome, ended: Ended, what: str) -> bool:
     return not ended.code
 
 
-def _evaluate(bench: Bench, outcome: Outcome, rng: random.Random, place: Path, *, again: bool) -> None:
-    """Damage a finished run and evaluate it; `again` damages one that holds the evaluation already."""
+def _evaluate(bench: Bench, outcome: Outcome, rng: random.Random, run: Path, *, again: bool = False) -> None:
+    """Damage a finished run and evaluate it; `again` damages one that was evaluated already."""
     finished = bench.reference(configurations.finished_run()).folder
-    reference = bench.reference(EVALUATE, lambda folder: _copy(finished, folder))
-    shutil.copytree(reference.folder if again else finished, place / "out")
-    _, did = damage(place / "out", rng)
-    what = f"sora {' '.join(EVALUATE)}, {did}"
-    ended = bench.run(fill(EVALUATE, place / "out"), place)
-    if _succeeded(outcome, ended, what):
-        _judge(outcome, what, comparing.evaluation_differences(reference.folder, place / "out"))
+    reference = bench.reference(EVALUATE, partial(shutil.copytree, finished))
+    shutil.copytree(reference.folder if again else finished, run)
+    what = f"sora {' '.join(EVALUATE)}, {damage(run, rng)[1]}"
+    if _succeeded(outcome, bench.run(fill(EVALUATE, run), run.parent), what):
+        outcome.compare(what, comparing.evaluation_differences(reference.folder, run))
 
 
-def _copy(source: Path, target: Path) -> None:
-    shutil.copytree(source, target)
-
-
-def _load(bench: Bench, outcome: Outcome, rng: random.Random, place: Path) -> None:
+def _load(bench: Bench, outcome: Outcome, rng: random.Random, run: Path) -> None:
     """Damage a finished run and load its model in Python."""
     finished = bench.reference(configurations.finished_run()).folder
-    shutil.copytree(finished, place / "out")
-    _, did = damage(place / "out", rng)
-    what = f"sora.load(RUN), {did}"
+    shutil.copytree(finished, run)
+    what = f"sora.load(RUN), {damage(run, rng)[1]}"
 
     def outputs(folder: Path) -> int:
         import torch
@@ -158,36 +127,37 @@ def _load(bench: Bench, outcome: Outcome, rng: random.Random, place: Path) -> No
         print(json.dumps(rows.tolist()))
         return 0
 
-    whole = bench.child(lambda: outputs(finished), place).end(RUN_LIMIT)
-    ended = bench.child(lambda: outputs(place / "out"), place).end(RUN_LIMIT)
+    whole, ended = (bench.child(lambda f=f: outputs(f), run.parent).end(RUN_LIMIT) for f in (finished, run))
     if check_end(outcome, ended, what):
         if ended.code:
             outcome.add("refused")
         else:
-            _judge(outcome, what, [] if ended.out == whole.out else ["the model's outputs"])
+            outcome.compare(what, [] if ended.out == whole.out else ["the model's outputs"])
 
 
-def _probe(bench: Bench, outcome: Outcome, rng: random.Random, place: Path) -> None:
+def _probe(bench: Bench, outcome: Outcome, rng: random.Random, run: Path) -> None:
     """Damage a finished run and probe it."""
-    probe = rng.choice(PROBES).split()
     finished = bench.reference(configurations.finished_run()).folder
-    steps = sorted(int(path.stem.split("-")[1]) for path in (finished / "snapshots").glob("step-*"))
-    probe = [str(steps[0]) if word == "5" else word for word in probe]
+    first = min(int(path.stem.split("-")[1]) for path in (finished / "snapshots").glob("step-*"))
+    probe = rng.choice(PROBES).replace("FIRST", str(first)).split()
     kept = bench.scratch / "references" / f"probe-{'-'.join(probe[1:5])}.json".replace("/", "_")
     if not kept.exists():
         whole = bench.place("probe") / "out"
         shutil.copytree(finished, whole)
         kept.write_text(bench.run(fill(probe, whole), whole.parent).out)
-    shutil.copytree(finished, place / "out")
-    _, did = damage(place / "out", rng)
-    what = f"sora {' '.join(probe)}, {did}"
-    ended = bench.run(fill(probe, place / "out"), place)
+    shutil.copytree(finished, run)
+    what = f"sora {' '.join(probe)}, {damage(run, rng)[1]}"
+    ended = bench.run(fill(probe, run), run.parent)
     if _succeeded(outcome, ended, what):
         same = _numbers(ended.out) == _numbers(kept.read_text())
-        _judge(outcome, what, [] if same else ["the probe's numbers"])
+        outcome.compare(what, [] if same else ["the probe's numbers"])
 
 
 def _numbers(text: str) -> object:
     """A probe's results without the name of the run."""
     content = json.loads(text)
     return list(content.values()) if isinstance(content, dict) else content
+
+
+USES = {_resume: 60, _evaluate: 15, partial(_evaluate, again=True): 5, _load: 10, _probe: 10}
+"""Ways to use a damaged run, with their shares."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import random
@@ -11,6 +12,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+TINY = "--epochs 1 --batch-size 8 --attacks clean --width 4 --set model.stages=1 --threads 1"
 Attack = Callable[["Place"], "list[str] | None"]
 """Writes hostile files and returns the command line that reads them."""
 
@@ -44,10 +46,10 @@ class Place:
             (target / name).unlink()
         return target
 
-    def choose(self, *options: object) -> object:
+    def choose(self, *options: str) -> str:
         """One of them, noted for the report."""
         chosen = self.rng.choice(options)
-        self.note = f"{self.note} {str(chosen)[:60]!r}".strip()
+        self.note = f"{self.note} {chosen[:60]!r}".strip()
         return chosen
 
     def number(self, low: int, high: int) -> int:
@@ -90,13 +92,10 @@ def _chunk(part: tuple[bytes, bytes]) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def npy(
-    header: str, body: bytes = b"", version: tuple[int, int] = (1, 0), length: int | None = None
-) -> bytes:
+def npy(header: str, body: bytes = b"", length: int | None = None) -> bytes:
     """An array file with any header."""
     text = header.encode().ljust(118) + b"\n"
-    size = len(text) if length is None else length
-    return b"\x93NUMPY" + bytes(version) + struct.pack("<H" if version[0] == 1 else "<I", size) + text + body
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(text) if length is None else length) + text + body
 
 
 def tensors(header: bytes, body: bytes = b"", length: int | None = None) -> bytes:
@@ -106,37 +105,59 @@ def tensors(header: bytes, body: bytes = b"", length: int | None = None) -> byte
 
 def images_folder(place: Place, hostile: bytes | None = None, name: str = "x.png", count: int = 1) -> Path:
     """Two classes of ordinary pictures, and hostile ones among them."""
-    from tests.data import formats
-
-    root = place.work / "pictures"
-    for label in ("a", "b"):
-        (root / label).mkdir(parents=True)
-        for i, image in enumerate(formats.noise(6, 8, 8, 3)):
-            (root / label / f"{i}.png").write_bytes(formats.png(image))
+    root = write_pictures(place.work / "pictures", 6)
     if hostile is not None:
         for i in range(count):
-            (root / "a" / f"{i}-{name}").write_bytes(hostile)
+            (root / "class0" / f"{i}-{name}").write_bytes(hostile)
     return root
 
 
-def reading(place: Place, dataset: str, *more: str) -> list[str]:
+def write_pictures(root: Path, count: int) -> Path:
+    """Two folders of so many ordinary pictures each."""
+    from tests.data import formats
+
+    for label in range(2):
+        (root / f"class{label}").mkdir(parents=True)
+        for i, image in enumerate(formats.noise(count, 8, 8, 3, seed=label)):
+            (root / f"class{label}" / f"{i:04d}.png").write_bytes(formats.png(image))
+    return root
+
+
+def no_file(place: Place, path: Path, *kinds: str) -> None:
+    """Put something else where a file is expected: a FIFO, a folder, a link to itself or to something."""
+    kind = place.choose(*kinds)
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(path.name if kind == "loop" else kind)
+
+
+def flip_bits(content: bytes, count: int, rng: random.Random) -> bytes:
+    """The content with so many bits flipped."""
+    damaged = bytearray(content)
+    for _ in range(count):
+        damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+    return bytes(damaged)
+
+
+def array_file(array: object) -> bytes:
+    """An array as numpy writes it, objects pickled."""
+    import numpy as np
+
+    file = io.BytesIO()
+    np.save(file, np.asarray(array), allow_pickle=True)
+    return file.getvalue()
+
+
+def reading(place: Place, dataset: str) -> list[str]:
     """A command that reads a data set; options of the reader vary."""
     verb = place.choose("get", "check", "get", "show", "train")
     home = ["--data-dir", str(place.work / "home")]
     if verb == "show":
         return ["data", "show", dataset, *home, "--out", "x.png"]
     if verb == "train":
-        flags = "--epochs 1 --batch-size 8 --limit-train 16 --attacks clean --width 4 --set model.stages=1"
-        return [
-            "train",
-            "--dataset",
-            dataset,
-            *home,
-            *flags.split(),
-            "--threads",
-            "1",
-            "--quiet",
-            "--out",
-            "run",
-        ]
-    return ["data", str(verb), dataset, *more, *home]
+        flags = f"{TINY} --limit-train 16 --quiet --out run"
+        return ["train", "--dataset", dataset, *home, *flags.split()]
+    return ["data", verb, dataset, *home]

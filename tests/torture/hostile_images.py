@@ -3,137 +3,87 @@
 from __future__ import annotations
 
 import io
-import os
 import struct
 from pathlib import Path
 
 from tests.data import formats
-from tests.torture.hostile import Attack, Place, images_folder, png, reading
+from tests.torture.hostile import Attack, Place, flip_bits, images_folder, no_file, png, reading
 
-KINDS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
-SUFFIX = {
-    "PNG": ".png",
-    "JPEG": ".jpg",
-    "GIF": ".gif",
-    "BMP": ".bmp",
-    "WEBP": ".webp",
-    "TIFF": ".tif",
-    "PPM": ".ppm",
+SUFFIXES = {
+    "PNG": "png",
+    "JPEG": "jpg",
+    "GIF": "gif",
+    "BMP": "bmp",
+    "WEBP": "webp",
+    "TIFF": "tif",
+    "PPM": "ppm",
 }
-
-
-def png_with_lying_size(place: Place) -> list[str]:
-    width, height = place.number(9_000, 2**31 - 1), place.number(9_000, 2**31 - 1)
-    return _read(place, png(width, height))
+LARGE = 2**31 - 1
 
 
 def png_bombs(place: Place) -> list[str]:
     """Few bytes, many pixels, just below the limit, several at once."""
     side = place.number(6_000, 8_191)
-    bomb = png(side, side, colour=int(str(place.choose(0, 3))), lies=False)
+    bomb = png(side, side, colour=place.rng.choice([0, 3]), lies=False)
     return _read(place, bomb, count=place.number(4, 12))
 
 
-def png_of_one_row(place: Place) -> list[str]:
-    wide = png(place.number(10**6, 6 * 10**7), 1, lies=False)
-    return _read(place, wide)
+def damaged_picture(place: Place, damage: str) -> list[str]:
+    """A picture of any format that was cut, has flipped bits, or has noise behind its first bytes."""
+    kind = place.choose(*SUFFIXES)
+    content = _picture(kind)
+    if damage == "cut":
+        content = content[: place.number(0, len(content) - 1)]
+    elif damage == "flipped":
+        content = flip_bits(content, place.number(1, 20), place.rng)
+    else:
+        content = content[:12] + place.rng.randbytes(place.number(0, 4000))
+    return _read(place, content, SUFFIXES[kind])
 
 
-def truncated_picture(place: Place) -> list[str]:
-    kind = str(place.choose(*KINDS))
-    whole = _picture(kind)
-    return _read(place, whole[: place.number(0, len(whole) - 1)], SUFFIX[kind])
+def lying_header(place: Place, kind: str, at: int | None, *layout: object) -> list[str]:
+    """A picture whose header has other numbers at some place, packed as `struct` does."""
+    whole = bytearray(_picture(kind))
+    lie = struct.pack(*layout)  # type: ignore[arg-type]
+    at = at if at is not None else place.rng.randrange(8, len(whole) - 4)
+    whole[at : at + len(lie)] = lie
+    return _read(place, bytes(whole), SUFFIXES[kind])
 
 
-def flipped_picture(place: Place) -> list[str]:
-    kind = str(place.choose(*KINDS))
-    content = bytearray(_picture(kind))
-    for _ in range(place.number(1, 20)):
-        content[place.rng.randrange(len(content))] ^= 1 << place.rng.randrange(8)
-    return _read(place, bytes(content), SUFFIX[kind])
-
-
-def garbage_picture(place: Place) -> list[str]:
-    kind = str(place.choose(*KINDS))
-    return _read(place, _picture(kind)[:12] + place.rng.randbytes(place.number(0, 4000)), SUFFIX[kind])
-
-
-def ppm_with_lying_size(place: Place) -> list[str]:
-    text = f"P6 {place.number(10_000, 10**9)} {place.number(10_000, 10**9)} 255\n".encode()
-    return _read(place, text + bytes(64), ".ppm")
-
-
-def gif_with_lying_size(place: Place) -> list[str]:
-    whole = bytearray(_picture("GIF"))
-    whole[6:10] = struct.pack("<HH", 65_535, place.number(8_000, 65_535))
-    return _read(place, bytes(whole), ".gif")
-
-
-def bmp_with_lying_size(place: Place) -> list[str]:
-    whole = bytearray(_picture("BMP"))
-    whole[18:26] = struct.pack("<ii", place.number(9_000, 2**31 - 1), place.number(-(2**31), 2**31 - 1))
-    return _read(place, bytes(whole), ".bmp")
-
-
-def tiff_with_lying_tags(place: Place) -> list[str]:
-    whole = bytearray(_picture("TIFF"))
-    at = place.rng.randrange(8, len(whole) - 4)
-    whole[at : at + 4] = struct.pack("<I", place.number(10**6, 2**32 - 1))
-    return _read(place, bytes(whole), ".tif")
-
-
-def postscript_as_picture(place: Place) -> list[str]:
+def postscript(place: Place) -> list[str]:
     text = f"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n({place.canary}) (w) file closefile\nshowpage\n"
-    return _read(place, text.encode(), ".png")
+    return _read(place, text.encode())
 
 
-def program_as_picture(place: Place) -> list[str]:
-    return _read(
-        place, f"#!/bin/sh\ntouch {place.canary}\n".encode(), str(place.choose(".png", ".jpg", ".gif"))
-    )
+def program(place: Place) -> list[str]:
+    return _read(place, f"#!/bin/sh\ntouch {place.canary}\n".encode(), place.choose("png", "jpg", "gif"))
 
 
-def fifo_as_picture(place: Place) -> list[str]:
+def no_picture(place: Place) -> list[str]:
     root = images_folder(place)
-    os.mkfifo(root / "a" / "x.png")
-    return reading(place, f"folder:{root}")
-
-
-def link_as_picture(place: Place) -> list[str]:
-    root = images_folder(place)
-    target = str(
-        place.choose("/dev/zero", "/dev/urandom", "/etc/passwd", "x.png", "/dev/tty", "/does/not/exist")
-    )
-    (root / "a" / "x.png").symlink_to(target)
-    return reading(place, f"folder:{root}")
-
-
-def folder_as_picture(place: Place) -> list[str]:
-    root = images_folder(place)
-    (root / "a" / "x.png").mkdir()
+    links = ("/dev/zero", "/dev/urandom", "/etc/passwd", "/dev/tty", "/does/not/exist")
+    no_file(place, root / "class0" / "x.png", "fifo", "fifo", "folder", "folder", "loop", *links)
     return reading(place, f"folder:{root}")
 
 
 def loop_of_folders(place: Place) -> list[str]:
     root = images_folder(place)
-    (root / "a" / "again").symlink_to(root)
-    (root / str(place.choose("c", "train", "test"))).symlink_to(root)
+    (root / "class0" / "again").symlink_to(root)
+    (root / place.choose("c", "train", "test")).symlink_to(root)
     return reading(place, f"folder:{root}")
 
 
 def strange_names(place: Place) -> list[str]:
     root = images_folder(place)
-    name = place.choose(
-        "\n.png", "\x1b[2J.png", "x" * 200 + ".png", "\udcff.png", "%s%n.png", "; touch canary.png"
-    )
-    (root / "a" / str(name)).write_bytes(_picture("PNG")[:30])
+    names = ("\n.png", "\x1b[2J.png", "x" * 200 + ".png", "\udcff.png", "%s%n.png", "; touch canary.png")
+    (root / "class0" / place.choose(*names)).write_bytes(_picture("PNG")[:30])
     return reading(place, f"folder:{root}")
 
 
 def no_pictures(place: Place) -> list[str]:
     root = place.work / "pictures"
     (root / "a").mkdir(parents=True)
-    (root / str(place.choose("b", "train", ".c", "a/b"))).mkdir(exist_ok=True)
+    (root / place.choose("b", "train", ".c", "a/b")).mkdir(exist_ok=True)
     return reading(place, f"folder:{root}")
 
 
@@ -145,16 +95,34 @@ def _picture(kind: str) -> bytes:
     return file.getvalue()
 
 
-def _read(place: Place, content: bytes, suffix: str = ".png", count: int = 1) -> list[str]:
-    root: Path = images_folder(place, content, f"x{suffix}", count)
+def _read(place: Place, content: bytes, suffix: str = "png", count: int = 1) -> list[str]:
+    root: Path = images_folder(place, content, f"x.{suffix}", count)
     options = place.choose("", "?size=8", "?mode=grey", "?skip-bad=50", "?size=8&mode=rgb&skip-bad=50")
     return reading(place, f"folder:{root}{options}")
 
 
-ATTACKS: list[Attack] = [
-    png_with_lying_size, png_bombs, png_of_one_row, truncated_picture, flipped_picture, garbage_picture,
-    ppm_with_lying_size, gif_with_lying_size, bmp_with_lying_size, tiff_with_lying_tags,
-    postscript_as_picture,
-    program_as_picture, fifo_as_picture, link_as_picture, folder_as_picture, loop_of_folders, strange_names,
-    no_pictures,
-]  # fmt: skip
+def _ppm(width: int, height: int) -> bytes:
+    return f"P6 {width} {height} 255\n".encode() + bytes(64)
+
+
+ATTACKS: dict[str, Attack] = {
+    "png with lying size": lambda p: _read(p, png(p.number(9_000, LARGE), p.number(9_000, LARGE))),
+    "png bombs": png_bombs,
+    "png of one row": lambda p: _read(p, png(p.number(10**6, 6 * 10**7), 1, lies=False)),
+    "cut picture": lambda p: damaged_picture(p, "cut"),
+    "flipped picture": lambda p: damaged_picture(p, "flipped"),
+    "garbage picture": lambda p: damaged_picture(p, "garbage"),
+    "ppm with lying size": lambda p: _read(p, _ppm(p.number(10**4, 10**9), p.number(10**4, 10**9)), "ppm"),
+    "gif with lying size": lambda p: lying_header(p, "GIF", 6, "<HH", 65_535, p.number(8_000, 65_535)),
+    "bmp with lying size": lambda p: lying_header(
+        p, "BMP", 18, "<ii", p.number(9_000, LARGE), -p.number(0, LARGE)
+    ),
+    "tiff with lying tags": lambda p: lying_header(p, "TIFF", None, "<I", p.number(10**6, 2**32 - 1)),
+    "postscript as picture": postscript,
+    "program as picture": program,
+    "no picture": no_picture,
+    "no picture again": no_picture,
+    "loop of folders": loop_of_folders,
+    "strange names": strange_names,
+    "no pictures": no_pictures,
+}

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 from pathlib import Path
 
-from tests.torture.hostile import Attack, Place, tensors
+from tests.torture.hostile import TINY, Attack, Evil, Place, no_file, tensors
 
-SHORT = (
-    "--epochs 1 --batch-size 16 --limit-train 16 --attacks clean --width 4 --set model.stages=1 --threads 1"
-)
-_NETWORK = "--model preactresnet18 --dataset digits --width 4 --set model.stages=1"
-NETWORK = _NETWORK.split()
+SHORT = f"{TINY} --limit-train 16 --quiet".split()
+EVALUATE = "--model preactresnet18 --dataset digits --width 4 --set model.stages=1 --attacks clean --limit 10"
 
 
 def yaml_text(place: Place) -> str:
@@ -52,67 +49,45 @@ def yaml_text(place: Place) -> str:
         "types": "epochs: [1]\nset: 3\nattacks: {a: b}\n",
         "groups": "data: 3\nnetwork: [1]\n",
     }
-    return texts[str(place.choose(*texts))]
+    return texts[place.choose(*texts)]
 
 
 def config_file(place: Place) -> list[str]:
     path = place.work / "x.yaml"
     path.write_text(yaml_text(place))
-    verb = place.choose("train", "compare", "train")
-    if verb == "compare":
-        return [
-            "compare",
-            "--methods",
-            "fgsm",
-            "--config",
-            str(path),
-            "--out",
-            "runs",
-            *SHORT.split(),
-            "--quiet",
-        ]
-    return ["train", "--config", str(path), "--out", "run", *SHORT.split(), "--quiet"]
+    if place.choose("train", "compare", "train") == "compare":
+        return ["compare", "--methods", "fgsm", "--config", str(path), "--out", "runs", *SHORT]
+    return ["train", "--config", str(path), "--out", "run", *SHORT]
 
 
 def config_that_names_places(place: Place) -> list[str]:
     """No place is named on the command line: the file may not choose one outside."""
     path = place.work / "x.yaml"
-    key, value = place.rng.choice(
-        [("out", place.victim / "run"), ("out", "../canary"), ("data_dir", place.canary)]
-    )
+    places = [("out", place.victim / "run"), ("out", "../canary"), ("data_dir", place.canary)]
+    key, value = place.rng.choice(places)
     path.write_text(f"{key}: {value}\n" + ("dataset: 'npz:/does/not/exist'\n" if key == "data_dir" else ""))
     place.note = f"{key}: {value}"
     named = ["--out", "run"] if key == "data_dir" else []
-    return ["train", "--config", str(path), *named, *SHORT.split(), "--quiet"]
+    return ["train", "--config", str(path), *named, *SHORT]
 
 
 def no_config_file(place: Place) -> list[str]:
     path = place.work / "x.yaml"
-    kind = place.choose("fifo", "/dev/zero", "/dev/urandom", "loop", "folder")
-    if kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        path.symlink_to("x.yaml" if kind == "loop" else str(kind))
-    return ["train", "--config", str(path), "--out", "run", *SHORT.split(), "--quiet"]
+    no_file(place, path, "fifo", "folder", "loop", "/dev/zero", "/dev/urandom")
+    return ["train", "--config", str(path), "--out", "run", *SHORT]
 
 
 def config_of_a_run(place: Place) -> list[str]:
     run = place.unfinished()
-    text = yaml_text(place)
-    (run / "config.yaml").write_text(
-        text if place.rng.random() < 0.5 else (run / "config.yaml").read_text() + text
-    )
+    kept = (run / "config.yaml").read_text() if place.rng.random() < 0.5 else ""
+    (run / "config.yaml").write_text(kept + yaml_text(place))
     return _use(place, run)
-
-
-_CHECKPOINT = '{"format": "sora-checkpoint-1"}'
 
 
 def headers() -> dict[str, bytes]:
     """Safetensors files that lie."""
     entry = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
+    nothing = entry | {"shape": [0], "data_offsets": [0, 0]}
 
     def lying(**changes: object) -> bytes:
         return tensors(json.dumps({"w": {**entry, **changes}}).encode(), bytes(16))
@@ -130,27 +105,22 @@ def headers() -> dict[str, bytes]:
         "dtype": lying(dtype="PICKLE"),
         "object": lying(dtype="O"),
         "metadata": tensors(json.dumps({"__metadata__": {"sora": "[" * 100_000}}).encode()),
-        "metadata type": tensors(json.dumps({"__metadata__": {"sora": _CHECKPOINT}}).encode()),
-        "metadata list": tensors(json.dumps({"__metadata__": {"sora": "[]"}}).encode()),
+        "metadata type": tensors(b'{"__metadata__": {"sora": "{\\"format\\": \\"sora-checkpoint-1\\"}"}}'),
+        "metadata list": tensors(b'{"__metadata__": {"sora": "[]"}}'),
         "spaces": tensors(b"{" + b" " * 10**7 + b"}"),
-        "names": tensors(json.dumps({f"w{i}": {**entry, "shape": [0], "data_offsets": [0,
-        0]} for i in range(10**5)}).encode()),
+        "names": tensors(json.dumps({f"w{i}": nothing for i in range(10**5)}).encode()),
         "empty": b"",
         "zip": b"PK\x03\x04" + bytes(100),
-    }  # fmt: skip
+    }
 
 
 def _weights(place: Place) -> bytes:
     kinds = headers()
-    kind = str(place.choose(*kinds, "pickle", "torch"))
+    kind = place.choose(*kinds, "pickle", "torch")
     if kind == "pickle":
         return place.evil_pickle()
     if kind == "torch":
-        import io
-
         import torch
-
-        from tests.torture.hostile import Evil
 
         file = io.BytesIO()
         torch.save({"w": Evil(place.canary)}, file)
@@ -162,27 +132,27 @@ def weights_file(place: Place) -> list[str]:
     path = place.work / "w.safetensors"
     path.write_bytes(_weights(place))
     if place.rng.random() < 0.5:
-        return ["train", "--init", str(path), "--out", "run", *SHORT.split(), "--quiet"]
-    return ["evaluate", "--weights", str(path), *NETWORK, "--attacks", "clean", "--limit", "10", "--quiet"]
+        return ["train", "--init", str(path), "--out", "run", *SHORT]
+    return ["evaluate", "--weights", str(path), *EVALUATE.split(), "--quiet"]
 
 
 def no_weights_file(place: Place) -> list[str]:
     path = place.work / "w.safetensors"
-    kind = place.choose("fifo", "/dev/zero", "loop", "/")
-    os.mkfifo(path) if kind == "fifo" else path.symlink_to("w.safetensors" if kind == "loop" else str(kind))
-    return ["evaluate", "--weights", str(path), *NETWORK, "--attacks", "clean", "--limit", "10", "--quiet"]
+    no_file(place, path, "fifo", "/dev/zero", "loop", "/")
+    return ["evaluate", "--weights", str(path), *EVALUATE.split(), "--quiet"]
 
 
 def weights_of_a_run(place: Place) -> list[str]:
     run = place.run()
-    name = str(place.choose("model.safetensors", "snapshots"))
-    targets = sorted((run / "snapshots").iterdir()) if name == "snapshots" else [run / name]
     content = _weights(place)
-    for path in targets:
+    if place.choose("model", "snapshots") == "model":
+        (run / "model.safetensors").write_bytes(content)
+        return _use(place, run)
+    snapshots = sorted((run / "snapshots").iterdir())
+    for path in snapshots:
         path.write_bytes(content)
-    step = str(int(targets[0].stem.split("-")[1])) if name == "snapshots" else ""
-    at = ["--at", step] if step else []
-    return ["probe", "eps-curve", str(run), "--limit", "4", *at] if at else _use(place, run)
+    step = str(int(snapshots[0].stem.split("-")[1]))
+    return ["probe", "eps-curve", str(run), "--limit", "4", "--at", step]
 
 
 def checkpoint_of_a_run(place: Place) -> list[str]:
@@ -194,18 +164,15 @@ def checkpoint_of_a_run(place: Place) -> list[str]:
     return _resume(run)
 
 
-JSONS = (
-    "[" * 200_000, '{"a":' * 100_000, "NaN", "null", "[]", "{}", "1" * 10_000, '{"name": 3}', "\x00", '"x"',
-    '{"format": 99999999999999999999}', "[[]]", "[{}]", '[{"fingerprint": 3, "threat": 3}]', "[1, 2]",
-    "{" * 10,
-    '{"threat": []}', '[{"threat": {"norm": "linf", "eps": "x"}}]',
-)  # fmt: skip
+_JSONS = """NaN null [] {} "x" [[]] [{}] {"name":3} {"format":99999999999999999999} {"threat":[]} [1,2]
+{{{{{{{{{{ [{"fingerprint":3,"threat":3}] [{"threat":{"norm":"linf","eps":"x"}}]"""
+JSONS = (*_JSONS.split(), "[" * 200_000, '{"a":' * 100_000, "1" * 10_000, "\x00")
 
 
 def json_of_a_run(place: Place) -> list[str]:
     run = place.run()
-    name = str(place.choose("model.json", "summary.json", "evaluation.json"))
-    (run / name).write_text(str(place.choose(*JSONS)))
+    name = place.choose("model.json", "summary.json", "evaluation.json")
+    (run / name).write_text(place.choose(*JSONS))
     return _use(place, run)
 
 
@@ -213,14 +180,11 @@ def network_of_a_run(place: Place) -> list[str]:
     """A model.json that names code, or a network that fits no machine."""
     run = place.run()
     content = json.loads((run / "model.json").read_text())
-    changes = (
-        {"name": "os:system", "options": {"command": f"touch {place.canary}"}}, {"width": 10**9},
-        {"width": "x"},
-        {"num_classes": 10**12}, {"num_classes": -1}, {"name": 3}, {"options": 3},
-        {"options": {"stages": 10**9}},
-        {"mean": "x", "std": "y"}, {"in_channels": 10**9}, {"image_size": 10**9}, {"classes": 3},
-        {"name": "../x"},
-    )  # fmt: skip
+    large = 10**9
+    changes = [{key: large} for key in ("width", "in_channels", "image_size")]
+    changes += [{"width": "x"}, {"num_classes": 10**12}, {"num_classes": -1}, {"name": 3}, {"name": "../x"}]
+    changes += [{"options": 3}, {"options": {"stages": large}}, {"mean": "x", "std": "y"}, {"classes": 3}]
+    changes += [{"name": "os:system", "options": {"command": f"touch {place.canary}"}}]
     change = place.rng.choice(changes)
     place.note = str(change)[:80]
     (run / "model.json").write_text(json.dumps(content | change))
@@ -229,33 +193,28 @@ def network_of_a_run(place: Place) -> list[str]:
 
 def log_of_a_run(place: Place) -> list[str]:
     run = place.unfinished()
-    name = str(place.choose("metrics", "evals", "events", "monitors"))
+    name = place.choose("metrics", "evals", "events", "monitors")
     lines = (
-        "[" * 200_000 + "}",
         '{"step": "x"}',
-        "\x00" * 1000,
-        '{"a": ' + "9" * 10_000 + "}",
         "{}",
         "null",
         "3}",
+        "\x00" * 1000,
+        f'{{"a": {"9" * 10_000}}}',
+        "[" * 200_000 + "}",
     )
     path = run / f"{name}.jsonl"
-    text = str(place.choose(*lines)) + "\n"
-    path.write_text(text + path.read_text() if place.rng.random() < 0.5 else text)
-    return (
-        _resume(run)
-        if place.rng.random() < 0.5
-        else ["probe", str(place.choose("traces", "training")), str(run)]
-    )
+    kept = path.read_text() if place.rng.random() < 0.5 else ""
+    path.write_text(f"{place.choose(*lines)}\n{kept}")
+    probe = ["probe", place.choose("traces", "training"), str(run)]
+    return _resume(run) if place.rng.random() < 0.5 else probe
 
 
 def links_in_a_run(place: Place) -> list[str]:
     """Files and folders of a run that lead elsewhere: nothing may be written or cut there."""
     run = place.unfinished()
-    kind = str(place.choose("metrics.jsonl", "events.jsonl", "evals.jsonl", "checkpoints", "snapshots",
-    "model.json",
-                            "summary.json", "model.safetensors", "evaluation.json"))  # fmt: skip
-    path = run / kind
+    kinds = ["metrics.jsonl", "events.jsonl", "evals.jsonl", "checkpoints", "snapshots"]
+    path = run / place.choose(*kinds, "model.json", "summary.json", "model.safetensors", "evaluation.json")
     if path.is_dir():
         for file in path.iterdir():
             file.rename(place.victim / file.name)
@@ -263,16 +222,16 @@ def links_in_a_run(place: Place) -> list[str]:
         path.symlink_to(place.victim)
     else:
         path.unlink(missing_ok=True)
-        path.symlink_to(place.victim / str(place.choose("file", "new")))
+        path.symlink_to(place.victim / place.choose("file", "new"))
     return _resume(run)
 
 
 def hard_files_in_a_run(place: Place) -> list[str]:
     """FIFOs and folders where files belong."""
     run = place.unfinished() if place.rng.random() < 0.5 else place.run()
-    name = str(place.choose("config.yaml", "metrics.jsonl", "model.json", "summary.json", "evaluation.json"))
+    name = place.choose("config.yaml", "metrics.jsonl", "model.json", "summary.json", "evaluation.json")
     (run / name).unlink(missing_ok=True)
-    os.mkfifo(run / name) if place.choose("fifo", "folder") == "fifo" else (run / name).mkdir()
+    no_file(place, run / name, "fifo", "folder")
     return _use(place, run)
 
 
@@ -282,19 +241,19 @@ def _resume(run: Path) -> list[str]:
 
 def _use(place: Place, run: Path) -> list[str]:
     """Any command that reads a run."""
-    commands = (
-        _resume(run),
-        ["evaluate", str(run), "--attacks", "clean", "--threads", "1", "--quiet"],
-        ["probe", "eps-curve", str(run), "--limit", "4", "--threads", "1"],
-        ["probe", "traces", str(run)],
-        ["data", "show", "--run", str(run), "--out", "x.png"],
+    commands = ("train --resume --quiet --out RUN", "evaluate RUN --attacks clean --threads 1 --quiet")
+    commands += (
+        "probe eps-curve RUN --limit 4 --threads 1",
+        "probe traces RUN",
+        "data show --run RUN --out x.png",
     )
-    return commands[place.rng.randrange(len(commands))]
+    return [word.replace("RUN", str(run)) for word in place.rng.choice(commands).split()]
 
 
 ATTACKS: list[Attack] = [
-    config_file, config_file, config_that_names_places, no_config_file, config_of_a_run, config_of_a_run,
-    weights_file,
-    weights_file, no_weights_file, weights_of_a_run, checkpoint_of_a_run, json_of_a_run, json_of_a_run,
-    network_of_a_run, log_of_a_run, links_in_a_run, links_in_a_run, hard_files_in_a_run, config_file,
-]  # fmt: skip
+    *(config_file, config_that_names_places, no_config_file, config_of_a_run, weights_file, no_weights_file),
+    *(weights_of_a_run, checkpoint_of_a_run, json_of_a_run, network_of_a_run, log_of_a_run, links_in_a_run),
+    hard_files_in_a_run,
+    # Those with most variants, more often.
+    *(config_file, config_file, config_of_a_run, weights_file, json_of_a_run, links_in_a_run),
+]

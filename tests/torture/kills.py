@@ -7,11 +7,12 @@ import shutil
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.torture import comparing, configurations, packing, ranks
 from tests.torture.bench import RUN_LIMIT, Bench, Reference, check_end, fill, last_line
-from tests.torture.children import Child, python, sora
+from tests.torture.children import Child, sora
 from tests.torture.events import signal_before
 from tests.torture.report import Outcome
 
@@ -54,47 +55,42 @@ def case(bench: Bench, number: int) -> Outcome:
     """One command, killed several times."""
     outcome, rng = Outcome("kills", number), bench.rng("kills", number)
     [kind] = rng.choices(list(KINDS), list(KINDS.values()))
+
+    def draw_from(pool: int, make: Callable[[random.Random], list[str]]) -> list[str]:
+        """One of few commands, so that references are used several times."""
+        return make(random.Random(f"{bench.seed} {kind} {rng.randrange(pool)}"))
+
+    again = ("--resume", "auto")
     if kind in ("train", "cold train"):
-        # From a pool, so that references are used several times.
-        arguments = configurations.training(random.Random(f"{bench.seed} run {rng.randrange(POOL)}"))
-        continued = [*arguments, "--resume", "auto"]
+        arguments = draw_from(POOL, configurations.training)
         compare = comparing.run_differences
-        kill_until_done(bench, outcome, rng, continued, arguments, compare, cold=kind == "cold train")
+        kill_until_done(bench, outcome, rng, arguments, compare, again=again, cold=kind == "cold train")
+    elif kind == "compare":
+        arguments = draw_from(3, configurations.comparison)
+        compare = comparing.comparison_differences
+        kill_until_done(bench, outcome, rng, arguments, compare, again=again, timed=True)
     elif kind == "evaluate":
-        _evaluate(bench, outcome, rng)
+        arguments = draw_from(8, configurations.evaluation)
+        finished = bench.reference(configurations.finished_run()).folder
+        compare, prepare = comparing.evaluation_differences, partial(shutil.copytree, finished)
+        kill_until_done(bench, outcome, rng, arguments, compare, prepare)
     elif kind == "pack":
         arguments, prepare = packing.command(bench, rng)
-        compare = comparing.store_differences
-        kill_until_done(bench, outcome, rng, arguments, arguments, compare, prepare)
-    elif kind == "compare":
-        arguments = configurations.comparison(random.Random(f"{bench.seed} compare {rng.randrange(3)}"))
-        continued, compare = [*arguments, "--resume", "auto"], comparing.comparison_differences
-        kill_until_done(bench, outcome, rng, continued, arguments, compare, timed=True)
+        kill_until_done(bench, outcome, rng, arguments, comparing.store_differences, prepare)
     else:
         ranks.case(bench, outcome, rng, launcher=kind == "torchrun")
     return outcome
-
-
-def _evaluate(bench: Bench, outcome: Outcome, rng: random.Random) -> None:
-    finished = bench.reference(configurations.finished_run()).folder
-    arguments = configurations.evaluation(random.Random(f"{bench.seed} evaluate {rng.randrange(8)}"))
-    compare = comparing.evaluation_differences
-
-    def prepare(folder: Path) -> None:
-        shutil.copytree(finished, folder)
-
-    kill_until_done(bench, outcome, rng, arguments, arguments, compare, prepare)
 
 
 def kill_until_done(
     bench: Bench,
     outcome: Outcome,
     rng: random.Random,
-    continued: Sequence[str],
     arguments: Sequence[str],
     differences: Differences,
     prepare: Callable[[Path], None] | None = None,
     *,
+    again: Sequence[str] = (),
     cold: bool = False,
     timed: bool = False,
 ) -> None:
@@ -104,10 +100,10 @@ def kill_until_done(
         bench: The bench.
         outcome: Where to count.
         rng: The random numbers of the case.
-        continued: The command that starts or continues.
-        arguments: The command of the undisturbed reference.
+        arguments: The command.
         differences: What to compare the two folders by.
         prepare: Fills the folder beforehand.
+        again: Flags that let the command start or continue.
         cold: Start a new interpreter for each process, as a user would.
         timed: Kill by time only, because other processes do the work.
     """
@@ -115,12 +111,12 @@ def kill_until_done(
     place = bench.place(f"kills-{outcome.case}")
     if prepare is not None:
         prepare(place / "out")
-    command = fill(continued, place / "out")
+    command = fill([*arguments, *again], place / "out")
     kills = [draw(rng, reference, timed=timed or cold) for _ in range(rng.randint(2, 6))]
     if cold:  # starting the interpreter takes some seconds
         kills = [Kill(k.number, seconds=k.seconds + rng.uniform(0, 4)) for k in kills[:3]]
     sent: list[Kill] = []
-    what = f"sora {' '.join(continued)}"
+    what = f"sora {' '.join([*arguments, *again])}"
     for kill in kills:
         ended = _start(bench, command, place, kill, cold).end(RUN_LIMIT)
         sent.append(kill)
@@ -138,16 +134,12 @@ def kill_until_done(
     if ended.code:
         outcome.add("different", f"{story}: cannot be continued: {last_line(ended)}")
         return
-    found = differences(reference.folder, place / "out")
-    if found:
-        outcome.add("different", f"{story}: {', '.join(found)}")
-    else:
-        outcome.add("identical")
+    if outcome.compare(story, differences(reference.folder, place / "out")):
         shutil.rmtree(place)
 
 
 def _start(bench: Bench, command: list[str], place: Path, kill: Kill, cold: bool) -> Child:
-    function = python(["-m", "sora", *command]) if cold else sora(command)
+    function = sora(command, cold=cold)
     if kill.change is not None:
         return bench.child(signal_before(kill.number, kill.change, function), place)
     child = bench.child(function, place)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.data import formats
 from tests.torture.bench import Bench
+from tests.torture.hostile import write_pictures
 
 PICTURES = 200  # per class: more than are decoded at once
 
@@ -21,9 +22,9 @@ def command(bench: Bench, rng: random.Random) -> tuple[list[str], Callable[[Path
     if not originals.exists():
         draft = originals.with_suffix(".part")
         shutil.rmtree(draft, ignore_errors=True)
-        _pictures(draft / "pictures")
-        _unpack(formats.Cifar10().python(), draft / "cifar10")
-        _unpack(formats.Cifar100().binary(), draft / "cifar100")
+        write_pictures(draft / "pictures", PICTURES)
+        unpack(formats.Cifar10().python(), draft / "cifar10")
+        unpack(formats.Cifar100().binary(), draft / "cifar100")
         draft.rename(originals)
     sources = {
         "cifar10": ["cifar10", "--from", str(originals / "cifar10")],
@@ -39,18 +40,12 @@ def command(bench: Bench, rng: random.Random) -> tuple[list[str], Callable[[Path
     return ["data", "get", *chosen, "--data-dir", "OUT"], prepare
 
 
-def _pictures(folder: Path) -> None:
-    for label in range(2):
-        place = folder / f"class{label}"
-        place.mkdir(parents=True)
-        for i, image in enumerate(formats.noise(PICTURES, 8, 8, 3, seed=label)):
-            (place / f"{i:04d}.png").write_bytes(formats.png(image))
-
-
-def _unpack(archive: bytes, folder: Path) -> None:
+def unpack(archive: bytes, folder: Path) -> Path:
+    """Write the members of a tar file into a folder, without their own folders."""
     folder.mkdir(parents=True)
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         for member in files:
             content = files.extractfile(member)
             assert content is not None
             (folder / Path(member.name).name).write_bytes(content.read())
+    return folder

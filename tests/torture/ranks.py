@@ -10,10 +10,11 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from tests.torture import comparing, configurations
-from tests.torture.bench import RUN_LIMIT, Bench, BrokenReference, fill, last_line
+from tests.torture.bench import RUN_LIMIT, Bench, fill, last_line
 from tests.torture.children import Child, Ended, python, sora
 from tests.torture.report import Outcome
 
@@ -24,13 +25,16 @@ POOL = 6
 def case(bench: Bench, outcome: Outcome, rng: random.Random, *, launcher: bool) -> None:
     """Kill and continue a run of two ranks, started by torchrun itself or as it would."""
     arguments = configurations.two_ranks(random.Random(f"{bench.seed} ranks {rng.randrange(POOL)}"))
-    seconds, reference = _undisturbed(bench, arguments)
+    reference = bench.reference(arguments, run=partial(_together, bench))
     place = bench.place(f"kills-{outcome.case}")
     what = f"two ranks of sora {' '.join(arguments)}"
     command = fill([*arguments, "--resume", "auto"], place / "out")
     sent = []
     for attempt in range(rng.randint(1, 3)):
-        moment, number = rng.uniform(0, seconds), rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))
+        moment, number = (
+            rng.uniform(0, reference.seconds),
+            rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)),
+        )
         victims = [rng.randrange(2)] if number == signal.SIGKILL and rng.random() < 0.7 else [0, 1]
         sent.append(f"{number.name} to {' and '.join(map(str, victims))} after {moment:.2f} s")
         story = f"{what} ({'; '.join(sent)})"
@@ -49,16 +53,11 @@ def case(bench: Bench, outcome: Outcome, rng: random.Random, *, launcher: bool) 
             break
         outcome.add("killed")
     if not launcher:
-        ended = finish(start(bench, command, place, 9))
-        for each in ended:
-            if each.code:
-                outcome.add("different", f"{story}: cannot be continued: {last_line(each)}")
-                return
-    found = comparing.run_differences(reference, place / "out")
-    if found:
-        outcome.add("different", f"{story}: {', '.join(found)}")
-    else:
-        outcome.add("identical")
+        failed = [each for each in finish(start(bench, command, place, 9)) if each.code]
+        if failed:
+            outcome.add("different", f"{story}: cannot be continued: {last_line(failed[0])}")
+            return
+    if outcome.compare(story, comparing.run_differences(reference.folder, place / "out")):
         shutil.rmtree(place)
 
 
@@ -67,19 +66,10 @@ def start(bench: Bench, command: Sequence[str], place: Path, attempt: int) -> li
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    common = {
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
-    common |= {"TORCHELASTIC_RESTART_COUNT": str(attempt)}
-    return [
-        bench.child(
-            sora(command), place, f"rank{rank}", common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        )
-        for rank in range(2)
-    ]
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    env["TORCHELASTIC_RESTART_COUNT"] = str(attempt)
+    numbers = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+    return [bench.child(sora(command), place, f"rank{n['RANK']}", env | n) for n in numbers]
 
 
 def finish(children: list[Child]) -> list[Ended]:
@@ -97,35 +87,16 @@ def finish(children: list[Child]) -> list[Ended]:
     return [child.end(5) for child in children]
 
 
-def _undisturbed(bench: Bench, arguments: Sequence[str]) -> tuple[float, Path]:
-    key = f"ranks-{random.Random(' '.join(arguments)).randrange(10**12)}"
-    folder = bench.scratch / "references" / key
-    note = folder / "seconds"
-    if not note.exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        ended = finish(start(bench, fill(arguments, folder / "out"), folder, 0))
-        if any(each.code for each in ended):
-            errors = "; ".join(last_line(each) for each in ended)
-            raise BrokenReference(f"two ranks of sora {' '.join(arguments)}: {errors}")
-        note.write_text(str(max(each.seconds for each in ended)))
-    return float(note.read_text()), folder / "out"
+def _together(bench: Bench, command: Sequence[str], place: Path) -> list[Ended]:
+    return finish(start(bench, command, place, 0))
 
 
 def _under_torchrun(
     bench: Bench, outcome: Outcome, command: Sequence[str], place: Path, moment: float, victim: int, what: str
 ) -> bool:
     """One run by torchrun, which restarts all ranks when one is killed; whether it ended well."""
-    flags = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        "--max-restarts=3",
-        "-m",
-        "sora",
-    ]
-    child = bench.child(python([*flags, *command]), place, env={"OMP_NUM_THREADS": "1"})
+    torchrun = "-m torch.distributed.run --standalone --nproc-per-node=2 --max-restarts=3 -m sora"
+    child = bench.child(python([*torchrun.split(), *command]), place, env={"OMP_NUM_THREADS": "1"})
     while not child.wait(0.05) and not (place / "out" / "config.yaml").exists():
         pass  # the ranks are still starting
     child.wait(moment)

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 COUNTS = ("killed", "identical", "refused", "harmless", "different", "accepted", "raw", "executed", "hung")
 MUST_BE_ZERO = ("different", "accepted", "raw", "executed", "hung")
 MEMORY_LIMIT_MB = 1536
-MEANING = {
-    "killed": "processes ended by kill -9, SIGINT or SIGTERM",
-    "identical": "results equal, byte for byte, to those of an undisturbed run",
-    "refused": "one line that says what is wrong, exit code 1 or 2",
-    "harmless": "hostile files that were read, or left alone, without any effect",
-    "different": "results that changed, or a killed run that could not be continued",
-    "accepted": "bad input that was taken, or that left files behind",
-    "raw": "tracebacks and exceptions that are not meant for users",
-    "executed": "code run, or files written, because a file asked for it",
-    "hung": "no answer within the time limit, or processes left running",
-}
 
 
 @dataclass
@@ -43,62 +30,47 @@ class Outcome:
         if failure:
             self.failures.append(f"{what}: {failure}")
 
+    def compare(self, what: str, differences: Sequence[str]) -> bool:
+        """Count a result by how it differs from that of an undisturbed command; whether it does not."""
+        if differences:
+            self.add("different", f"{what}: {', '.join(differences)}")
+        else:
+            self.add("identical")
+        return not differences
+
     def saw_memory(self, megabytes: float, what: str) -> None:
         """Record a child's peak; above the limit it is a failure."""
         self.peak_mb = max(self.peak_mb, megabytes)
         if megabytes > MEMORY_LIMIT_MB:
             self.failures.append(f"memory: {megabytes:.0f} MB by {what}")
 
-    def to_line(self) -> bytes:
-        """One line of JSON."""
-        return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
 
-    @classmethod
-    def from_line(cls, line: bytes) -> Outcome:
-        """The reverse of `to_line`."""
-        return cls(**json.loads(line))
+def progress(outcomes: Sequence[Outcome]) -> str:
+    """The sums in one line."""
+    inputs = sum(outcome.inputs for outcome in outcomes)
+    return f"{inputs} inputs, " + ", ".join(f"{_total(outcomes, what)} {what}" for what in COUNTS)
 
 
-class Report:
-    """Sums over all cases."""
+def table(outcomes: Sequence[Outcome]) -> str:
+    """The sums as a Markdown table, one row per part and one for all."""
+    head = ["part", "cases", "inputs", *COUNTS, "peak MB", "seconds"]
+    parts = sorted({outcome.part for outcome in outcomes})
+    rows = [_row(part, [each for each in outcomes if each.part == part]) for part in parts]
+    rows.append(_row("all", outcomes))
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    rule = "|" + "|".join(f" {'-' * (width - 1)}: " for width in widths) + "|"
+    return "\n".join([_line(head, widths), rule, *(_line(row, widths) for row in rows)])
 
-    def __init__(self) -> None:
-        self.outcomes: list[Outcome] = []
 
-    def add(self, outcome: Outcome) -> None:
-        """Take in one case."""
-        self.outcomes.append(outcome)
+def _total(outcomes: Sequence[Outcome], what: str) -> int:
+    return sum(outcome.counts.get(what, 0) for outcome in outcomes)
 
-    @property
-    def failed(self) -> bool:
-        """Whether anything happened that must not."""
-        return any(outcome.failures for outcome in self.outcomes)
 
-    def total(self, what: str) -> int:
-        """A count over all parts."""
-        return sum(outcome.counts.get(what, 0) for outcome in self.outcomes)
-
-    def progress(self) -> str:
-        """The sums in one line."""
-        inputs = sum(outcome.inputs for outcome in self.outcomes)
-        return f"{inputs} inputs, " + ", ".join(f"{self.total(what)} {what}" for what in COUNTS)
-
-    def table(self) -> str:
-        """The sums as a Markdown table, one row per part and one for all."""
-        parts = list(dict.fromkeys(outcome.part for outcome in self.outcomes))
-        head = ["part", "cases", "inputs", *COUNTS, "peak MB", "seconds"]
-        rows = [self._row(part, [o for o in self.outcomes if o.part == part]) for part in sorted(parts)]
-        rows.append(self._row("all", self.outcomes))
-        widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-        lines = [_line(head, widths), "|" + "|".join(f" {'-' * (w - 1)}: " for w in widths) + "|"]
-        return "\n".join([*lines, *(_line(row, widths) for row in rows)])
-
-    def _row(self, name: str, outcomes: Iterable[Outcome]) -> list[str]:
-        chosen = list(outcomes)
-        counts = [sum(outcome.counts.get(what, 0) for outcome in chosen) for what in COUNTS]
-        peak = max((outcome.peak_mb for outcome in chosen), default=0.0)
-        numbers = [len(chosen), sum(o.inputs for o in chosen), *counts, round(peak)]
-        return [name, *map(str, numbers), f"{sum(outcome.seconds for outcome in chosen):.0f}"]
+def _row(name: str, outcomes: Sequence[Outcome]) -> list[str]:
+    counts = [_total(outcomes, what) for what in COUNTS]
+    peak = max((outcome.peak_mb for outcome in outcomes), default=0.0)
+    numbers = [len(outcomes), sum(outcome.inputs for outcome in outcomes), *counts, round(peak)]
+    return [name, *map(str, numbers), f"{sum(outcome.seconds for outcome in outcomes):.0f}"]
 
 
 def _line(cells: list[str], widths: list[int]) -> str:

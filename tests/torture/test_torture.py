@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.torture.report import Outcome, Report
+from tests.torture.report import Outcome, progress, table
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,6 +20,12 @@ def bench(*flags: str) -> subprocess.CompletedProcess[str]:
     """A process of its own: the bench forks, and pytest may have threads."""
     command = [sys.executable, "-m", "tests.torture", "--jobs", "1", "--seed", "7", *flags]
     return subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
+
+
+def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", script, *arguments]
+    env = os.environ | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+    return subprocess.run(command, env=env, text=True, capture_output=True)
 
 
 @pytest.mark.slow
@@ -48,8 +54,7 @@ for cold in (False, True):
 found = comparing.run_differences(scratch / "False", scratch / "True")
 assert found == [], found
 """
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    found = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
+    found = run_script(script, str(tmp_path))
     assert found.returncode == 0, found.stderr
 
 
@@ -64,47 +69,39 @@ def change_files():
 os.chdir(sys.argv[1])
 sys.exit(signal_before(9, int(sys.argv[2]), change_files)())
 """
-    command = [sys.executable, "-c", script, str(tmp_path), str(change)]
-    env = os.environ | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
-    assert subprocess.run(command, env=env).returncode == -9
+    assert run_script(script, str(tmp_path), str(change)).returncode == -9
     assert sorted(os.listdir(tmp_path)) == [[], ["a"], ["a", "b"], ["a", "c"]][change]
 
 
-def test_the_report_fails_on_what_must_not_happen_and_on_memory() -> None:
-    report = Report()
-    good = Outcome("kills", 0, inputs=2)
+def test_an_outcome_fails_on_what_must_not_happen_and_on_memory() -> None:
+    good, changed, large = (Outcome("kills", number, inputs=2) for number in range(3))
     for count in ("killed", "killed", "identical", "refused"):
         good.add(count)
     good.saw_memory(900, "a run")
-    report.add(Outcome.from_line(good.to_line()))
-    assert not report.failed
-    assert report.total("killed") == 2
-    assert "900" in report.table()
-    for what in ("different", "memory"):
-        bad = Outcome("files", 1)
-        bad.saw_memory(2000, "a bomb") if what == "memory" else bad.add(what, "model.safetensors")
-        again = Report()
-        again.add(bad)
-        assert again.failed
+    changed.compare("a resumed run", ["model.safetensors"])
+    large.saw_memory(2000, "a bomb")
+    assert good.failures == []
+    assert changed.failures == ["different: a resumed run: model.safetensors"]
+    assert large.failures == ["memory: 2000 MB by a bomb"]
+    assert "2 killed" in progress([good])
+    assert "900" in table([good])
 
 
 def test_what_a_case_keeps_in_memory_does_not_stay_with_the_worker() -> None:
     script = """
-import os
 from tests.torture import workers
 from tests.torture.report import Outcome
 def keeping(bench, part, number):
     bench[number] = "large"
     return Outcome(part, number)
 workers.run_case = keeping
-reading, writing = os.pipe()
+reading, writing = workers.FORK.Pipe(duplex=False)
 bench = {}
 for number in range(3):
     workers.fork_case(bench, "files", number, writing)
-print(os.read(reading, 1 << 16).count(b"files"), len(bench))
+print([reading.recv().part for _ in range(3)], len(bench))
 """
-    found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, text=True, capture_output=True)
-    assert found.stdout.split() == ["3", "0"]
+    assert run_script(script).stdout == "['files', 'files', 'files'] 0\n"
 
 
 def test_a_case_alone_needs_its_part() -> None:
