@@ -1,6 +1,7 @@
 """Killed anywhere and resumed: the same bytes as never killed."""
 
 import errno
+import os
 import signal
 import subprocess
 import sys
@@ -64,8 +65,9 @@ def test_half_written_checkpoint_of_a_kill_is_ignored_and_removed(settings) -> N
     whole, broken = settings(out="whole"), settings(out="broken")
     train(whole, quiet=True)
     folder = broken.folder() / "checkpoints"
-    folder.mkdir(parents=True)
-    (folder / ".step-0-00000008.safetensors.tmp").write_bytes(b"half")
+    scratch = folder / f".sora-{_files._HOST}-{os.getpid()}-{'0' * 16}.tmp"  # of a process with our number
+    scratch.mkdir(parents=True)
+    (scratch / "step-0-00000008.safetensors").write_bytes(b"half")
     run_killed_at(broken, [5])
     assert contents(broken) == contents(whole)
     assert not list(folder.glob(".*"))
@@ -134,7 +136,7 @@ def test_full_disk_leaves_the_last_checkpoint_intact(settings, monkeypatch) -> N
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         save(tensors, path, metadata)
 
-    monkeypatch.setattr(_files, "save_file", full_disk)
+    monkeypatch.setattr("sora.runs.weights.save_file", full_disk)
     with pytest.raises(OSError, match="No space left"):
         train(broken, quiet=True)
     monkeypatch.undo()
