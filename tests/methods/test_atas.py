@@ -2,100 +2,86 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sora.data.augment import Augment, Transform
 from sora.errors import UserError
-from sora.methods import create
-from sora.methods.atas import ATAS, adaptive_step
+from sora.methods.atas import adaptive_step
 
-from .toys import EPS, IMAGE, LINF, assert_same, batchnorm, gradient_at, images, run, two_layer
+from .toys import (
+    EPS,
+    IMAGE,
+    INDEX,
+    LINF,
+    MODEL,
+    X,
+    Y,
+    assert_same,
+    gradient_at,
+    passes,
+    prepared,
+    run,
+    two_layer,
+)
 
-N = 12
+REST = [1, 2, 6, 8, 9, 10]  # the images that are not in the batch
+MOVE = Augment.parse(("crop:2", "flip")).draw(6, IMAGE[1:], torch.Generator().manual_seed(5))
 
 
-def atas(epochs: int = 30, canvas: tuple[int, ...] | None = None, **hyper: object) -> ATAS:
-    torch.manual_seed(0)
-    method = create("atas", LINF, **hyper)
-    assert isinstance(method, ATAS)
-    method.setup(n_train=N, shape=IMAGE, batch_size=6, epochs=epochs, steps_per_epoch=2, canvas=canvas)
-    method.begin_epoch(1)
-    return method
+def atas(epochs: int = 30, **known: Any) -> Any:
+    return prepared("atas", epochs=epochs, **known)
 
 
-def delta_of(method: ATAS) -> Tensor:
-    assert method.delta.values is not None
-    return method.delta.values
-
-
-index = torch.tensor([7, 0, 3, 11, 4, 5])
+def steps_of(u: Tensor) -> Tensor:
+    return adaptive_step(u, EPS, 0.01, 0.5 * EPS, 1.75 * EPS)
 
 
 @pytest.mark.parametrize(("root", "pixels"), [(0.0, 14), (0.01, 8), (0.03, 4), (9.0, 4)])
 def test_step_of_a_gradient_norm(root: float, pixels: int) -> None:
     u = torch.tensor(root, dtype=torch.float64).square()
-    value = adaptive_step(u, EPS, 0.01, 0.5 * EPS, 1.75 * EPS)
-    assert value.item() == pytest.approx(pixels / 255, rel=1e-9)
+    assert steps_of(u).item() == pytest.approx(pixels / 255, rel=1e-9)
 
 
 def test_first_adaptive_batch_takes_half_the_squared_norm() -> None:
-    model, (x, y) = two_layer(), images()
     method = atas(warmup=0)
-    start = (x + delta_of(method)[index]).clamp(0, 1)
-    norm = gradient_at(model, start, y).flatten(1).norm(dim=1)
-    out, _ = run(method, model, x, y, index=index)
-    torch.testing.assert_close(method.u[index], 0.5 * norm.square().float(), rtol=1e-5, atol=0)
-    rest = torch.ones(N, dtype=torch.bool)
-    rest[index] = False
-    assert (method.u[rest] == 0).all()
-    expected = adaptive_step(0.5 * norm.square(), EPS, 0.01, 0.5 * EPS, 1.75 * EPS)
-    assert out.step_size.item() == pytest.approx(expected.mean().item(), rel=1e-5)
+    start = (X + method.delta.values[INDEX]).clamp(0, 1)
+    half = 0.5 * gradient_at(MODEL, start, Y).flatten(1).norm(dim=1).square()
+    out, _ = run(method)
+    torch.testing.assert_close(method.u[INDEX], half.float(), rtol=1e-5, atol=0)
+    assert (method.u[REST] == 0).all()
+    assert out.step_size.item() == pytest.approx(steps_of(half).mean().item(), rel=1e-5)
 
 
 def test_every_image_moves_by_its_own_step() -> None:
-    model, (x, y) = two_layer(), images()
     method = atas(warmup=0)
-    method.u[index] = torch.tensor([0.0, 1e-4, 9e-4, 1e-2, 1e-4, 0.0])
-    start = (x + delta_of(method)[index]).clamp(0, 1)
-    g = gradient_at(model, start, y)
-    out, _ = run(method, model, x, y, index=index)
-    steps = adaptive_step(method.u[index], EPS, 0.01, 0.5 * EPS, 1.75 * EPS).double()
-    delta = (start - x + steps.view(-1, 1, 1, 1) * g.sign()).clamp(-EPS, EPS)
+    method.u[INDEX] = torch.tensor([0.0, 1e-4, 9e-4, 1e-2, 1e-4, 0.0])
+    start = (X + method.delta.values[INDEX]).clamp(0, 1)
+    out, _ = run(method)
+    steps = steps_of(method.u[INDEX]).double()
+    delta = start - X + steps.view(-1, 1, 1, 1) * gradient_at(MODEL, start, Y).sign()
     assert len(steps.unique()) > 2
-    torch.testing.assert_close(out.x_adv, (x + delta).clamp(0, 1), rtol=0, atol=1e-7)
-
-
-def test_warm_up_with_identity_augmentation_equals_fgsm_rs_from_the_stored_perturbation() -> None:
-    model, (x, y) = two_layer(), images()
-    method = atas()
-    stored = delta_of(method)[index].double()
-    ours = run(method, model, x, y, index=index)
-    assert_same(ours, run(create("fgsm-rs", LINF, alpha=1.0), model, x, y, noise=stored))
-    assert (method.u == 0).all()
+    torch.testing.assert_close(out.x_adv, (X + delta.clamp(-EPS, EPS)).clamp(0, 1), rtol=0, atol=1e-7)
 
 
 def test_the_perturbation_is_written_back_to_its_image() -> None:
-    model, (x, y) = two_layer(), images()
     method = atas()
-    before = delta_of(method).clone()
-    out, _ = run(method, model, x, y, index=index)
-    torch.testing.assert_close(delta_of(method)[index].double(), out.x_adv - x, rtol=0, atol=1e-7)
-    rest = torch.ones(N, dtype=torch.bool)
-    rest[index] = False
-    assert torch.equal(delta_of(method)[rest], before[rest])
+    before = method.delta.values.clone()
+    out, _ = run(method)
+    torch.testing.assert_close(method.delta.values[INDEX].double(), out.x_adv - X, rtol=0, atol=1e-7)
+    assert torch.equal(method.delta.values[REST], before[REST])
 
 
 def test_resets_come_before_epochs_10_and_20_of_30_only() -> None:
-    method = atas(epochs=30)
+    method, resets = atas(epochs=30), []
     method.u.fill_(3.0)
-    resets = []
     for epoch in range(2, 31):
-        before = delta_of(method).clone()
+        before = method.delta.values.clone()
         method.begin_epoch(epoch)
-        if not torch.equal(before, delta_of(method)):
+        if not torch.equal(before, method.delta.values):
             resets.append(epoch)
     assert resets == [10, 20]
     assert (method.u == 3.0).all()
@@ -104,66 +90,47 @@ def test_resets_come_before_epochs_10_and_20_of_30_only() -> None:
 def test_reset_draws_new_noise_over_the_whole_ball() -> None:
     method = atas(reset_every=2)
     method.begin_epoch(2)
-    assert 0.9 * EPS < delta_of(method).abs().max() <= EPS + 1e-6
-    assert delta_of(method).std().item() == pytest.approx(EPS / math.sqrt(3), rel=0.15)
+    assert 0.9 * EPS < method.delta.values.abs().max() <= EPS + 1e-6
+    assert method.delta.values.std().item() == pytest.approx(EPS / math.sqrt(3), rel=0.15)
 
 
 def test_warm_up_ends_after_epoch_5_and_survives_a_checkpoint() -> None:
-    model, (x, y) = two_layer(), images()
-    method = atas()
+    method, resumed = atas(), atas()
     method.begin_epoch(5)
-    run(method, model, x, y, index=index)
+    run(method)
     assert (method.u == 0).all()
     method.begin_epoch(6)
-    resumed = atas()
     resumed.load_state_dict(method.state_dict())
-    run(resumed, model, x, y, index=index)
-    assert (resumed.u[index] > 0).all()
+    run(resumed)
+    assert (resumed.u[INDEX] > 0).all()
 
 
 def test_the_state_of_an_earlier_version_is_accepted() -> None:
     method, other = atas(), atas()
-    delta_of(method).fill_(0.01)
+    method.delta.values.fill_(0.01)
     state = method.state_dict()
     state["delta"] = state.pop("delta.values")
     other.load_state_dict(state)
-    assert torch.equal(delta_of(other), delta_of(method))
+    assert torch.equal(other.delta.values, method.delta.values)
 
 
 def test_crop_and_flip_carry_the_memory_into_the_frame_and_back() -> None:
-    model, (x, y) = two_layer(), images()
-    augment = Augment.parse(("crop:2", "flip"))
-    canvas = (IMAGE[0], *augment.draw(1, IMAGE[1:], torch.Generator()).canvas_size(*IMAGE[1:]))
-    assert canvas == (2, 8, 8)
-    method = atas(canvas=canvas)
-    before = delta_of(method).clone()
-    move = augment.draw(6, IMAGE[1:], torch.Generator().manual_seed(5))
-    out, _ = run(method, model, x, y, index=index, transform=move)
-    assert move.top is not None
-    assert move.left is not None
-    assert move.flip is not None
-    assert 0 < move.flip.sum() < 6
-    for i in range(6):
-        top, left = int(move.top[i]), int(move.left[i])
-        row = int(index[i])
-        window = slice(top, top + 4), slice(left, left + 4)
-        patch = (out.x_adv - x)[i].float()
-        patch = patch.flip(2) if move.flip[i] else patch
-        torch.testing.assert_close(delta_of(method)[row][:, window[0], window[1]], patch, rtol=0, atol=1e-6)
-        outside = torch.ones(8, 8, dtype=torch.bool)
-        outside[window] = False
-        assert torch.equal(delta_of(method)[row][:, outside], before[row][:, outside])
-
-
-def test_crop_starts_from_the_cropped_memory() -> None:
-    model, (x, y) = two_layer(), images()
-    method = atas(canvas=(2, 8, 8))
-    move = Augment.parse(("crop:2", "flip")).draw(6, IMAGE[1:], torch.Generator().manual_seed(5))
-    start = (x + move.from_canvas(delta_of(method)[index]).double()).clamp(0, 1)
-    seen: list[Tensor] = []
-    model.register_forward_pre_hook(lambda module, args: seen.append(args[0].detach()))
-    method.step(model, x, y, index=index, transform=move)
-    torch.testing.assert_close(seen[0], start, rtol=0, atol=1e-9)
+    method = atas(canvas=(2, *MOVE.canvas_size(*IMAGE[1:])))
+    before = method.delta.values.clone()
+    assert before.shape == (12, 2, 8, 8)
+    start = (X + MOVE.from_canvas(before[INDEX]).double()).clamp(0, 1)
+    out, seen = passes(method, transform=MOVE)
+    torch.testing.assert_close(seen[0][1], start, rtol=0, atol=1e-9)
+    assert MOVE.top is not None
+    assert MOVE.left is not None
+    assert MOVE.flip is not None
+    assert 0 < MOVE.flip.sum() < 6
+    for i, row in enumerate(INDEX.tolist()):
+        top, left = int(MOVE.top[i]), int(MOVE.left[i])
+        patch = (out.x_adv - X)[i].float()
+        expected = before[row].clone()
+        expected[:, top : top + 4, left : left + 4] = patch.flip(2) if MOVE.flip[i] else patch
+        assert torch.equal(method.delta.values[row], expected)
 
 
 def turned(image: Tensor, degrees: float) -> Tensor:
@@ -180,18 +147,15 @@ def turned(image: Tensor, degrees: float) -> Tensor:
 
 
 def test_rotation_reads_and_stores_the_nearest_pixel() -> None:
-    model, (x, y) = two_layer(), images()
-    method = atas().double()
-    angles = [-170.0, -35.0, -10.0, 7.0, 20.0, 100.0]
-    move = Transform(angle=torch.tensor(angles, dtype=torch.float64))
-    memory, starts = delta_of(method)[index].clone(), list[Tensor]()
-    model.register_forward_pre_hook(lambda module, args: starts.append(args[0].detach()))
-    out = method.step(model, x, y, index=index, transform=move)
+    method, angles = atas().double(), [-170.0, -35.0, -10.0, 7.0, 20.0, 100.0]
+    memory = method.delta.values[INDEX].clone()
+    out, seen = passes(method, transform=Transform(angle=torch.tensor(angles, dtype=torch.float64)))
     for i, degrees in enumerate(angles):
-        start = (x[i] + turned(memory[i], degrees)).clamp(0, 1)
-        torch.testing.assert_close(starts[0][i], start, rtol=0, atol=1e-12)
-        new = turned((out.x_adv - x)[i], -degrees)
-        torch.testing.assert_close(delta_of(method)[index[i]], new, rtol=0, atol=1e-12)
+        start = (X[i] + turned(memory[i], degrees)).clamp(0, 1)
+        torch.testing.assert_close(seen[0][1][i], start, rtol=0, atol=1e-12)
+        new = turned((out.x_adv - X)[i], -degrees)
+        torch.testing.assert_close(method.delta.values[INDEX[i]], new, rtol=0, atol=1e-12)
+    assert method.delta.values.abs().max() <= EPS + 1e-12
 
 
 def test_rotation_there_and_back_hardly_shrinks_a_perturbation() -> None:
@@ -203,91 +167,38 @@ def test_rotation_there_and_back_hardly_shrinks_a_perturbation() -> None:
     assert moves[1].from_canvas(stored).abs().mean() > 0.9
 
 
-def test_rotation_keeps_the_memory_inside_the_ball() -> None:
-    model, (x, y) = two_layer(), images()
-    method = atas()
-    augment = Augment.parse(("flip", "rotate:10"))
-    for seed in range(5):
-        move = augment.draw(6, IMAGE[1:], torch.Generator().manual_seed(seed))
-        run(method, model, x, y, index=index, transform=move)
-    assert delta_of(method).isfinite().all()
-    assert delta_of(method).abs().max() <= EPS + 1e-6
-
-
 def test_a_resized_crop_is_refused() -> None:
-    model, (x, y) = two_layer(), images()
     move = Augment.parse(("resized-crop:4",)).draw(6, IMAGE[1:], torch.Generator())
     with pytest.raises(UserError, match="resized crop cannot be inverted"):
-        atas().step(model, x, y, index=index, transform=move)
+        run(atas(), transform=move)
 
 
 def test_an_identity_transform_is_no_transform() -> None:
-    model, (x, y) = two_layer(), images()
-    one = run(atas(), model, x, y, index=index, transform=Transform())
-    assert_same(one, run(atas(), model, x, y, index=index))
-
-
-def test_half_precision_memory_is_half_as_large_and_still_trains() -> None:
-    model, (x, y) = two_layer(), images()
-    method = atas(dtype="float16")
-    assert delta_of(method).dtype == torch.float16
-    out, _ = run(method, model, x, y, index=index)
-    torch.testing.assert_close(delta_of(method)[index].double(), out.x_adv - x, rtol=0, atol=2e-5)
+    assert_same(run(atas(), transform=Transform()), run(atas()))
 
 
 def test_gradient_norms_can_be_given_the_scale_of_another_batch_size() -> None:
-    model, (x, y) = two_layer(), images()
     plain, scaled = atas(warmup=0), atas(warmup=0, grad_reference_batch=12)
     for method in (plain, scaled):
-        run(method, model, x, y, index=index)
+        run(method)
     torch.testing.assert_close(scaled.u, plain.u * (6 / 12) ** 2)
 
 
-def test_attack_runs_in_evaluation_mode_and_the_update_in_training_mode() -> None:
-    model, (x, y) = batchnorm(), images(dtype=torch.float32)
-    modes = []
-    model.register_forward_hook(lambda module, args, out: modes.append(module.training))
-    atas().step(model, x, y, index=index)
-    assert modes == [False, True]
-    assert int(model[1].num_batches_tracked) == 1
-
-
 def test_a_gradient_norm_that_is_not_finite_is_skipped_and_counted() -> None:
-    model, (x, y) = two_layer(), images()
-    method = atas(warmup=0)
+    model, method = two_layer(), atas(warmup=0)
     method.u.fill_(0.25)
-    torch.nn.init.constant_(model[-1].bias, math.nan)
-    method.step(model, x, y, index=index)
+    nn.init.constant_(model[-1].bias, math.nan)
+    run(method, model)
     assert (method.u == 0.25).all()
     assert method.skipped.item() == 6
-    assert delta_of(method).isfinite().all()
-
-
-def test_missing_index_and_missing_setup_get_one_clear_line() -> None:
-    model, (x, y) = two_layer(), images()
-    with pytest.raises(UserError, match="stores one perturbation per image; call setup"):
-        create("atas", LINF).step(model, x, y, index=index)
-    with pytest.raises(UserError, match=r"needs step\(..., index=\)"):
-        atas().step(model, x, y)
-
-
-def test_bad_hyper_parameters_are_refused() -> None:
-    with pytest.raises(UserError, match=r"atas\.alpha_min is 2\.0; allowed: 0 to 1\.75"):
-        create("atas", LINF, alpha_min=2.0)
-    with pytest.raises(UserError, match=r"atas\.c is 0\.0; allowed: more than 0"):
-        create("atas", LINF, c=0)
-    with pytest.raises(UserError, match=r"atas\.dtype is 'int8'; allowed: float32, float16"):
-        create("atas", LINF, dtype="int8")
+    assert method.delta.values.isfinite().all()
 
 
 def test_the_start_is_inside_the_ball_after_eps_has_shrunk() -> None:
-    model, (x, y) = two_layer(), images()
     method = atas(warmup=0)
     method.threat = LINF.scaled(0.1)
-    seen: list[Tensor] = []
-    model.register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))
-    run(method, model, x, y, index=index)
-    assert delta_of(method).abs().max() > 0.5 * EPS
+    _, seen = passes(method)
+    assert method.delta.values.abs().max() > 0.5 * EPS
     assert len(seen) == 2
-    for inputs in seen:
-        assert (inputs - x).abs().max() <= 0.1 * EPS + 1e-12
+    for _, inputs in seen:
+        assert (inputs - X).abs().max() <= 0.1 * EPS + 1e-12

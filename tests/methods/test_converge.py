@@ -10,17 +10,11 @@ import torch
 from torch.nn import functional as F
 
 from sora._passes import mse
-from sora.errors import UserError
-from sora.methods import create
 from sora.methods._converge import Constraint, ConvergeHyper, sign_agreement
-from sora.methods.fgsm_mep_cs import FGSMMEPCS
-from sora.methods.fgsm_rs_cs import FGSMRSCS
 from sora.settings import Settings
 from sora.training.schedule import rate_drops
 
-from .toys import CLASSES, IMAGE, LINF, assert_same, images, run, two_layer, uniform
-
-INDEX = torch.tensor([7, 0, 3, 11, 4, 5])
+from .toys import ETA, INDEX, MODEL, X, Y, assert_loss, prepared, rows, run
 
 
 def constraint(u: float = 1.0, du: float = 0.0, active: bool = True, **hyper: Any) -> Constraint:
@@ -29,14 +23,6 @@ def constraint(u: float = 1.0, du: float = 0.0, active: bool = True, **hyper: An
     made.du.fill_(du)
     made.active.fill_(active)
     return made
-
-
-def prepared(name: str, **hyper: Any) -> Any:
-    torch.manual_seed(0)
-    method = create(name, LINF, **hyper)
-    method.setup(n_train=12, shape=IMAGE, batch_size=6, epochs=110, steps_per_epoch=2)
-    method.begin_epoch(1)
-    return method
 
 
 @pytest.mark.parametrize(("loss", "term"), [(1.02, 0.0), (1.05, 1.05), (0.95, -0.95), (0.98, 0.0)])
@@ -103,46 +89,18 @@ def test_a_smooth_schedule_has_only_a_start_and_an_end() -> None:
     assert active_epochs((), 10) == list(range(3, 10))
 
 
-def test_mep_cs_without_weight_is_mep_without_its_regulariser() -> None:
-    model, (x, y) = two_layer(), images()
-    ours, plain = prepared("fgsm-mep-cs", w2=0.0), prepared("fgsm-mep", lam=0.0)
-    for method in (ours, plain):
-        method.begin_epoch(3)
-    for _ in range(2):
-        assert_same(run(ours, model, x, y, index=INDEX), run(plain, model, x, y, index=INDEX))
-
-
-def test_rs_cs_without_weight_and_smoothing_is_n_fgsm_with_unit_noise() -> None:
-    model, (x, y) = two_layer(), images()
-    eta, ours = uniform(x), prepared("fgsm-rs-cs", w2=0.0, phi=1.0)
-    ours.begin_epoch(3)
-    expected = run(create("n-fgsm", LINF, k=1.0, alpha=1.0), model, x, y, noise=eta)
-    assert_same(run(ours, model, x, y, noise=eta), expected)
-
-
 @pytest.mark.parametrize("name", ["fgsm-rs-cs", "fgsm-mep-cs"])
 @pytest.mark.parametrize("initialize", [False, True])
 def test_loss_and_gradient_of_an_active_constraint(name: str, initialize: bool) -> None:
-    model, (x, y) = two_layer(), images()
     method = prepared(name, initialize=initialize, reg_single=True)
     method.begin_epoch(3)
-    rs, known = isinstance(method, FGSMRSCS), {"index": INDEX}
-    if rs:
-        known["noise"] = uniform(x)
-        start = (x + known["noise"]).clamp(0, 1)
-    else:
-        assert isinstance(method, FGSMMEPCS)
-        start = x + method.delta.values[INDEX].double()
-    out, gradients = run(method, model, x, y, **known)
-    rows = torch.full((6, CLASSES), 0.2, dtype=torch.float64)
-    rows[torch.arange(6), y] = 0.6
-    z0, z1 = model(start), model(out.x_adv)
-    at_clean = z0 if rs or initialize else model(x)
-    clean = F.cross_entropy(at_clean, y if rs and initialize else rows)
-    loss = F.cross_entropy(z1, rows) + (7 if rs else 10) * mse(z1, z0) + clean
-    torch.testing.assert_close(out.loss, loss.detach())
-    for one, other in zip(gradients, torch.autograd.grad(loss, list(model.parameters())), strict=True):
-        torch.testing.assert_close(one, other)
+    rs = name == "fgsm-rs-cs"
+    start = (X + ETA).clamp(0, 1) if rs else X + method.delta.values[INDEX].double()
+    ran = run(method, noise=ETA)
+    z0, z1 = MODEL(start), MODEL(ran[0].x_adv)
+    at_clean = z0 if rs or initialize else MODEL(X)
+    clean = F.cross_entropy(at_clean, Y if rs and initialize else rows(0.6))
+    assert_loss(ran, F.cross_entropy(z1, rows(0.6)) + (7 if rs else 10) * mse(z1, z0) + clean)
     method.begin_epoch(4)
     assert method.constraint.u.item() == pytest.approx(clean.item(), rel=1e-5)
 
@@ -151,8 +109,3 @@ def test_sign_agreement_compares_two_changes_and_has_no_gradient() -> None:
     z1, z0, zb = (torch.tensor([[v, v, 0.0, 1.0]], requires_grad=True) for v in (3.0, 2.0, 1.0))
     assert sign_agreement(z1, z0, zb).item() == 0.5
     assert not sign_agreement(z1, z0, zb).requires_grad
-
-
-def test_initialize_with_reg_multi_is_refused() -> None:
-    with pytest.raises(UserError, match=r"fgsm-rs-cs\.reg_multi is true; allowed with initialize: false"):
-        create("fgsm-rs-cs", LINF, initialize=True, reg_multi=True)

@@ -11,7 +11,7 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from .test_table import ROWS, batch_for, prepared, steps
+from .test_table import ROWS, batch_for, from_row, steps
 from .toys import LINF
 
 
@@ -33,7 +33,7 @@ def test_wrapped_and_bare_gradients_are_equal(label: str) -> None:
         trained = copy.deepcopy(model)
         net = DistributedDataParallel(trained, broadcast_buffers=False) if wrapped else trained
         torch.manual_seed(0)
-        list(steps(prepared(label, LINF, x, model), net, x, y))
+        list(steps(from_row(label, LINF, x, model), net, x, y))
         results.append([p.grad for p in trained.parameters()])
     for bare, wrapped_gradient in zip(*results, strict=True):
         torch.testing.assert_close(wrapped_gradient, bare)

@@ -5,23 +5,14 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from sora.errors import UserError
 from sora.methods import Crafted, Inputs, Learned, create
 from sora.methods.elle import ELLE, nonlinearity
 
-from .toys import EPS, LINF, assert_same, gradient_at, images, run, two_layer, uniform
+from .toys import EPS, ETA, LINF, MODEL, X, Y, assert_loss, gradient_at, run, uniform
 
-
-def noise_for(x: Tensor) -> tuple[Tensor, ...]:
-    a = torch.rand(len(x), generator=torch.Generator().manual_seed(3), dtype=x.dtype)
-    return uniform(x, seed=1), uniform(x, seed=2), a
-
-
-def test_lambda_zero_equals_fgsm() -> None:
-    model, (x, y) = two_layer(), images()
-    one = run(create("elle", LINF, lam=0), model, x, y)
-    assert_same(one, run(create("fgsm", LINF), model, x, y))
+NOISE = (ETA, uniform(X, seed=2), torch.rand(6, generator=torch.Generator().manual_seed(3)).double())
 
 
 def test_one_dimensional_parabola() -> None:
@@ -54,39 +45,22 @@ def test_linear_loss_has_none() -> None:
     assert nonlinearity(la, lb, (1 - a) * la + a * lb, a).item() == pytest.approx(0.0, abs=1e-30)
 
 
-def test_loss_is_cross_entropy_plus_lambda_times_e() -> None:
-    model, (x, y) = two_layer(), images()
-    noise = noise_for(x)
-    out, _ = run(create("elle", LINF), model, x, y, noise=noise)
-    xa, xb, a = x + noise[0], x + noise[1], noise[2]
+def test_loss_is_cross_entropy_plus_lambda_times_e_differentiated_through_all_three_points() -> None:
+    ran = run(create("elle", LINF), noise=NOISE)
+    xa, xb, a = X + NOISE[0], X + NOISE[1], NOISE[2]
     xc = (1 - a).view(-1, 1, 1, 1) * xa + a.view(-1, 1, 1, 1) * xb
-    losses = [torch.nn.functional.cross_entropy(model(z), y, reduction="none") for z in (xa, xb, xc)]
-    expected = nonlinearity(*losses, a).detach()
-    assert expected > 0
-    torch.testing.assert_close(out.extras["elle"], expected)
-    plain = torch.nn.functional.cross_entropy(model(out.x_adv), y).detach()
-    torch.testing.assert_close(out.loss, plain + 1000 * expected)
-
-
-def test_penalty_is_differentiated_through_all_three_points() -> None:
-    model, (x, y) = two_layer(), images()
-    noise, h = noise_for(x), 1e-6
-    method = create("elle", LINF, alpha=0, lam=1e6)
-    _, gradients = run(method, model, x, y, noise=noise)
-    values = []
-    for shift in (h, -2 * h):
-        with torch.no_grad():
-            model[1].weight[0, 0] += shift
-        values.append(run(method, model, x, y, noise=noise)[0].loss.item())
-    assert gradients[0][0, 0].item() == pytest.approx((values[0] - values[1]) / (2 * h), rel=1e-4)
+    la, lb, lc = (F.cross_entropy(MODEL(z), Y, reduction="none") for z in (xa, xb, xc))
+    e = (lc - (1 - a) * la - a * lb).square().mean()
+    assert e > 0
+    torch.testing.assert_close(ran[0].extras["elle"], e.detach())
+    assert_loss(ran, F.cross_entropy(MODEL(ran[0].x_adv), Y) + 1000 * e)
 
 
 def test_random_start_steps_from_the_noise_and_clips() -> None:
-    model, (x, y) = two_layer(), images()
-    eta = uniform(x, seed=9)
-    out, _ = run(create("elle", LINF, start="random"), model, x, y, noise=(*noise_for(x), eta))
-    g = gradient_at(model, x + eta, y)
-    expected = (x + (eta + EPS * g.sign()).clamp(-EPS, EPS)).clamp(0, 1)
+    eta = uniform(X, seed=9)
+    out, _ = run(create("elle", LINF, start="random"), noise=(*NOISE, eta))
+    g = gradient_at(MODEL, X + eta, Y)
+    expected = (X + (eta + EPS * g.sign()).clamp(-EPS, EPS)).clamp(0, 1)
     torch.testing.assert_close(out.x_adv, expected, rtol=0, atol=1e-9)
 
 
@@ -163,22 +137,14 @@ def test_a_value_that_is_not_finite_is_skipped_and_counted(bad: float) -> None:
 
 
 def test_adaptive_weight_is_the_one_in_the_loss() -> None:
-    model, (x, y) = two_layer(), images()
-    method, noise = adaptive(), noise_for(x)
-    first, _ = run(method, model, x, y, noise=noise)
-    plain = torch.nn.functional.cross_entropy(model(first.x_adv), y).detach()
+    method = adaptive()
+    first, _ = run(method, noise=NOISE)
+    plain = F.cross_entropy(MODEL(first.x_adv), Y).detach()
     torch.testing.assert_close(first.loss, plain)
     method.lam.fill_(500.0)
-    second, _ = run(method, model, x, y, noise=noise)
+    second, _ = run(method, noise=NOISE)
     torch.testing.assert_close(second.loss, plain + 500 * second.extras["elle"])
 
 
 def test_plain_elle_has_no_state() -> None:
     assert not create("elle", LINF).state_dict()
-
-
-def test_bad_hyper_parameters_are_refused() -> None:
-    with pytest.raises(UserError, match=r"elle\.lam is -1\.0; allowed: 0 or more"):
-        create("elle", LINF, lam=-1)
-    with pytest.raises(UserError, match=r"elle\.start is 'noise'; allowed: zero, random"):
-        create("elle", LINF, start="noise")

@@ -12,77 +12,51 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sora.errors import UserError
 from sora.methods import create
-from sora.methods.fgsm_lass import FGSMLASS, StepPredictor
+from sora.methods.fgsm_lass import StepPredictor
 
-from .toys import CLASSES, EPS, IMAGE, LINF, assert_same, images, run, two_layer, uniform
-
-
-def prepared(**options: object) -> FGSMLASS:
-    torch.manual_seed(0)
-    method = create("fgsm-lass", LINF, **options)
-    assert isinstance(method, FGSMLASS)
-    sizes: Any = {"n_train": 12, "batch_size": 6, "epochs": 110, "steps_per_epoch": 2}
-    method.setup(shape=IMAGE, **sizes)
-    method.begin_epoch(1)
-    return method
+from .toys import EPS, ETA, LINF, MODEL, X, Y, assert_same, gradient_at, prepared, rows, run, two_layer
 
 
-def predictor(method: FGSMLASS) -> StepPredictor:
-    assert method.predictor is not None
-    return method.predictor
-
-
-def constant(method: FGSMLASS, bias: float) -> FGSMLASS:
+def constant(method: Any, bias: float) -> Any:
     """The predictor returns sigmoid(bias) for every image."""
-    nn.init.zeros_(predictor(method).last.weight)
-    nn.init.constant_(predictor(method).last.bias, bias)
+    nn.init.zeros_(method.predictor.last.weight)
+    nn.init.constant_(method.predictor.last.bias, bias)
     return method
 
 
 def test_a_zero_last_layer_predicts_half_of_the_largest_step() -> None:
-    model, (x, y) = two_layer(), images()
-    method = constant(prepared(step_lr=0.0), 0.0)
-    out, _ = run(method, model, x, y)
+    method = constant(prepared("fgsm-lass", step_lr=0.0), 0.0)
+    out, _ = run(method)
     assert out.step_size.item() == pytest.approx(0.625 * EPS)
-    lengths = method._lengths(predictor(method), x)
-    torch.testing.assert_close(lengths, torch.full((6, 1, 1, 1), 0.625 * EPS, dtype=x.dtype))
+    lengths = method._lengths(method.predictor, X)
+    torch.testing.assert_close(lengths, torch.full((6, 1, 1, 1), 0.625 * EPS, dtype=X.dtype))
 
 
 def test_the_largest_step_and_hard_labels_make_fgsm_rs() -> None:
-    model, (x, y) = two_layer(), images()
-    noise, method = uniform(x), constant(prepared(phi=1.0), 100.0)
-    assert_same(run(method, model, x, y, noise=noise), run(create("fgsm-rs", LINF), model, x, y, noise=noise))
+    method = constant(prepared("fgsm-lass", phi=1.0), 100.0)
+    assert_same(run(method, noise=ETA), run(create("fgsm-rs", LINF), noise=ETA))
 
 
 def test_a_step_of_zero_leaves_the_start() -> None:
-    model, (x, y) = two_layer(), images()
-    noise = uniform(x)
-    out, _ = run(constant(prepared(), -1000.0), model, x, y, noise=noise)
-    torch.testing.assert_close(out.x_adv, (x + noise).clamp(0, 1), rtol=0, atol=1e-12)
+    out, _ = run(constant(prepared("fgsm-lass"), -1000.0), noise=ETA)
+    torch.testing.assert_close(out.x_adv, (X + ETA).clamp(0, 1), rtol=0, atol=1e-12)
 
 
 def test_the_predictor_has_2241_parameters_for_colour_images() -> None:
     assert sum(p.numel() for p in StepPredictor(3).parameters()) == 2241
 
 
-def weights(method: FGSMLASS) -> list[Tensor]:
-    return [p.detach().clone() for p in predictor(method).parameters()]
-
-
-def test_an_epoch_of_391_batches_has_20_predictor_steps() -> None:
-    method = prepared()
-    assert sum(method.batches.due(20) for _ in range(391)) == 20
+def weights(method: Any) -> list[Tensor]:
+    return [p.detach().clone() for p in method.predictor.parameters()]
 
 
 def test_a_scaled_loss_trains_the_predictor_alike() -> None:
-    model, (x, y) = two_layer(), images()
-    noise, results = uniform(x), []
+    results = []
     for scale in (None, 1024.0):
-        method = prepared(step_lr=0.1)
+        method = prepared("fgsm-lass", step_lr=0.1)
         with mock.patch.object(method.sgd, "minimize", wraps=method.sgd.minimize) as minimize:
-            method.step(model, x, y, noise=noise, loss_scale=scale)
+            run(method, noise=ETA, loss_scale=scale)
         assert minimize.call_args.args[1] == scale
         results.append(weights(method))
     for one, other in zip(*results, strict=True):
@@ -90,11 +64,10 @@ def test_a_scaled_loss_trains_the_predictor_alike() -> None:
 
 
 def test_the_predictor_is_constant_between_its_steps() -> None:
-    model, (x, y) = two_layer(), images()
-    method = prepared(every=2, step_lr=0.1)
+    method = prepared("fgsm-lass", every=2, step_lr=0.1)
     seen = [weights(method)]
     for _ in range(3):
-        method.step(model, x, y)
+        run(method)
         seen.append(weights(method))
     changed = [not all(map(torch.equal, a, b)) for a, b in itertools.pairwise(seen)]
     assert changed == [True, False, True]
@@ -102,44 +75,33 @@ def test_the_predictor_is_constant_between_its_steps() -> None:
 
 def test_the_predictor_raises_the_loss_through_the_unclipped_steps() -> None:
     """The first SGD step equals one on a loss written out by hand; the attack then uses the new predictor."""
-    model, (x, y) = two_layer(), images()
-    rate, noise = 0.5, uniform(x)
-    method = prepared(step_lr=rate)
-    by_hand = copy.deepcopy(predictor(method)).train()
-    start = (x + noise).clamp(0, 1)
-    leaf = start.clone().requires_grad_()
-    (g,) = torch.autograd.grad(F.cross_entropy(model(leaf), y), leaf)  # hard labels
-    lengths = 1.25 * EPS * by_hand(x).double().view(-1, 1, 1, 1)
-    raw = start - x + lengths * g.sign()
+    rate = 0.5
+    method = prepared("fgsm-lass", step_lr=rate)
+    by_hand = copy.deepcopy(method.predictor).train()
+    start = (X + ETA).clamp(0, 1)
+    g = gradient_at(MODEL, start, Y)  # hard labels
+    lengths = 1.25 * EPS * by_hand(X).double().view(-1, 1, 1, 1)
+    raw = start - X + lengths * g.sign()
     inside = (raw.abs() <= EPS).double()
     moved = raw * inside + (raw.clamp(-EPS, EPS) * (1 - inside)).detach()
-    value = (x + moved).clamp(0, 1).detach() - x
-    rows = torch.full((6, CLASSES), 0.05, dtype=torch.float64)
-    rows[torch.arange(6), y] = 0.9
-    loss = F.cross_entropy(model(x + moved + (value - moved).detach()), rows)
+    value = (X + moved).clamp(0, 1).detach() - X
+    loss = F.cross_entropy(MODEL(X + moved + (value - moved).detach()), rows(0.9))
     gradients = torch.autograd.grad(loss, list(by_hand.parameters()))
     expected = [p + rate * (d - 5e-4 * p) for p, d in zip(by_hand.parameters(), gradients, strict=True)]
-    out, _ = run(method, model, x, y, noise=noise)
-    for one, other in zip(predictor(method).parameters(), expected, strict=True):
+    out, _ = run(method, noise=ETA)
+    for one, other in zip(method.predictor.parameters(), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     assert any((d.abs() > 1e-6).any() for d in gradients)
-    after = 1.25 * EPS * predictor(method).eval()(x).double().view(-1, 1, 1, 1)
-    x_adv = (x + (start - x + after * g.sign()).clamp(-EPS, EPS)).clamp(0, 1)
+    after = 1.25 * EPS * method.predictor.eval()(X).double().view(-1, 1, 1, 1)
+    x_adv = (X + (start - X + after * g.sign()).clamp(-EPS, EPS)).clamp(0, 1)
     torch.testing.assert_close(out.x_adv, x_adv.detach(), rtol=0, atol=1e-9)
 
 
-def test_the_predictor_stays_finite_when_the_network_does_not() -> None:
-    model, (x, y) = two_layer(), images()
+def test_the_predictor_stays_finite_when_the_model_does_not() -> None:
+    model, method = two_layer(), prepared("fgsm-lass")
     nn.init.constant_(model[-1].bias, torch.nan)
-    method = prepared()
-    method.step(model, x, y)
+    run(method, model)
     assert all(value.isfinite().all() for value in weights(method))
-
-
-def test_misuse_is_refused_in_one_line() -> None:
-    model, (x, y) = two_layer(), images()
-    with pytest.raises(UserError, match=r"has a predictor of step sizes; call setup"):
-        create("fgsm-lass", LINF).step(model, x, y)
 
 
 def test_the_predictor_adds_two_convolutions_of_stride_two() -> None:

@@ -1,27 +1,24 @@
-"""What methods store per image or per row: number format and place."""
+"""What methods store per image, per row or per group."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sora.methods import create
 
-from .toys import IMAGE, LINF, images, run, two_layer
+from .toys import CLASSES, IMAGE, LINF, MODEL, X, Y, prepared, run, two_layer
 
 PER_IMAGE = {"atas": 1, "fgsm-ep": 1, "fgsm-mep": 2, "fgsm-mep-cs": 2, "fgsm-pco": 1}
 N = 12
-SIZES: Any = {"n_train": N, "shape": IMAGE, "batch_size": 6, "epochs": 30, "steps_per_epoch": 2}
 each_method = pytest.mark.parametrize(("name", "count"), PER_IMAGE.items())
 
 
 def stored(name: str, device: str = "cpu", **options: object) -> list[Tensor]:
     """The buffers with something for every pixel of every training image."""
     method = create(name, LINF, **options).to(device)
-    method.setup(**SIZES)
+    method.setup(n_train=N, shape=IMAGE, batch_size=6, epochs=30, steps_per_epoch=2, classes=CLASSES)
     return [buffer for buffer in method.buffers() if buffer.shape == (N, *IMAGE)]
 
 
@@ -41,13 +38,35 @@ def test_the_host_stores_on_request_what_the_device_does_otherwise(name: str, co
 
 @each_method
 def test_the_attack_depends_on_the_format_by_rounding_and_not_on_the_place(name: str, count: int) -> None:
-    model, (x, y), found = two_layer(), images(), []
-    for options in ({}, {"storage": "cpu"}, {"dtype": "float16"}):
-        torch.manual_seed(0)
-        method = create(name, LINF, **options)
-        method.setup(**SIZES)
-        method.begin_epoch(1)
-        found.append(run(method, model, x, y, index=torch.arange(6))[0].x_adv)
+    options = ({}, {"storage": "cpu"}, {"dtype": "float16"})
+    found = [run(prepared(name, **option))[0].x_adv for option in options]
     assert torch.equal(found[0], found[1])
     changed = (found[0] - found[2]).abs() > 1e-4
     assert changed.double().mean() < 0.02  # rounding may turn the sign of a gradient that is almost zero
+
+
+@pytest.mark.parametrize("name", ["fgsm-bp", "tdat", "free"])
+def test_rows_are_stored_and_those_beyond_the_batch_stay(name: str) -> None:
+    method = prepared(name)
+    values = method.delta if name == "free" else method.delta.values
+    before = values.clone()
+    assert before.shape == (7, *IMAGE)
+    out, _ = run(method, x=X[:4], y=Y[:4])
+    if name != "free":  # its step comes after the update
+        torch.testing.assert_close(values[:4], (out.x_adv - X[:4]).float(), rtol=0, atol=1e-7)
+    assert not torch.equal(values[:4], before[:4])
+    assert torch.equal(values[4:], before[4:])
+
+
+@pytest.mark.parametrize("name", ["fgsm-mep", "fgsm-ep", "fgsm-bp", "fgsm-uap", "fgsm-cuap", "fgsm-fuap"])
+def test_a_zero_gradient_changes_nothing_and_is_counted(name: str) -> None:
+    model, method = two_layer(), prepared(name)
+    nn.init.zeros_(model[-1].weight)
+    names = {"delta.values", "mom.values", "u", "m"} & method.state_dict().keys()
+    before = {name: method.state_dict()[name].clone() for name in names}
+    out, _ = run(method, model)
+    assert out.extras["skipped"].item() == 1
+    assert names
+    assert all(torch.equal(method.state_dict()[name], value) for name, value in before.items())
+    run(method, MODEL)
+    assert not all(torch.equal(method.state_dict()[name], value) for name, value in before.items())

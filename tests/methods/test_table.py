@@ -18,7 +18,7 @@ from sora import methods
 from sora.methods import Inputs, Method, StepOutput, create
 from sora.threat import Threat
 
-from .toys import BALLS, CLASSES, LINF, batchnorm, images, two_layer, vector
+from .toys import BALLS, CLASSES, LINF, X, batchnorm, images, passes, prepared, two_layer, vector
 from .waiting import no_sync
 
 
@@ -94,7 +94,7 @@ each_case = pytest.mark.parametrize(("label", "norm"), CASES)
 NO_START_LOSS = ("benign", "free", "nuat", "atas", "trades", "fgsm-ckpt", "ssat", "gat")
 
 
-def prepared(label: str, threat: Threat, x: Tensor, model: nn.Module, epochs: int = 30) -> Method:
+def from_row(label: str, threat: Threat, x: Tensor, model: nn.Module, epochs: int = 30) -> Method:
     """A method set up as a training loop would."""
     method = create(label.split()[0], threat, **ROWS[label].hyper)
     shape = tuple(x.shape[1:])
@@ -131,7 +131,7 @@ def test_every_method_has_a_row() -> None:
 def test_one_batch_trains_inside_the_declared_set(label: str, norm: str, net: str) -> None:
     model, x, y = batch_for(net)
     threat = BALLS[norm] if net != "vector" else type(BALLS[norm])(BALLS[norm].eps, box=None)
-    method = prepared(label, threat, x, model)
+    method = from_row(label, threat, x, model)
     for out in steps(method, model, x, y):
         assert out.loss.isfinite()
         assert 0 <= out.accuracy <= 1
@@ -148,7 +148,7 @@ def states(label: str, epochs: int) -> Iterator[Tensor]:
     """What a method stores at the start of each of its first ten epochs, of so many."""
     torch.manual_seed(0)
     model, x, _ = batch_for("two layers")
-    method = prepared(label, LINF, x, model, epochs)
+    method = from_row(label, LINF, x, model, epochs)
     for epoch in range(1, 11):
         method.begin_epoch(epoch)
         yield from (tensor.clone() for tensor in method.state_dict().values())
@@ -165,7 +165,7 @@ def test_a_method_declares_what_makes_it_depend_on_the_number_of_epochs(label: s
 @each_row
 def test_one_image_is_a_batch(label: str) -> None:
     model, x, y = batch_for("two layers", count=1)
-    for out in steps(prepared(label, LINF, x, model), model, x, y):
+    for out in steps(from_row(label, LINF, x, model), model, x, y):
         assert out.loss.isfinite()
 
 
@@ -174,14 +174,14 @@ def test_forwards_are_what_the_registry_says(label: str) -> None:
     model, x, y = batch_for("batchnorm")
     seen = []
     model.register_forward_hook(lambda module, args, logits: seen.append(len(logits)))
-    list(steps(prepared(label, LINF, x, model), model, x, y))
+    list(steps(from_row(label, LINF, x, model), model, x, y))
     assert sum(seen) / len(x) == ROWS[label].forwards
 
 
 @each_row
 def test_craft_fills_no_parameter_gradient(label: str) -> None:
     model, x, y = batch_for("two layers")
-    method = prepared(label, LINF, x, model)
+    method = from_row(label, LINF, x, model)
     method.craft(model, Inputs(x, y, method.draw(x), torch.arange(len(x))))
     assert all(p.grad is None for p in model.parameters())
     assert not x.requires_grad
@@ -210,7 +210,7 @@ def test_modes_and_flags_are_restored_also_after_an_exception(label: str, norm: 
         failing = FailsAtForward(model, at)
         modes = [module.training for module in failing.modules()]
         flags = [p.requires_grad for p in failing.parameters()]
-        method = prepared(label, BALLS[norm], x, model)
+        method = from_row(label, BALLS[norm], x, model)
         finished = True
         try:
             list(steps(method, failing, x, y))
@@ -227,7 +227,7 @@ def test_modes_and_flags_are_restored_also_after_an_exception(label: str, norm: 
 @each_case
 def test_state_dict_carries_everything_to_the_next_batch(label: str, norm: str) -> None:
     model, x, y = batch_for("two layers")
-    method, other = (prepared(label, BALLS[norm], x, model) for _ in range(2))
+    method, other = (from_row(label, BALLS[norm], x, model) for _ in range(2))
     for seed in range(2):
         torch.manual_seed(seed)
         list(steps(method, model, x, y))
@@ -251,7 +251,7 @@ def test_loss_scale_changes_the_gradients_and_nothing_else(label: str, norm: str
     results = []
     for scale in (None, 1024.0):
         torch.manual_seed(0)
-        method, trained = prepared(label, BALLS[norm], x, model), copy.deepcopy(model)
+        method, trained = from_row(label, BALLS[norm], x, model), copy.deepcopy(model)
         outs = list(steps(method, trained, x, y, loss_scale=scale))
         results.append((outs, [p.grad for p in trained.parameters()], list(method.buffers())))
     for plain, scaled in zip(results[0][0], results[1][0], strict=True):
@@ -269,7 +269,7 @@ def test_loss_scale_changes_the_gradients_and_nothing_else(label: str, norm: str
 def test_all_zero_input_gradients_give_finite_steps(label: str, norm: str) -> None:
     model, x, y = batch_for("two layers")
     nn.init.zeros_(model[-1].weight)  # constant logits
-    method = prepared(label, BALLS[norm], x, model)
+    method = from_row(label, BALLS[norm], x, model)
     for out in steps(method, model, x, y):
         assert out.loss.isfinite()
         assert out.x_adv.isfinite().all()
@@ -281,7 +281,7 @@ def test_all_zero_input_gradients_give_finite_steps(label: str, norm: str) -> No
 @each_case
 def test_a_network_that_returns_nan_does_not_raise_and_leaves_the_state_finite(label: str, norm: str) -> None:
     model, x, y = batch_for("two layers")
-    method = prepared(label, BALLS[norm], x, model)
+    method = from_row(label, BALLS[norm], x, model)
     list(steps(method, model, x, y))
     nn.init.constant_(model[-1].bias, math.nan)
     for out in steps(method, model, x, y):
@@ -292,7 +292,7 @@ def test_a_network_that_returns_nan_does_not_raise_and_leaves_the_state_finite(l
 @each_case
 def test_a_step_never_waits_for_the_device_after_a_shapes_first(label: str, norm: str) -> None:
     model, x, y = batch_for("batchnorm")
-    method = prepared(label, BALLS[norm], x, model)
+    method = from_row(label, BALLS[norm], x, model)
     list(steps(method, model, x, y))
     waits = pytest.raises(AssertionError, match="waits") if ROWS[label].waits else nullcontext()
     with waits, no_sync():
@@ -305,7 +305,7 @@ def test_not_observing_changes_no_gradient(label: str, norm: str) -> None:
     results = []
     for observing in (True, False):
         torch.manual_seed(0)
-        method, trained = prepared(label, BALLS[norm], x, model), copy.deepcopy(model)
+        method, trained = from_row(label, BALLS[norm], x, model), copy.deepcopy(model)
         method.observing = observing
         outs = list(steps(method, trained, x, y))
         results.append([p.grad for p in trained.parameters()])
@@ -317,8 +317,49 @@ def test_not_observing_changes_no_gradient(label: str, norm: str) -> None:
 @each_case
 def test_abnormal_examples_are_counted_where_both_losses_come_from_one_mode(label: str, norm: str) -> None:
     model, x, y = batch_for("two layers")
-    method = prepared(label, BALLS[norm], x, model)
+    method = from_row(label, BALLS[norm], x, model)
     for out in steps(method, model, x, y):
         counted = "aae_share" in out.extras
         assert counted == (label.split()[0] not in NO_START_LOSS)
         assert not counted or 0 <= out.extras["aae_share"].item() <= 1
+
+
+@each_row
+def test_a_method_has_a_pert_align_if_the_registry_says_so(label: str) -> None:
+    model, x, y = batch_for("two layers")
+    method = from_row(label, LINF, x, model)
+    values = [out.pert_align for _ in range(2) for out in steps(method, model, x, y)]
+    assert any(bool(value.isfinite()) for value in values) == method.info.has_pert_align
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "modes"),
+    [  # of the passes in turn: training or evaluation
+        ("atas", {}, "et"),
+        ("nuat", {}, "tett"),
+        ("gat", {}, "tett"),
+        ("pgd-2", {}, "ttt"),
+        ("pgd-2", {"attack_mode": "eval"}, "eet"),
+        ("fgsm-ckpt", {}, "eeet"),
+        ("fgsm-ckpt", {"attack_mode": "train", "checkpoint_mode": "eval"}, "teet"),
+        ("fgsm-ckpt", {"checkpoint_mode": "train"}, "ettt"),
+        ("fgsm-ckpt", {"attack_mode": "train"}, "tttt"),
+        ("fgsm-cuap", {}, "tt"),
+        ("fgsm-fuap", {}, "ttt"),  # the pass for the features updates BatchNorm
+    ],
+)
+def test_each_pass_has_its_mode(name: str, options: dict[str, Any], modes: str) -> None:
+    _, seen = passes(prepared(name, model=batchnorm(), **options), batchnorm(), X.float())
+    assert "".join("t" if training else "e" for training, _ in seen) == modes
+
+
+def test_the_output_of_a_step_is_printed_in_one_short_line() -> None:
+    model, x, y = batch_for("batchnorm")
+    out = create("sora", LINF).step(model, x, y)
+    text = repr(out)
+    assert text == str(out)
+    assert text.startswith(f"StepOutput(loss={out.loss.item():.4g}, accuracy={out.accuracy.item():.4g}, ")
+    assert "x_adv=float32 (6, 2, 4, 4), logits=float32 (6, 3)" in text
+    assert all(f"{name}=" in text for name in out.extras)
+    assert len(text.splitlines()) == 1
+    assert len(text) < 500

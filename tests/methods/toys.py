@@ -1,4 +1,4 @@
-"""Small networks and one-step helpers shared by the method tests."""
+"""Small models and one-step helpers shared by the method tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sora.methods import Method, StepOutput
+from sora.methods import Method, StepOutput, create
 from sora.threat import L2, Linf, Threat
 
 torch.set_num_threads(1)
@@ -61,11 +61,58 @@ def uniform(x: Tensor, eps: float = EPS, seed: int = 1) -> Tensor:
     return (torch.rand(x.shape, generator=generator, dtype=x.dtype) * 2 - 1) * eps
 
 
-def run(method: Method, model: nn.Module, x: Tensor, y: Tensor, **known: Any) -> Ran:
+# For tests that change none of these: `run` trains a copy of the model.
+MODEL = two_layer()
+X, Y = images()
+ETA = uniform(X)
+INDEX = torch.tensor([7, 0, 3, 11, 4, 5])
+
+
+def prepared(
+    name: str,
+    *,
+    threat: Threat = LINF,
+    shape: tuple[int, ...] = IMAGE,
+    canvas: tuple[int, ...] | None = None,
+    epochs: int = 110,
+    model: nn.Module = MODEL,
+    **options: object,
+) -> Any:
+    """A method as in the first epoch of training on 12 images in batches of 6."""
+    torch.manual_seed(0)
+    method = create(name, threat, **options)
+    sizes: Any = {"n_train": 12, "batch_size": 6, "steps_per_epoch": 2, "classes": CLASSES}
+    method.setup(shape=shape, canvas=canvas, epochs=epochs, model=model, **sizes)
+    method.begin_epoch(1)
+    return method
+
+
+def run(method: Method, model: nn.Module = MODEL, x: Tensor = X, y: Tensor = Y, **known: Any) -> Ran:
     """One step on a copy of the model: what it returned and the gradients it left on the parameters."""
     model = copy.deepcopy(model)
-    out = method.step(model, x, y, **known)
+    out = method.step(model, x, y, **{"index": INDEX[: len(x)]} | known)
     return out, [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def passes(
+    method: Method, model: nn.Module = MODEL, x: Tensor = X, y: Tensor = Y, **known: Any
+) -> tuple[StepOutput, list[tuple[bool, Tensor]]]:
+    """One step on a copy of the model: what it returned, the mode and the input of each forward pass."""
+    model, seen = copy.deepcopy(model), list[tuple[bool, Tensor]]()
+    model.register_forward_pre_hook(lambda module, args: seen.append((module.training, args[0].detach())))
+    return method.step(model, x, y, **{"index": INDEX[: len(x)]} | known), seen
+
+
+def rows(phi: float, y: Tensor = Y) -> Tensor:
+    """Targets of phi for the true class; the others share the rest equally."""
+    return torch.full((len(y), CLASSES), (1 - phi) / (CLASSES - 1)).double().scatter(1, y[:, None], phi)
+
+
+def assert_loss(ran: Ran, loss: Tensor, model: nn.Module = MODEL) -> None:
+    """A step had this loss, written out by hand, and left its gradients."""
+    torch.testing.assert_close(ran[0].loss, loss.detach(), rtol=1e-6, atol=0)
+    for one, other in zip(ran[1], torch.autograd.grad(loss, list(model.parameters())), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-8)
 
 
 def assert_same(a: Ran, b: Ran) -> None:
