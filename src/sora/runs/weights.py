@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -30,7 +29,6 @@ _SETTLED = 1_000_000_000  # nanoseconds after which another change gives a file 
 _KEY = "sora"  # in the header of a file; one key only: safetensors writes several in an arbitrary order
 _MARK = "blake2b:"
 _known_files: dict[Path, tuple[tuple[int, ...], str]] = {}  # what `stat` says, and the checksum
-_known_models: WeakKeyDictionary[nn.Module, tuple[object, list[Tensor], str]] = WeakKeyDictionary()
 
 
 def new_digest() -> hashlib.blake2b:
@@ -60,34 +58,14 @@ def digest_start(path: Path, length: int) -> hashlib.blake2b:
     return digest
 
 
-def digest_model(model: nn.Module, *, again: bool = False) -> str:
-    """Return the fingerprint of a model's parameters and buffers, computed only once unless they change.
-
-    Changes are noticed by torch's version counters, which in-place operations increase but edits through
-    `tensor.data` do not.
-
-    Args:
-        model: The model, which may be wrapped, e.g. in DDP.
-        again: Compute it even if no change was noticed, where foreign code may have edited `tensor.data`.
-    """
-    # A module may store other objects in its state.
-    tensors = {name: value for name, value in plain_state(model).items() if isinstance(value, Tensor)}
-    state = [(name, t.data_ptr(), t.dtype, t.shape, t.stride(), _version(t)) for name, t in tensors.items()]
-    known, _, fingerprint = _known_models.get(model, (None, [], ""))
-    if known != state or again:
-        digest = hashlib.blake2b(digest_size=8)
-        for name, tensor in sorted(tensors.items()):
+def digest_model(model: nn.Module) -> str:
+    """Return the fingerprint of a model's parameters and buffers, also of one wrapped in DDP or compiled."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name, tensor in sorted(plain_state(model).items()):
+        if isinstance(tensor, Tensor):  # a module may store other objects in its state
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(_bytes_of(tensor))
-        fingerprint = digest.hexdigest()
-        # The tensors are kept so that no others get their addresses.
-        _known_models[model] = state, list(tensors.values()), fingerprint
-    return fingerprint
-
-
-def _version(tensor: Tensor) -> object:
-    """Return the number of in-place changes; inference tensors do not count them and always differ."""
-    return object() if tensor.is_inference() else tensor._version
+    return digest.hexdigest()
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
