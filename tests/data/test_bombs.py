@@ -138,6 +138,7 @@ def test_fifos_and_devices_in_other_places(tmp_path: Path) -> None:
             data.get("cifar10", given=path)
 
 
+ARRAY = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tU\x01btR(K\x01(K\x01t"
 PICKLES = {
     "a huge memo": b"\x80\x02]r\xff\xff\xff\x7f.",
     "a huge text memo": b"(lp2147483647\n.",
@@ -148,13 +149,24 @@ PICKLES = {
     "duplicates": b"\x80\x02]" + b"2" * 100 + b".",
     "a persistent object": b"Pabc\n.",
     "an extension": b"\x80\x02\x82\x01.",
+    **{repr(garbage): garbage for garbage in (b"", b"hello", b"\x80\x02]q.", b"\x80\x05K\x01.")},
 }
+OBJECTS = b"\x80\x02}(U\x04data" + ARRAY + b"cnumpy\ndtype\n(U\x02O8K\x00K\x01tR\x89](Netbu."
+GLOBALS = ("builtins\neval", "os\nsystem", "numpy\nload", "_codecs\nencode", "numpy\nfromfile")
 
 
-@pytest.mark.parametrize("name", PICKLES)
-def test_pickles_that_grow(name: str) -> None:
-    with pytest.raises(UserError, match=r"refused a pickle|not a CIFAR batch") as caught:
-        unpickle(PICKLES[name], "data_batch_1")
+@pytest.mark.parametrize(
+    ("pickled", "message"),
+    [
+        *((pickled, r"refused a pickle|not a CIFAR batch") for pickled in PICKLES.values()),
+        *((f"c{name}\n(S'1+1'\ntR.".encode(), "refused a pickle that asks for") for name in GLOBALS),
+        (OBJECTS, "uint8 arrays only"),
+    ],
+    ids=[*PICKLES, *GLOBALS, "an array of objects"],
+)
+def test_pickles_that_grow_or_are_none_of_cifars(pickled: bytes, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        unpickle(pickled, "data_batch_1")
     assert len(str(caught.value)) < 300
 
 

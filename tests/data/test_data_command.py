@@ -13,7 +13,6 @@ from PIL import Image
 
 from sora import data, models
 from sora.cli import main
-from sora.data import gallery
 from sora.figures import Figure, on_paper
 from sora.runs import RunFolder
 from tests.data import formats
@@ -61,6 +60,10 @@ def test_get_tells_programs_what_is_where(tmp_path: Path, capsys: pytest.Capture
     assert (found["name"], found["where"], found["classes"]) == ("pathmnist", str(store), 9)
     assert found["images"] == {"train": 27, "val": 9, "test": 9}
     assert found["megabytes"] == sum(file.stat().st_size for file in store.iterdir()) / 1e6
+    there = ["--data-dir", str(tmp_path / "there")]
+    assert main(["data", "get", "pathmnist", "--from", str(tmp_path / "mine"), *there]) == 0
+    assert main(["data", "list", *there]) == 0
+    assert "27 train" in capsys.readouterr().out
     assert main(["data", "get", f"npz:{tmp_path / 'mine' / 'pathmnist.npz'}", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["where"] == str(tmp_path / "mine" / "pathmnist.npz")
     assert main(["data", "get", "digits", "--json"]) == 0
@@ -120,16 +123,6 @@ def test_list_does_not_count_pictures_left_out(tmp_path: Path, capsys: pytest.Ca
     assert photos["images"] == {"train": 2, "test": 2}
 
 
-def test_get_from_and_data_dir(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "pathmnist.npz").write_bytes(formats.medmnist(9, 3))
-    there = ["--from", str(tmp_path / "mine"), "--data-dir", str(tmp_path / "there")]
-    assert main(["data", "get", "pathmnist", *there]) == 0
-    assert (tmp_path / "there" / "pathmnist" / "meta.json").exists()
-    assert main(["data", "list", "--data-dir", str(tmp_path / "there")]) == 0
-    assert "27 train" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -171,20 +164,6 @@ def test_show_draws_samples_and_distribution(tmp_path: Path, capsys: pytest.Capt
     assert picture.shape[0] > 400
     assert (picture == (0x4C, 0x72, 0xB0)).all(2).mean() > 0.1  # the bars
     assert [file.name for file in (tmp_path / "new").iterdir()] == ["d.png"]
-
-
-def test_show_many_classes(tmp_path: Path) -> None:
-    labels = torch.arange(300) % 100
-    many = data.ImageSet(torch.from_numpy(formats.noise(300, 8, 8, 3)), labels)
-    dataset = data.Dataset("many", many, many, None, tuple(map(str, range(100))))
-    gallery.draw_samples(dataset, tmp_path / "m.png")
-    assert Image.open(tmp_path / "m.png").size[0] > 1000
-
-
-def test_one_of_each_takes_from_all_classes() -> None:
-    images = data.load("digits").test
-    assert images.labels[gallery.one_of_each(images, 10)].tolist() == list(range(10))
-    assert len(gallery.one_of_each(images, 23)) == 23
 
 
 def test_show_what_an_attack_does(

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from sora import data
 from sora.data import gallery
+from tests.data import formats
 
 NOWHERE = Path("picture.png")
 
@@ -33,6 +35,14 @@ def test_samples_are_not_stretched_and_every_bar_is_beside_its_row(figures: list
     middles = [bars.transData.transform((0, bar.get_y() + bar.get_height() / 2))[1] for bar in bars.patches]
     assert middles == pytest.approx(rows, abs=0.5)
     assert len(middles) == 10
+
+
+def test_samples_of_many_classes(tmp_path: Path) -> None:
+    labels = torch.arange(300) % 100
+    many = data.ImageSet(torch.from_numpy(formats.noise(300, 8, 8, 3)), labels)
+    dataset = data.Dataset("many", many, many, None, tuple(map(str, range(100))))
+    gallery.draw_samples(dataset, tmp_path / "m.png")
+    assert Image.open(tmp_path / "m.png").size[0] > 1000
 
 
 def test_images_are_chosen_from_as_many_classes_as_possible() -> None:

@@ -1,7 +1,8 @@
-"""The registry of data sets: one row per source, and sources of other packages."""
+"""The registry of data sets: one row per source, here and in docs/data.md, and sources of other packages."""
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from sora.cli import main
 from sora.errors import UserError
 from tests.plugins import install
 
+PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
 # name as written, classes, channels, pixels on a side; None: depends on the user's images
 SOURCES = [
     ("digits", 10, 1, 16),
@@ -38,7 +40,11 @@ def test_info(name: str, classes: int | None, channels: int | None, pixels: int 
     assert "\n" not in known.summary
     if classes is None:
         assert not known.counts
+        assert f"`{name}`" in PAGE or f"--dataset {name}" in PAGE
         return
+    [row] = re.findall(rf"\| `{name}` \|.*", PAGE)
+    counts = [f"{known.counts[s]:,}" if s in known.counts else "-" for s in ("train", "val", "test")]
+    assert " / ".join(counts) in row
     assert f"{pixels}x{pixels} {'grey' if channels == 1 else 'colour'}, {classes} classes" in known.summary
     assert {"train", "test"} <= known.counts.keys() <= {"train", "val", "test"}
 

@@ -49,26 +49,6 @@ def test_malicious_pickles_are_refused(tmp_path: Path) -> None:
     assert not target.exists()
 
 
-@pytest.mark.parametrize(
-    "name", ["builtins eval", "os system", "numpy load", "_codecs encode", "numpy fromfile"]
-)
-def test_no_other_global_is_admitted(name: str) -> None:
-    module, function = name.split()
-    attack = f"c{module}\n{function}\n(S'1+1'\ntR.".encode()
-    with pytest.raises(UserError, match="refused a pickle"):
-        unpickle(attack, "x")
-
-
-def test_pickled_object_arrays_and_garbage_are_refused() -> None:
-    array = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tU\x01btR"
-    dtype = b"cnumpy\ndtype\n(U\x02O8K\x00K\x01tR"
-    with pytest.raises(UserError, match="uint8 arrays only"):
-        unpickle(b"\x80\x02}(U\x04data" + array + b"(K\x01(K\x01t" + dtype + b"\x89](Netbu.", "x")
-    for garbage in (b"", b"hello", b"\x80\x02]q.", b"\x80\x05K\x01."):
-        with pytest.raises(UserError, match=r"is not a CIFAR batch|refused a pickle"):
-            unpickle(garbage, "x")
-
-
 def test_a_malicious_cifar_folder_runs_nothing(tmp_path: Path) -> None:
     target = tmp_path / "evil"
     mine = tmp_path / "mine"
@@ -108,13 +88,23 @@ def test_links_in_a_zip(tmp_path: Path) -> None:
     refuse(tmp_path / "a.zip", "is a link or a special file")
 
 
-@pytest.mark.parametrize("kind", ["tar", "zip"])
+@pytest.mark.parametrize("kind", ["tar", "zip", "npz"])
 def test_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setenv("SORA_MAX_UNPACKED", str(1 << 20))
     path = tmp_path / "bomb"
     files = {f"{i}.bin": bytes(600_000) for i in range(4)}
-    path.write_bytes(formats.tar(files) if kind == "tar" else formats.zipped(files))
+    zeros = np.zeros((2000, 28, 28), np.uint8)
+    path.write_bytes(
+        {
+            "tar": formats.tar(files),
+            "zip": formats.zipped(files),
+            "npz": formats.npz(x_train=zeros, y_train=np.zeros(2000, int)),
+        }[kind]
+    )
     refuse(path, "unpacks to more than")
+    if kind == "npz":
+        with pytest.raises(UserError, match="unpacks to more than"):
+            data.load(f"npz:{path}")
 
 
 def test_a_zip_that_lies_about_its_size(tmp_path: Path) -> None:
@@ -147,30 +137,20 @@ def test_npz_with_objects_runs_nothing(tmp_path: Path) -> None:
     assert not target.exists()
 
 
-def test_npz_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SORA_MAX_UNPACKED", str(1 << 20))
-    zeros = np.zeros((2000, 28, 28), np.uint8)
-    (tmp_path / "x.npz").write_bytes(formats.npz(x_train=zeros, y_train=np.zeros(2000, int)))
-    with pytest.raises(UserError, match="unpacks to more than"):
-        data.load(f"npz:{tmp_path / 'x.npz'}")
-
-
-def test_pictures_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = formats.png(formats.noise(1, 64, 64, 3)[0])
-    with pytest.raises(UserError, match="not an image"):
-        images.decode(b"GIF? no")
-    with pytest.raises(UserError, match="not an image"):
-        images.decode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n")
-    with pytest.raises(UserError):
-        images.decode(whole[: len(whole) // 2])
-    deep = io.BytesIO()
+def test_images_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, deep = formats.png(formats.noise(1, 64, 64, 3)[0]), io.BytesIO()
     images.Image.fromarray(np.full((4, 4), 40_000, np.uint16)).save(deep, "PNG")
-    with pytest.raises(UserError, match="more than 8 bits"):
-        images.decode(deep.getvalue())
-    monkeypatch.setenv("SORA_MAX_PIXELS", "1000")
-    with pytest.raises(
-        UserError, match="64x64 pixels exceeds the limit of 1,000 pixels; set SORA_MAX_PIXELS"
+    for content, message in (
+        (b"GIF? no", "not an image"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", "not an image"),
+        (whole[: len(whole) // 2], "."),  # whatever Pillow says
+        (deep.getvalue(), "more than 8 bits"),
     ):
+        with pytest.raises(UserError, match=message):
+            images.decode(content)
+    monkeypatch.setenv("SORA_MAX_PIXELS", "1000")
+    message = "64x64 pixels exceeds the limit of 1,000 pixels; set SORA_MAX_PIXELS"
+    with pytest.raises(UserError, match=message):
         images.decode(whole)
 
 

@@ -1,6 +1,7 @@
 """Data sets as uint8 arrays: where they come from, and how they are split, augmented and batched."""
 
 from sora.data._base import (
+    DATA,
     DataInfo,
     Remote,
     check_name,
@@ -49,3 +50,5 @@ __all__ = [
     "stored",
     "stratified",
 ]
+
+DATA.discover()  # the order of names must not depend on which source is imported first
