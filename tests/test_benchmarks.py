@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from sora.runs import RunFolder
-from tests.report.toys import write_run
+from tests.probes.toys import write_run
 
 ROOT = Path(__file__).parent.parent
 

@@ -10,7 +10,7 @@ from sora import methods
 from sora.experiments.cost import Passes, passes_of, passes_of_run
 from sora.runs import RunFolder
 from sora.settings import Settings
-from tests.report.toys import write_run
+from tests.probes.toys import write_run
 
 
 @pytest.mark.parametrize(

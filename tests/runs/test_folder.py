@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 import sora
 from sora.cli import main
 from sora.errors import RunError, UserError
-from sora.report.reading import read_runs
+from sora.probes._records import read_runs
 from sora.runs import FORMAT, LogName, RunFolder, find_runs, unique_labels
 from sora.settings import Request, Settings
 from sora.training import train
-from tests.report.toys import write_run
+from tests.probes.toys import write_run
 from tests.training.conftest import BuildSettings
 
 METRICS = {"step", "epoch", "attempt", "loss", "accuracy", "pert_align", "linearity", "step_size", "lr"}
