@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -60,3 +61,25 @@ def unpack(content: bytes, folder: Path) -> Path:
                 (folder / member.name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / member.name).write_bytes(file.read())
     return folder
+
+
+DAMAGE = ("meta", "format", "cut", "header", "objects", "float", "missing")
+
+
+def damage_store(store: Path, kind: str) -> None:
+    """Damage a packed data set in one of the ways of `DAMAGE`, which its headers show."""
+    images, labels, meta = (store / name for name in ("train_images.npy", "train_labels.npy", "meta.json"))
+    if kind == "meta":
+        meta.write_text("{")
+    elif kind == "format":
+        meta.write_text(json.dumps({**json.loads(meta.read_text()), "format": 99}))
+    elif kind == "cut":
+        images.write_bytes(images.read_bytes()[:-1])
+    elif kind == "header":
+        images.write_bytes(images.read_bytes().replace(b"}", b"(", 1))
+    elif kind == "missing":
+        images.unlink()
+    elif kind == "objects":
+        np.save(labels, np.array([{}] * 6, dtype=object))
+    else:
+        np.save(images, np.zeros((6, 4, 4, 3)))

@@ -17,7 +17,7 @@ from sora.figures import Figure, on_paper
 from sora.runs import RunFolder
 from tests.data import formats
 from tests.data.conftest import Server
-from tests.data.helpers import official
+from tests.data.helpers import DAMAGE, damage_store, official
 
 
 def test_get_list_check(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,7 +73,7 @@ def test_get_tells_programs_what_is_where(tmp_path: Path, capsys: pytest.Capture
     assert capsys.readouterr().out == expected
 
 
-@pytest.mark.parametrize("damage", ["meta", "cut", "header", "missing", "somebody's", "no counts"])
+@pytest.mark.parametrize("damage", [*DAMAGE, "somebody's", "no counts"])
 def test_list_opens_no_array_and_survives_a_damaged_store(
     tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,21 +83,14 @@ def test_list_opens_no_array_and_survives_a_damaged_store(
     for name in ("pathmnist", "tissuemnist"):
         data.get(name, given=tmp_path / "mine")
     store = tmp_path / "data" / "pathmnist"
-    images = store / "train_images.npy"
-    if damage == "meta":
-        (store / "meta.json").write_text("{")
-    elif damage == "cut":
-        images.write_bytes(images.read_bytes()[:-1])
-    elif damage == "header":
-        images.write_bytes(images.read_bytes().replace(b"}", b"(", 1))
-    elif damage == "missing":
-        images.unlink()
-    elif damage == "somebody's":
+    if damage == "somebody's":
         (store / "meta.json").unlink()
         (store / "origin").unlink()
-    else:
+    elif damage == "no counts":
         meta = json.loads((store / "meta.json").read_text())
         (store / "meta.json").write_text(json.dumps({**meta, "counts": 3}))
+    else:
+        damage_store(store, damage)
     monkeypatch.setattr(np, "load", None)
     assert main(["data", "list", "--json"]) == 0
     entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}

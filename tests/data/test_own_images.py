@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import shutil
@@ -248,7 +247,7 @@ def test_npz_in_fortran_order(tmp_path: Path, budget: int, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("budget", [100, 1 << 30])
-@pytest.mark.parametrize("damage", ["bytes", "cut", "size", "compression"])
+@pytest.mark.parametrize("damage", ["bytes", "cut", "compression"])
 def test_damaged_npz(tmp_path: Path, budget: int, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_store, "MEMORY_BUDGET", budget)
     content = bytearray(formats.npz(**arrays(x_train=formats.noise(60, 8, 8, 3), y_train=np.arange(60) % 3)))
@@ -256,24 +255,11 @@ def test_damaged_npz(tmp_path: Path, budget: int, damage: str, monkeypatch: pyte
         content[3000:3100] = b"\xff" * 100
     elif damage == "cut":
         del content[3000:3100]
-    elif damage == "compression":
+    else:
         at = content.index(b"PK\x01\x02") + 10
         content[at : at + 2] = b"\x63\x00"
-    else:
-        header = io.BytesIO()
-        shape = {"descr": "|u1", "fortran_order": False, "shape": (10**15, 8, 8, 3)}
-        np.lib.format.write_array_header_1_0(header, shape)
-        rest = {f"{key}.npy": _npy(array) for key, array in arrays(y_train=np.arange(6) % 3).items()}
-        labels = b"".join([header.getvalue().replace(b"|u1", b"|i1").replace(b", 8, 8, 3", b","), b"\0" * 10])
-        content = bytearray(formats.zipped(rest | {"y_train.npy": labels, "x_train.npy": header.getvalue()}))
     (tmp_path / "x.npz").write_bytes(content)
-    one_line(f"npz:{tmp_path / 'x.npz'}", r"x.npz (is not an npz|is not a readable|contains an array that)")
-
-
-def _npy(array: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
+    one_line(f"npz:{tmp_path / 'x.npz'}", r"x.npz (is not an npz|is not a readable)")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from sora.data import builder as pack
 from sora.data.image_files import decode
 from sora.errors import RunError, UserError
 from tests.data import formats
+from tests.data.helpers import DAMAGE, damage_store
 
 
 def arrays(n: int = 6, seed: int = 0) -> Arrays:
@@ -148,24 +148,13 @@ def test_builds_wait_for_one_another(tmp_path: Path) -> None:
     assert len(built) == 1
 
 
-@pytest.mark.parametrize("damage", ["meta", "truncated", "labels", "object", "missing", "format", "float"])
+@pytest.mark.parametrize("damage", [*DAMAGE, "labels"])
 def test_damaged_stores_are_one_line_errors(tmp_path: Path, damage: str) -> None:
     folder = pack.build(tmp_path, "toy", "x", fill)
-    images, labels, meta = folder / "train_images.npy", folder / "train_labels.npy", folder / "meta.json"
-    if damage == "meta":
-        meta.write_text("{")
-    elif damage == "format":
-        meta.write_text(json.dumps({**json.loads(meta.read_text()), "format": 99}))
-    elif damage == "truncated":
-        images.write_bytes(images.read_bytes()[:-10])
-    elif damage == "labels":
-        np.save(labels, np.full(6, 7))
-    elif damage == "object":
-        np.save(labels, np.array([{}] * 6, dtype=object))
-    elif damage == "float":
-        np.save(images, np.zeros((6, 4, 4, 3)))
+    if damage == "labels":
+        np.save(folder / "train_labels.npy", np.full(6, 7))
     else:
-        images.unlink()
+        damage_store(folder, damage)
     with pytest.raises(UserError, match="toy is damaged") as caught:
         _store.open_store(folder, "toy")
     assert "\n" not in str(caught.value)
