@@ -108,7 +108,7 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
 
 def test_the_fingerprint_of_a_model_follows_every_change() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    seen = [digest_model(model), digest_model(torch.compile(model))]
+    seen = [digest_model(model), digest_model(nn.DataParallel(model))]
     assert seen[0] == seen[1]
     model(torch.rand(4, 2))  # changes the running averages
     seen.append(digest_model(model))

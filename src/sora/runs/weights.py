@@ -59,7 +59,7 @@ def digest_start(path: Path, length: int) -> hashlib.blake2b:
 
 
 def digest_model(model: nn.Module) -> str:
-    """Return the fingerprint of a model's parameters and buffers, also of one wrapped in DDP or compiled."""
+    """Return the fingerprint of a model's parameters and buffers, also of a wrapped or compiled one."""
     digest = hashlib.blake2b(digest_size=8)
     for name, tensor in sorted(plain_state(model).items()):
         if isinstance(tensor, Tensor):  # a module may store other objects in its state
