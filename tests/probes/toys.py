@@ -55,7 +55,7 @@ def logged_run(folder: Path) -> RunFolder:
     """A run of 40 steps whose PertAlign falls after step 20, where there is an alarm."""
     folder.mkdir(parents=True)
     run = RunFolder(folder)
-    run.write_config("method: fgsm\n")
+    run.write_config(_config("fgsm", 0, "digits", "preactresnet18"))
     logs = {name: run.open_log(name) for name in ("metrics", "monitors", "evals", "events")}
     for step in range(1, 41):
         align = 0.9 if step <= 20 else 0.1

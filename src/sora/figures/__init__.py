@@ -61,8 +61,6 @@ class Bars:
 
     labels: Sequence[str]
     values: Sequence[float]
-    name: str = ""
-    colour: str = BLUE
 
 
 @dataclass(frozen=True)
@@ -89,12 +87,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Note:
-    """A short text at a point."""
+    """A short white text at a point."""
 
     x: float
     y: float
     text: str
-    colour: str = "white"
 
 
 @dataclass(frozen=True)
@@ -109,14 +106,8 @@ class Contours:
 
 
 @dataclass(frozen=True)
-class Surface:
+class Surface(Contours):
     """Values over a plane as a surface in space."""
-
-    x: Sequence[float]
-    y: Sequence[float]
-    z: Grid
-    top: float
-    name: str = ""
 
 
 @dataclass(frozen=True)

@@ -166,9 +166,8 @@ def _(item: fig.Points, plot: _Plot) -> None:
 @_add.register
 def _(item: fig.Bars, plot: _Plot) -> None:
     trace: Json = {"type": "bar", "x": list(range(len(item.labels))), "y": _rounded(item.values)}
-    trace |= {"marker": {"color": item.colour}, "name": _escaped(item.name), "showlegend": False}
-    texts = [_escaped(label) for label in item.labels]
-    plot.traces.append(trace | {"hovertext": texts, "hoverinfo": "text+y"})
+    trace |= {"marker": {"color": fig.BLUE}, "showlegend": False, "hoverinfo": "text+y"}
+    plot.traces.append(trace | {"hovertext": [_escaped(label) for label in item.labels]})
 
 
 @_add.register
@@ -195,7 +194,7 @@ def _(item: fig.Span, plot: _Plot) -> None:
 @_add.register
 def _(item: fig.Note, plot: _Plot) -> None:
     if None not in (_number(item.x), _number(item.y)):
-        look = {"showarrow": False, "font": {"color": item.colour}, "yanchor": "bottom"}
+        look = {"showarrow": False, "font": {"color": "white"}, "yanchor": "bottom"}
         plot.annotations.append({"x": item.x, "y": item.y, "text": _escaped(item.text), **look})
 
 

@@ -93,7 +93,7 @@ def _draw_panel(axes: Any, panel: fig.Panel) -> None:
         _set_axis(axes, name, axis)
     if panel.square:
         axes.set_aspect("equal")
-    if not any(isinstance(item, (fig.Surface, fig.Contours, fig.Regions)) for item in panel.items):
+    if not any(isinstance(item, (fig.Contours, fig.Regions)) for item in panel.items):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.18, linewidth=0.7)
         axes.set_axisbelow(True)
@@ -170,7 +170,7 @@ def _(item: fig.Points, axes: Axes) -> None:
 @_draw.register
 def _(item: fig.Bars, axes: Axes) -> None:
     places, labels = range(len(item.labels)), list(item.labels)
-    axes.bar(places, list(item.values), tick_label=labels, color=item.colour, label=_label(item))
+    axes.bar(places, list(item.values), tick_label=labels, color=fig.BLUE)
     axes.tick_params(axis="x", labelrotation=90 if max(map(len, labels)) > 4 else 0)
 
 
@@ -187,8 +187,8 @@ def _(item: fig.Span, axes: Axes) -> None:
 
 @_draw.register
 def _(item: fig.Note, axes: Axes) -> None:
-    effects = [withStroke(linewidth=2, foreground="black")] if item.colour == "white" else []
-    axes.annotate(item.text, (item.x, item.y), color=item.colour, ha="center", path_effects=effects)
+    outline = [withStroke(linewidth=2, foreground="black")]
+    axes.annotate(item.text, (item.x, item.y), color="white", ha="center", path_effects=outline)
 
 
 def _round_ticks(highest: float) -> Any:

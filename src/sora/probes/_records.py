@@ -120,7 +120,7 @@ class Setting:
     rows: Sequence[ComparedRow]
 
     @property
-    def title(self) -> str:
+    def name(self) -> str:
         """The setting in one line."""
         return f"{self.dataset}, {self.model}, eps {self.radius}"
 

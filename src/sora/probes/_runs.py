@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,6 @@ from sora.evaluation.subject import select_test_images
 from sora.probes._base import Probe, ProbedModel, ProbeInfo, Result, create, info, names
 from sora.probes._records import (
     Missing,
-    RunRecord,
     Setting,
     alarms_of,
     read_runs,
@@ -27,6 +27,8 @@ from sora.runs import RunFolder, describe_model, find_runs, load_data, load_mode
 from sora.threat import threat
 
 LONGEST = 100  # characters of all runs in the picture's name; file systems allow 255 bytes for a name
+FLAGS = {"step": "--at", "images": "--limit", "eps": "--eps", "seed": "--seed", "model": "--model"}
+FLAGS |= {"device": "--device", "data_dir": "--data-dir"}
 READS = {"logs": "reads the logs of a run", "comparison": "compares finished runs", "data": "shows data sets"}
 Steps = Sequence[int] | Literal["alarm"]
 
@@ -129,45 +131,52 @@ def measure_named(
     left_out: list[str] = []
     if entry.needs != "model":
         _refuse_options_of_models(entry, options, steps)
-    if entry.needs == "data":
-        loaded = [data.load(str(each), options.data_dir) for each in named or _data_sets(options.data_dir)]
-        results = {dataset.name: plain(probe.measure(dataset)) for dataset in loaded}
-        return ProbeReport(probe, results, Path(f"{name}.png"), left_out)
-    if entry.needs == "comparison":
-        settings = settings_of_paper() if own.get("paper") else _compared(named, left_out)
-        results = {setting.title: plain(probe.measure(setting)) for setting in settings}
+    if entry.needs in ("comparison", "data"):
+        subjects: Sequence[Any] = _data_sets(named, options.data_dir) if entry.needs == "data" else ()
+        if entry.needs == "comparison":
+            subjects = settings_of_paper() if own.get("paper") else _compared(named, left_out)
+        results = {subject.name: plain(probe.measure(subject)) for subject in subjects}
         return ProbeReport(probe, results, Path(f"{name}.png"), left_out)
     runs = _named_runs(named)
-    subjects = dict(zip(unique_labels(runs), ((run, options) for run in runs), strict=True))
-    title = _title(entry.name, entry, options, own)
+    labels, ways, title = unique_labels(runs), [options], _title(name, entry, options, own)
     if steps:
-        subjects = {f"step {of.step}": (run, of) for run, of in _snapshots(runs, steps, options)}
-        title = _title("-".join([name, *(str(of.step) for _, of in subjects.values())]), entry, options, own)
+        if len(runs) > 1:
+            raise UserError("several steps are shown of one run; name one run")
+        ways = [replace(options, step=step) for step in (moments(runs[0]) if steps == "alarm" else steps)]
+        labels = [f"step {way.step}" for way in ways]
+        title = _title("-".join([name, *(str(way.step) for way in ways)]), entry, options, own)
     elif len(runs) > 1:
-        suffix = "-" + "-".join(subjects)
+        suffix = "-" + "-".join(labels)
         title += suffix if len(suffix) <= LONGEST else f"-{len(runs)}-runs"
     results = {}
-    for label, (run, of) in subjects.items():
-        results[label] = _result(entry, probe, run, of, own, run.name if steps else label, reuse)
+    for label, (run, way) in zip(labels, itertools.product(runs, ways), strict=True):
+        stored_as = entry.of or name
+        file = _title(stored_as, entry, way, own)
+        result = run.read_probe(file) if reuse and entry.needs == "model" else None
+        if result is None or is_outdated(result, run.digest_of_weights):
+            result = _measure(entry, probe, run, way)
+            about = {"probe": stored_as, "run": run.name if steps else label, "at": way.step}
+            run.write_probe(file, about | result)
+        results[label] = result
     return ProbeReport(probe, results, runs[0].probes / f"{title}.png")
 
 
 def _refuse_options_of_models(entry: ProbeInfo, options: SubjectOptions, steps: Steps) -> None:
     """Raise for options that a probe without a model would ignore."""
-    flags: dict[str, object] = {"--at": options.step if options.step is not None else steps or None}
-    flags |= {"--limit": options.images, "--eps": options.eps, "--seed": options.seed or None}
-    flags |= {"--model": options.model, "--device": None if options.device == "auto" else options.device}
-    flags |= {"--data-dir": None if entry.needs == "data" else options.data_dir}
-    given = [flag for flag, value in flags.items() if value is not None]
+    given = ["--at"] if steps else []
+    given += [flag for key, flag in FLAGS.items() if getattr(options, key) != getattr(SubjectOptions, key)]
+    if entry.needs == "data" and options.data_dir:
+        given.remove("--data-dir")
     if given:
         measuring = ", ".join(other for other in names() if info(other).needs == "model")
         raise UserError(f"{entry.name} {READS[entry.needs]}; {given[0]} applies only to {measuring}")
 
 
-def _data_sets(root: str | None) -> list[str]:
-    """Return the data sets on this machine; packed copies of the user's images have no name."""
+def _data_sets(named: Sequence[str | Path], root: str | None) -> list[data.Dataset]:
+    """Return the data sets that are named, or all here; packed copies of the user's images have no name."""
     known = data.names()
-    return [line.name for line in data.inventory(root) if line.images and line.name in known]
+    here = [line.name for line in data.inventory(root) if line.images and line.name in known]
+    return [data.load(str(name), root) for name in named or here]
 
 
 def _compared(named: Sequence[str | Path], left_out: list[str]) -> list[Setting]:
@@ -176,20 +185,17 @@ def _compared(named: Sequence[str | Path], left_out: list[str]) -> list[Setting]
     missing: list[Missing] = []
     runs = read_runs(named)
     settings = settings_of(runs, missing)
-    if not settings:
-        raise UserError("; ".join(["no finished run among these", *(each.what for each in missing)]))
-    reasons = [(run, _not_comparable(run, settings[0].attack)) for run in runs]
     left_out += [each.what for each in missing]
-    left_out += [f"{run.label}: {reason}" for run, reason in reasons if reason]
+    if not settings:
+        raise UserError("; ".join(["no finished run among these", *left_out]))
+    attack = settings[0].attack
+    for run in runs:
+        if not run.summary:
+            reason = "its summary cannot be read" if run.folder.is_finished() else "it is not finished"
+            left_out.append(f"{run.label}: {reason}")
+        elif (run.summary.get("accuracy") or {}).get(attack) is None:
+            left_out.append(f"{run.label}: no accuracy under {title_of(attack)}")
     return settings
-
-
-def _not_comparable(run: RunRecord, attack: str) -> str:
-    """Return why a run has no place among others; empty if it has one."""
-    if not run.summary:
-        return "its summary cannot be read" if run.folder.is_finished() else "it is not finished"
-    measured = (run.summary.get("accuracy") or {}).get(attack)
-    return f"no accuracy under {title_of(attack)}" if measured is None else ""
 
 
 def _check_named(named: Sequence[str | Path]) -> None:
@@ -198,24 +204,13 @@ def _check_named(named: Sequence[str | Path]) -> None:
 
 
 def _named_runs(named: Sequence[str | Path]) -> list[RunFolder]:
-    """Return the runs at and below the paths; raise for a path without one, and for a run named twice."""
+    """Return the runs at and below the paths; raise for a path without one."""
     _check_named(named)
     found = [find_runs([path]) if Path(path).is_dir() else [RunFolder(path)] for path in named]
     runs = [run for some in found for run in some]
     for run in runs:
         run.read_config()  # raises if this is not a run folder
     return runs
-
-
-def _snapshots(
-    runs: Sequence[RunFolder], steps: Steps, options: SubjectOptions
-) -> list[tuple[RunFolder, SubjectOptions]]:
-    """Return one run at several steps."""
-    [run, *others] = runs
-    if others:
-        raise UserError("several steps are shown of one run; name one run")
-    chosen = moments(run) if steps == "alarm" else steps
-    return [(run, replace(options, step=step)) for step in chosen]
 
 
 def moments(run: RunFolder) -> list[int]:
@@ -233,32 +228,15 @@ def moments(run: RunFolder) -> list[int]:
     return [early[-1] if early[-1] < middle else steps[0], middle, steps[-1]]
 
 
-def _result(
-    entry: ProbeInfo,
-    probe: Probe[Any],
-    run: RunFolder,
-    options: SubjectOptions,
-    own: Mapping[str, Any],
-    label: str,
-    reuse: bool,
-) -> Result:
-    """Return what a probe finds in a run, and store it there; or what is stored there, if that is enough."""
-    name = entry.of or entry.name
-    title = _title(name, entry, options, own)
-    if reuse and entry.needs == "model":
-        stored = run.read_probe(title)
-        if stored is not None and not is_outdated(stored, run.digest_of_weights):
-            return stored
+def _measure(entry: ProbeInfo, probe: Probe[Any], run: RunFolder, options: SubjectOptions) -> Result:
+    """Return what a probe finds in a run; logs that it cannot read are damaged."""
     if entry.needs == "model":
-        result = plain(probe.measure(load_subject(run, entry.images, options)))
-    else:
-        try:
-            result = plain(probe.measure(run))
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            reason = f"{type(error).__name__} {short(str(error))}"  # of a line without an entry, for example
-            raise RunError(f"the logs of {run.path} are damaged: {reason}") from None
-    run.write_probe(title, {"probe": name, "run": label, "at": options.step, **result})
-    return dict(result)
+        return dict(plain(probe.measure(load_subject(run, entry.images, options))))
+    try:
+        return dict(plain(probe.measure(run)))
+    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        reason = f"{type(error).__name__} {short(str(error))}"  # of a line without an entry, for example
+        raise RunError(f"the logs of {run.path} are damaged: {reason}") from None
 
 
 def _title(name: str, entry: ProbeInfo, options: SubjectOptions, own: Mapping[str, Any]) -> str:

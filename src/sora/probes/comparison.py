@@ -10,7 +10,7 @@ from typing import Any
 from sora.figures import BLUE, PALETTE, Axis, Figure, Item, Line, Marker, Panel, Points
 from sora.probes._base import Probe, Result, register
 from sora.probes._records import Setting, is_known, title_of
-from sora.probes.training import STEP, accuracies, series_of, watched_images
+from sora.probes.training import STEP, Series, accuracies, curve, series_of, watched_images
 
 STAR = "sora"  # the method that has a colour and a marker of its own in every figure
 COSTS = {"train_seconds": "training time (s)", "peak_memory_mb": "peak memory (MB)"}
@@ -156,7 +156,7 @@ def overlay(settings: Sequence[Setting]) -> Figure:
     panels: list[Panel] = []
     by_name = colours(name for setting in settings for name in setting.names)
     for setting in settings:
-        about, attack = setting.title if len(settings) > 1 else "", title_of(setting.attack)
+        about, attack = setting.name if len(settings) > 1 else "", title_of(setting.attack)
         runs = [(row, run) for row in setting.rows for run in row.runs]
         where = watched_images(line for _, run in runs for line in run.logs["evals"])
         robust = [(row.name, accuracies(run.logs["evals"]).get(setting.attack, {})) for row, run in runs]
@@ -169,13 +169,12 @@ def overlay(settings: Sequence[Setting]) -> Figure:
     return Figure(shown, columns=2, caption="One line per run, one colour per method.")
 
 
-def _curves(curves: Sequence[tuple[str, Mapping[int, float]]], by_name: Mapping[str, str]) -> list[Item]:
+def _curves(curves: Sequence[tuple[str, Series]], by_name: Mapping[str, str]) -> list[Item]:
     items: list[Item] = []
     named: set[str] = set()  # a row's first curve has its entry in the legend
     for name, values in curves:
         if values:
-            look: dict[str, Any] = {"width": 1.4, "in_legend": name not in named}
-            items.append(Line(list(values), list(values.values()), name, by_name[name], **look))
+            items.append(curve(values, name, by_name[name], width=1.4, in_legend=name not in named))
             named.add(name)
     return items
 
@@ -200,5 +199,5 @@ def _seed_panel(setting: Setting, by_name: Mapping[str, str], several: bool) -> 
     names = {float(place): row.name for place, row in enumerate(rows)}
     text = f"accuracy under {title_of(setting.attack)}"
     x, y = Axis("", -0.6, len(rows) - 0.4, names=names), Axis(text, 0, None, percent=True)
-    title = _titled(f"A{text[1:]}", setting.title if several else "")
+    title = _titled(f"A{text[1:]}", setting.name if several else "")
     return Panel(items, title, x, y, legend=False)

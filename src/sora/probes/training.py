@@ -29,6 +29,7 @@ from sora.figures import (
 from sora.probes._base import Probe, Result, register
 from sora.probes._records import Rows, RunRecord, alarms_of, title_of
 from sora.runs import RunFolder
+from sora.threat import threat
 
 COLOURS = (RED, BLUE, *PALETTE[2:])  # `sora demo` compares FGSM with SORA, whose colour is blue everywhere
 # In the picture of several runs a run has one colour, and attacks differ in the style of their line.
@@ -39,7 +40,7 @@ ATTACKS: Mapping[str, tuple[Style, Marker, str]] = {
 }
 STEP = Axis("step", whole=True)
 NOT_SERIES = ("step", "epoch", "attempt", "n", "lr", "split")  # fields of a log line that are not drawn
-Series = dict[int, float]  # by step
+Series = dict[int, float]  # by step or epoch
 
 
 def series_of(*logs: Rows) -> dict[str, Series]:
@@ -54,12 +55,12 @@ def series_of(*logs: Rows) -> dict[str, Series]:
 
 def accuracies(evals: Rows, by: str = "step") -> dict[str, Series]:
     """Return the accuracy under each attack over the steps or epochs of a log."""
-    found: dict[str, Series] = {}
-    for row in evals:
-        for attack, value in (row.get("accuracy") or {}).items():
-            if value is not None:
-                found.setdefault(attack, {})[row[by]] = value
-    return {attack: dict(sorted(values.items())) for attack, values in found.items()}
+    return series_of([{"step": row[by], **row["accuracy"]} for row in evals if row.get("accuracy")])
+
+
+def curve(values: Series, name: str, colour: str, **look: Any) -> Line:
+    """Draw a series."""
+    return Line(list(values), list(values.values()), name, colour, **look)
 
 
 def watched_images(evals: Iterable[Mapping[str, Any]]) -> str:
@@ -72,12 +73,10 @@ def pert_align(runs: Sequence[tuple[str, str, Series, Sequence[int]]]) -> Panel:
     """Draw the PertAlign of runs, each with a name, a colour, values by step, and the steps of alarms."""
     items: list[Item] = []
     for name, colour, values, alarms in runs:
-        if values:
-            items.append(Line(list(values), list(values.values()), name, colour, width=2.2))
+        items += [curve(values, name, colour, width=2.2)] if values else []
         items += [Rule(step, colour=colour) for step in alarms]
     lowest = min((value for _, _, values, _ in runs for value in values.values()), default=0.0)
-    y = Axis("PertAlign", min(0.0, lowest - 0.05), 1.02)
-    return Panel(items, "PertAlign while training", STEP, y)
+    return Panel(items, "PertAlign while training", STEP, Axis("PertAlign", min(0.0, lowest - 0.05), 1.02))
 
 
 @register("training", "PertAlign while training, with alarms, and accuracies on the held-out slice")
@@ -110,16 +109,15 @@ class Training(Probe[RunFolder]):
 
     def figure(self, results: Mapping[str, Result]) -> Figure:
         """Draw one panel of PertAlign for all runs, and one of accuracies per run that has any."""
-        own = dict(zip(results, COLOURS * len(results), strict=False))
-        lines = []
-        for name, result in results.items():
+        lines, panels = [], []
+        for (name, result), colour in zip(results.items(), itertools.cycle(COLOURS), strict=False):
             aligned, alarms = result["pert_align"], result["alarms"]
             label = f"{name}, alarm at step {', '.join(map(str, alarms))}" if alarms else name
             values = dict(zip(aligned["steps"], aligned["values"], strict=True))
-            lines.append((label, own[name], values, alarms))
-        panels = [pert_align(lines)]
-        panels += [_of_run(name, own[name], result) for name, result in results.items() if result["accuracy"]]
-        return Figure(panels, columns=2 if len(panels) == 4 else 3, width=4.6, title=self.title)
+            lines.append((label, colour, values, alarms))
+            panels += [_of_run(name, colour, result)] if result["accuracy"] else []
+        columns = 2 if len(panels) == 3 else 3
+        return Figure([pert_align(lines), *panels], columns=columns, width=4.6, title=self.title)
 
     def sentence(self, result: Result) -> str:
         """State the last PertAlign, the alarms and the last accuracies."""
@@ -134,7 +132,7 @@ class Training(Probe[RunFolder]):
 
 
 def _of_run(name: str, colour: str, result: Result) -> Panel:
-    items: list[Item] = []
+    items = []
     for attack, series in result["accuracy"].items():
         label = f"attacked by {attack}" if attack != "clean" else "clean"
         style, marker, _ = ATTACKS[attack]
@@ -149,25 +147,16 @@ class StepSize(Probe[RunFolder]):
 
     def measure(self, subject: RunFolder) -> Result:
         """Read the step size from the log, eps and cap from the settings."""
-        settings = subject.read_settings()
-        values = series_of(subject.read_log("metrics")).get("step_size", {})
-        return {
-            "of": f"{settings.dataset}, {settings.model}",
-            "steps": list(values),
-            "values": list(values.values()),
-            "threat": {"norm": settings.norm, "eps": settings.threat().eps},
-            "cap": settings.set.get("sora.alpha_max"),
-        }
+        config = subject.read_config()
+        own = {"of": f"{config['data']['dataset']}, {config['network']['model']}"}
+        return own | _step_sizes(config, series_of(subject.read_log("metrics")))
 
     def figure(self, results: Mapping[str, Result]) -> Figure:
         """Draw a panel per run that has logged a step size."""
-        logged = {name: result for name, result in results.items() if result["steps"]}
-        if not logged:
+        titles = {f"{name}: {own['of']}": own for name, own in results.items() if own["steps"]}
+        if not titles:
             raise UserError("none of these runs has logged a step size")
-        panels = [
-            replace(_step_size(result), title=f"{name}: {result['of']}") for name, result in logged.items()
-        ]
-        return Figure(panels, columns=2)
+        return Figure([replace(_step_size(own), title=title) for title, own in titles.items()], columns=2)
 
     def sentence(self, result: Result) -> str:
         """State the range of the step size."""
@@ -177,31 +166,35 @@ class StepSize(Probe[RunFolder]):
         return f"step size from {low} eps to {high} eps; the last is {result['values'][-1]:.4g}"
 
 
+def _step_sizes(config: Mapping[str, Any], series: Mapping[str, Series]) -> Result:
+    own, values = config["threat"], series.get("step_size", {})
+    about = {"norm": own["norm"], "eps": threat(own["norm"], own["eps"]).eps}
+    cap = (own.get("set") or {}).get("sora.alpha_max")
+    return {"steps": list(values), "values": list(values.values()), "threat": about, "cap": cap}
+
+
 def _step_size(result: Result) -> Panel:
-    eps, cap = result["threat"].get("eps"), result["cap"]
-    factor, unit = (1, "") if result["threat"].get("norm") == "l2" else (255, "/255")
-    items: list[Item] = []
-    if result["steps"]:
-        items.append(Line(result["steps"], [factor * v for v in result["values"]], "step size", BLUE))
-    if items and eps:
-        items.append(Rule(factor * eps, "y", f"eps = {factor * eps:.3g}{unit}", GREY, "dashed"))
-    if items and eps and cap is not None and math.isfinite(cap):
+    eps, cap = result["threat"]["eps"], result["cap"]
+    factor, unit = (1, "") if result["threat"]["norm"] == "l2" else (255, "/255")
+    items: list[Item] = [Line(result["steps"], [factor * v for v in result["values"]], "step size", BLUE)]
+    items.append(Rule(factor * eps, "y", f"eps = {factor * eps:.3g}{unit}", GREY, "dashed"))
+    if cap is not None and math.isfinite(cap):
         items.append(Rule(factor * eps * cap, "y", f"cap = {cap:g} eps", RED, "dashed"))
-    label = f"step size (1{unit})" if unit else "step size"
-    return Panel(items, "Step size of the attack", STEP, Axis(label, low=0))
+    label = "step size (1/255)" if unit else "step size"
+    return Panel(items if result["steps"] else [], "Step size of the attack", STEP, Axis(label, low=0))
 
 
 def curves(run: RunRecord) -> Figure:
     """Draw all that one run has logged: accuracies, alignment, step size and loss, with its alarms."""
     series = series_of(run.logs["metrics"])
-    aligned = {"pert_align": ("PertAlign", BLUE), "linearity": ("linearity coefficient", GREEN)}
+    names = {"pert_align": ("PertAlign", BLUE), "linearity": ("linearity coefficient", GREEN)}
+    aligned = [curve(series[key], *look) for key, look in names.items() if key in series]
+    loss = [curve(series["loss"], "training loss", PURPLE)] if "loss" in series else []
     panels = [
         _accuracies(run.logs["evals"]),
-        Panel(_lines(series, aligned), "PertAlign and linearity", STEP, Axis("cosine; coefficient")),
-        _step_size(_logged_step_size(run, series.get("step_size", {}))),
-        Panel(
-            _lines(series, {"loss": ("training loss", PURPLE)}), "Loss", STEP, Axis("training loss", low=0)
-        ),
+        Panel(aligned, "PertAlign and linearity", STEP, Axis("cosine; coefficient")),
+        _step_size(_step_sizes(run.config, series)),
+        Panel(loss, "Loss", STEP, Axis("training loss", low=0)),
     ]
     steps = alarms_of(run.logs["events"])
     rules = [Rule(step, name="alarm", colour=RED, in_legend=step == steps[0]) for step in steps]
@@ -209,31 +202,13 @@ def curves(run: RunRecord) -> Figure:
     return Figure(shown, columns=2, caption="Dotted red lines mark alarms." if rules else "")
 
 
-def _lines(series: Mapping[str, Series], keys: Mapping[str, tuple[str, str]]) -> list[Item]:
-    return [
-        Line(list(series[key]), list(series[key].values()), *look)
-        for key, look in keys.items()
-        if key in series
-    ]
-
-
-def _logged_step_size(run: RunRecord, values: Series) -> Result:
-    threat = dict(run.summary.get("threat") or {})
-    if values and not threat.get("eps"):
-        own = run.folder.read_settings().threat()
-        threat = {"norm": own.norm, "eps": own.eps}
-    cap = (run.config.get("threat", {}).get("set") or {}).get("sora.alpha_max")
-    return {"steps": list(values), "values": list(values.values()), "threat": threat, "cap": cap}
-
-
 def _accuracies(evals: Rows) -> Panel:
-    items: list[Item] = []
     by_attack = accuracies(evals)
-    for attack, (style, _, colour) in ATTACKS.items():
-        if values := by_attack.get(attack):
-            marker: Marker = "circle" if len(values) < 40 else ""
-            points = list(values), list(values.values())
-            items.append(Line(*points, title_of(attack), colour, style, marker=marker))
+    items = [
+        curve(values, title_of(attack), colour, style=style, marker="circle" if len(values) < 40 else "")
+        for attack, (style, _, colour) in ATTACKS.items()
+        if (values := by_attack.get(attack))
+    ]
     attacks = next((row["attacks"] for row in evals if row.get("attacks")), None)
     n = f" (n = {next(iter(attacks.values()))['n']})" if attacks else ""
     y = Axis(f"accuracy{n}", 0, 1.02, percent=True)

@@ -172,7 +172,7 @@ class Page:
 
 def _compared(name: str, settings: Sequence[Setting]) -> Figure:
     probe = probes.create(name)
-    return probe.figure({setting.title: probe.measure(setting) for setting in settings})
+    return probe.figure({setting.name: probe.measure(setting) for setting in settings})
 
 
 def script_json(value: Any) -> str:

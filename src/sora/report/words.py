@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections import Counter
@@ -25,6 +26,7 @@ MEANING = {  # the rules of `sora.evaluation.scores.verdict` in words
     "test failed.",
     "overfitted": "It overfitted catastrophically: it withstands the single step of FGSM, but not PGD-10.",
 }
+WORDS = ("Method", "Data set", "Network", "Verdict")  # columns without numbers
 FACTS = ("Data set", "Network", "eps", "Seeds", "n")  # columns that a table drops if all rows share them
 # The probes whose stored results the page shows, what they are called, and their headings.
 PROBES = {
@@ -230,53 +232,46 @@ def note_missing(run: RunRecord) -> dict[str, Result]:
 def table(settings: Sequence[Setting]) -> dict[str, Any]:
     """Return heads and cells with the values they are sorted by; what all rows share is said once, below."""
     attacks = attacks_of([row.entry for setting in settings for row in setting.rows])
-    head = ["Method", "Data set", "Network", "eps", "Seeds", *(f"{title_of(name)} %" for name in attacks)]
-    head += ["n", "Verdict", "PertAlign", "First alarm", "Forwards", "Train s", "Peak MB"]
-    rows = [_cells(setting, row, attacks) for setting in settings for row in setting.rows]
-    columns = dict(zip(head, zip(*rows, strict=True), strict=True))
-    shared = {
-        name: cells[0]["text"]
-        for name, cells in columns.items()
-        if name in FACTS and len({cell["text"] for cell in cells}) == 1
-    }
-    kept = [at for at, name in enumerate(head) if name not in shared]
+    rows = [(_texts(setting, row, attacks), row.entry) for setting in settings for row in setting.rows]
+    first = rows[0][0]
+    shared = {name: first[name] for name in FACTS if len({texts[name] for texts, _ in rows}) == 1}
+    head = [name for name in first if name not in shared]
     return {
-        "head": [head[at] for at in kept],
-        "rows": [[row[at] for at in kept] for row in rows],
+        "head": head,
+        "rows": [[_cell(name, texts[name], entry) for name in head] for texts, entry in rows],
         "shared": ", ".join(f"{name} {text}" for name, text in shared.items()),
     }
 
 
-def _cells(setting: Setting, row: ComparedRow, attacks: Sequence[str]) -> list[dict[str, Any]]:
+def _texts(setting: Setting, row: ComparedRow, attacks: Sequence[str]) -> dict[str, str]:
     entry = row.entry
-    alarms = [step for step in entry["alarms"] if step is not None]
-    return [
-        _cell(row.name),
-        _cell(setting.dataset),
-        _cell(setting.model),
-        _cell(setting.radius, entry["threat"]["eps"]),
-        _cell(str(len(entry["seeds"])), len(entry["seeds"])),
-        *(_mean(entry["accuracy"].get(attack), 100, 1) for attack in attacks),
-        _cell(str(entry["n_test"]), entry["n_test"]),
-        {**_cell(verdicts_text(entry["verdicts"])), "tone": TONES.get(entry["verdict"], "none")},
-        _mean(entry["pert_align"], 1, 2),
-        _cell(", ".join(map(str, alarms)) or "-", min(alarms, default=float("inf"))),
-        _cell(str(entry["forwards"]), _leading_number(entry["forwards"])),
-        _mean(entry["train_seconds"], 1, 0),
-        _mean(entry["peak_memory_mb"], 1, 0),
-    ]
+    return {
+        "Method": row.name,
+        "Data set": setting.dataset,
+        "Network": setting.model,
+        "eps": setting.radius,
+        "Seeds": str(len(entry["seeds"])),
+        **{f"{title_of(name)} %": plus_minus(entry["accuracy"].get(name), 100, 1) for name in attacks},
+        "n": str(entry["n_test"]),
+        "Verdict": verdicts_text(entry["verdicts"]),
+        "PertAlign": plus_minus(entry["pert_align"], 1, 2),
+        "First alarm": ", ".join(str(step) for step in entry["alarms"] if step is not None) or "-",
+        "Forwards": str(entry["forwards"]),
+        "Train s": plus_minus(entry["train_seconds"], 1, 0),
+        "Peak MB": plus_minus(entry["peak_memory_mb"], 1, 0),
+    }
 
 
-def _cell(text: str, order: Any = None) -> dict[str, Any]:
-    return {"text": text, "order": text.lower() if order is None else order, "number": order is not None}
+def _cell(name: str, text: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    if name in WORDS:
+        tone = {"tone": TONES.get(entry["verdict"], "none")} if name == "Verdict" else {}
+        return {"text": text, "order": text.lower(), "number": False, **tone}
+    order = entry["threat"]["eps"] if name == "eps" else _leading_number(text)
+    missing = order == math.inf and name not in ("First alarm", "Forwards")
+    return {"text": text, "order": -1.0 if missing else order, "number": True}
 
 
-def _mean(value: Mapping[str, Any] | None, factor: float, digits: int) -> dict[str, Any]:
-    text = plus_minus(value, factor, digits)
-    return _cell(text, value["mean"] if value and text != "-" else -1.0)
-
-
-def _leading_number(value: Any) -> float:
+def _leading_number(text: str) -> float:
     """Return the number a text such as `2 + 1/q` begins with, to sort by; infinity if it begins with none."""
-    found = re.match(r"\d+(\.\d+)?", str(value))
-    return float(found[0]) if found else float("inf")
+    found = re.match(r"-?\d+(\.\d+)?", text)
+    return float(found[0]) if found else math.inf
