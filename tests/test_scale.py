@@ -110,11 +110,11 @@ def bound(size: int, augment: tuple[str, ...], **hyper: Any) -> Method:
 )
 def test_atas_remembers_an_images_canvas_and_four_bytes(augment: list[str], size: int, text: str) -> None:
     method = bound(size, tuple(augment))
-    image = method.get_buffer("delta").nbytes // 2
+    image = method.get_buffer("delta.values").nbytes // 2
     assert text.format(kilo=round(image / 1000)) in PAGE
     assert method.get_buffer("u").nbytes == 2 * 4
     half = bound(size, tuple(augment), dtype="float16")
-    assert half.get_buffer("delta").nbytes == image
+    assert half.get_buffer("delta.values").nbytes == image
 
 
 def test_sora_remembers_32_bytes() -> None:

@@ -10,7 +10,7 @@ import pytest
 from sora import methods
 from sora.settings import Request
 from sora.training import Hook, train
-from tests.training.disturbances import Killed, kill_at
+from tests.training.helpers import Killed, kill_at
 
 HYPER: dict[str, dict[str, Any]] = {
     "atas": {"atas.warmup": 1, "atas.reset_every": 2},

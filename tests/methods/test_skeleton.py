@@ -15,7 +15,7 @@ from sora.errors import UserError
 from sora.methods import Crafted, Inputs, Learned, Method, OwnOptimizer, create, register
 from sora.settings import Request
 from sora.training import Hook, train
-from tests.training.disturbances import Killed, kill_at
+from tests.training.helpers import Killed, kill_at
 
 from .toys import CLASSES, LINF, images, two_layer
 

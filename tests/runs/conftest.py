@@ -15,7 +15,7 @@ from sora.runs.resume import settings_of_run
 from sora.settings import Request, Resolved, Settings
 from sora.training import train
 from tests.training.conftest import SMALL, one_thread, settings  # noqa: F401
-from tests.training.disturbances import Killed, kill_at
+from tests.training.helpers import Killed, kill_at
 
 CONSTANT = {"dataset": "digits", "batch_size": 32, "width": 4, "limit_train": 64, "limit_test": 20}
 CONSTANT |= {"holdout": 20, "attacks": "clean", "threads": 1, "set": {"model.stages": 1}}

@@ -18,7 +18,7 @@ from sora.runs import RunFolder
 from sora.runs.facts import describe_data, machine, machine_line, versions
 from sora.runs.resume import settings_hash
 from sora.settings import Settings
-from tests.training.conftest import BuildSettings
+from tests.training.helpers import BuildSettings
 
 WRONG: tuple[Any, ...] = (None, 3, -1, "x", [], {}, True, [3], {"a": 3})
 

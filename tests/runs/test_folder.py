@@ -19,7 +19,7 @@ from sora.runs import FORMAT, LogName, RunFolder, find_runs, unique_labels
 from sora.settings import Request, Settings
 from sora.training import train
 from tests.probes.toys import write_run
-from tests.training.conftest import BuildSettings
+from tests.training.helpers import BuildSettings
 
 METRICS = {"step", "epoch", "attempt", "loss", "accuracy", "pert_align", "linearity", "step_size", "lr"}
 SUMMARY = {

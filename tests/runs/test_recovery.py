@@ -18,8 +18,7 @@ from sora.runs.resume import recover, settings_of_run
 from sora.settings import Request, Settings
 from sora.training import train
 from tests.runs.conftest import content
-from tests.training.conftest import BuildSettings
-from tests.training.disturbances import Killed, kill_at
+from tests.training.helpers import BuildSettings, Killed, kill_at
 
 RESULT = ("model.safetensors", "metrics.jsonl", "evals.jsonl", "events.jsonl")
 

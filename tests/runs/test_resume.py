@@ -18,7 +18,7 @@ from sora.runs.resume import extend, settings_of_run
 from sora.settings import Request, Resolved, Settings
 from sora.training import train
 from tests.runs.conftest import constant, content
-from tests.training.disturbances import Killed, kill_at
+from tests.training.helpers import Killed, kill_at
 
 
 def request(folder: Path, **changes: Any) -> Request:

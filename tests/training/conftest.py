@@ -1,5 +1,6 @@
-"""A run small enough to be repeated many times: 96 digits, a network of a few thousand weights."""
+"""A run small enough to be repeated many times: 96 digits, a model of a few thousand weights."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ import torch
 
 from sora import methods
 from sora.settings import Request, Settings
+from sora.training import train
 from sora.training.alarms import Alarms
-from tests.training.scripted import CALM, Script, Scripted, Unlucky, scripted_look
+from tests.training.helpers import CALM, BuildSettings, Script, Scripted, Unlucky, scripted_look
 
 SMALL = {
     "dataset": "digits",
@@ -25,8 +27,6 @@ SMALL = {
     "attacks": ("clean", "fgsm", "pgd10"),
     "threads": 1,
 }
-
-BuildSettings = Callable[..., Settings]
 
 
 @pytest.fixture(autouse=True)
@@ -55,14 +55,33 @@ def script() -> Callable[[Script], None]:
     return install
 
 
+def small_settings(out: Path, method: str, changes: dict[str, Any]) -> Settings:
+    options = {} if "model" in changes else {"model.stages": 1}
+    given = {**SMALL, "method": method, "out": str(out)} | changes
+    given["set"] = options | changes.get("set", {})
+    return Request(given).resolve().settings
+
+
 @pytest.fixture
 def settings(tmp_path: Path) -> BuildSettings:
     """`settings("fgsm", out="a", epochs=2)` is a small run in this test's own folder."""
 
     def build(method: str = "sora", out: str = "run", **changes: Any) -> Settings:
-        options = {} if "model" in changes else {"model.stages": 1}
-        given = {**SMALL, "method": method, "out": str(tmp_path / out)} | changes
-        given["set"] = options | changes.get("set", {})
-        return Request(given).resolve().settings
+        return small_settings(tmp_path / out, method, changes)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> BuildSettings:
+    """`trained("fgsm", epochs=2)` is a finished small run, trained once for all tests; none may change it."""
+    folder, finished = tmp_path_factory.mktemp("trained"), dict[str, Settings]()
+
+    def build(method: str = "sora", **changes: Any) -> Settings:
+        key = json.dumps([method, changes], sort_keys=True)
+        if key not in finished:
+            finished[key] = small_settings(folder / str(len(finished)), method, changes)
+            train(finished[key], quiet=True)
+        return finished[key]
 
     return build

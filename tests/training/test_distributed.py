@@ -73,19 +73,29 @@ def joined(rank: int, port: int) -> AbstractContextManager[None]:
     return process_group(torch.device("cpu"))
 
 
-def two_ranks_main(rank: int, port: int, folder: str) -> None:
-    """Train the same model with each method, then check what the ranks tell each other."""
+def two_ranks_main(rank: int, port: int, folder: Path) -> None:
+    """Do in each of two processes all that the tests look at."""
     torch.set_num_threads(1)
     with joined(rank, port):
         for name in METHODS:
             model = small_model()
             share = slice(rank * BATCH // 2, (rank + 1) * BATCH // 2)
             found = two_steps(wrap(model), model, method_of(name), share)
-            torch.save(found, Path(folder) / f"{name}-{rank}.pt")
-        agree(rank)
+            torch.save(found, folder / f"{name}-{rank}.pt")
+        check_agreement(rank)
+        train_and_stop(folder)
+        cycle: list[Any] = [wrap(small_model())]
+        cycle.append(cycle)
+    del cycle, model
+    atexit._run_exitfuncs()
+    if sys.platform == "linux":  # no thread of the group is left when Python exits
+        threads = [Path(f"/proc/self/task/{number}/comm") for number in os.listdir("/proc/self/task")]
+        names = [thread.read_text() for thread in threads]
+        assert not [name for name in names if "gloo" in name], names
 
 
-def agree(rank: int) -> None:
+def check_agreement(rank: int) -> None:
+    """The ranks agree on averages and flags."""
     model = nn.BatchNorm1d(1)
     model.running_mean.fill_(float(rank))
     RankBuffers(State(model, None, None, None)).average()  # type: ignore[arg-type]
@@ -99,17 +109,40 @@ def agree(rank: int) -> None:
     assert not any_rank(False, torch.device("cpu"))
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+class SignalRank(Hook):
+    """Sends SIGTERM to one rank after so many steps."""
+
+    def __init__(self, rank: int, step: int) -> None:
+        self.rank, self.step = rank, step
+
+    def after_step(self, run: Any, out: Any) -> None:
+        if (run.rank, run.state.step) == (self.rank, self.step):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def train_and_stop(folder: Path) -> None:
+    """Train undisturbed; train, stop in the middle of the second epoch and go on; stop once more."""
+
+    def small(out: str) -> Settings:
+        given = {"epochs": 2, "batch_size": 32, "width": 4, "limit_train": 96, "limit_test": 20}
+        given |= {"holdout": 20, "log_every": 2, "attacks": ("clean",), "threads": 1, "device": "cpu"}
+        return Request(given | {"set": {"model.stages": 1}, "out": str(folder / out)}).resolve().settings
+
+    train(small("undisturbed"), quiet=True)
+    for name in ("stopped", "world"):
+        with pytest.raises(Interrupted):
+            train(small(name), hooks=[SignalRank(1, 4)], quiet=True)
+    train(small("stopped"), quiet=True)
 
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two ranks found; they also agree on averages and flags, or this fails."""
+    """What two ranks left behind."""
     folder = tmp_path_factory.mktemp("ranks")
-    multiprocessing.spawn(two_ranks_main, (free_port(), str(folder)), nprocs=2)
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = int(found.getsockname()[1])
+    multiprocessing.spawn(two_ranks_main, (port, folder), nprocs=2)
     return folder
 
 
@@ -125,65 +158,19 @@ def test_two_ranks_give_the_gradients_of_one(two_ranks: Path, name: str) -> None
                 torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
 
 
-def leave_main(rank: int, port: int) -> None:
-    with joined(rank, port):
-        cycle: list[Any] = [wrap(small_model())]
-        cycle.append(cycle)
-    del cycle
-    atexit._run_exitfuncs()
-    threads = [Path(f"/proc/self/task/{number}/comm").read_text() for number in os.listdir("/proc/self/task")]
-    assert not [name for name in threads if "gloo" in name], threads
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="finds the threads in /proc")
-def test_no_thread_of_the_group_is_left_when_python_exits() -> None:
-    multiprocessing.spawn(leave_main, (free_port(),), nprocs=2)
-
-
-class SignalRank(Hook):
-    """Sends SIGTERM to one rank after so many steps."""
-
-    def __init__(self, rank: int, step: int) -> None:
-        self.rank, self.step = rank, step
-
-    def after_step(self, run: Any, out: Any) -> None:
-        if (run.rank, run.state.step) == (self.rank, self.step):
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
-def small(out: Path, **changes: Any) -> Settings:
-    given = {"epochs": 2, "batch_size": 32, "width": 4, "limit_train": 96, "limit_test": 20, "holdout": 20}
-    given |= {"log_every": 2, "attacks": ("clean",), "threads": 1, "set": {"model.stages": 1}}
-    return Request(given | {"out": str(out), "device": "cpu"} | changes).resolve().settings
-
-
-def stopped_main(rank: int, port: int, folder: str) -> None:
-    """Train undisturbed; train, stop in the middle of the second epoch and go on; stop once more."""
-    torch.set_num_threads(1)
-    with joined(rank, port):
-        train(small(Path(folder) / "undisturbed"), quiet=True)
-        stopped = small(Path(folder) / "stopped")
-        with pytest.raises(Interrupted):
-            train(stopped, hooks=[SignalRank(1, 4)], quiet=True)
-        train(stopped, quiet=True)
-        with pytest.raises(Interrupted):
-            train(small(Path(folder) / "world"), hooks=[SignalRank(1, 4)], quiet=True)
-
-
-def test_ranks_stopped_between_epochs_go_on_as_if_undisturbed(tmp_path: Path, capsys: Any) -> None:
-    multiprocessing.spawn(stopped_main, (free_port(), str(tmp_path)), nprocs=2)
+def test_ranks_stopped_between_epochs_go_on_as_if_undisturbed(two_ranks: Path, capsys: Any) -> None:
     for name in ("model.safetensors", "metrics.jsonl", "evals.jsonl"):
-        undisturbed = (tmp_path / "undisturbed" / name).read_bytes()
-        assert (tmp_path / "stopped" / name).read_bytes() == undisturbed, name
+        undisturbed = (two_ranks / "undisturbed" / name).read_bytes()
+        assert (two_ranks / "stopped" / name).read_bytes() == undisturbed, name
     # Another number of processes is refused, unless it is allowed.
-    resume = ["train", "--out", str(tmp_path / "world"), "--resume", "--quiet"]
+    resume = ["train", "--out", str(two_ranks / "world"), "--resume", "--quiet"]
     assert main(resume) == 2
     error = capsys.readouterr().err
     assert "was trained with 2 processes and would continue with 1 process" in error
     assert "--allow-world-change" in error
-    assert not (tmp_path / "world" / "summary.json").exists()
+    assert not (two_ranks / "world" / "summary.json").exists()
     assert main([*resume, "--allow-world-change"]) == 0
-    assert (tmp_path / "world" / "summary.json").exists()
+    assert (two_ranks / "world" / "summary.json").exists()
 
 
 def torchrun(out: Path) -> subprocess.Popen[str]:

@@ -1,27 +1,28 @@
-"""Evaluations inside training: the check before it, no AutoAttack between epochs, kills and signals."""
+"""Measurements inside training: the check before it, monitors, evaluations, interrupted ones."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from sora.attacks import create_all
+import sora
+from sora import attacks, metrics
+from sora.attacks import Attack
 from sora.errors import UserError
+from sora.evaluation import Evaluation
 from sora.runs import RunFolder
-from sora.settings import Settings
-from sora.training import Hook, Interrupted, saving, train
+from sora.threat import Threat
+from sora.training import Hook, Interrupted, evaluating, train
 from sora.training.evaluating import attacks_while_training
-from tests.training.disturbances import Killed
-
-BuildSettings = Callable[..., Settings]
+from tests.training.helpers import BuildSettings, Killed, SignalAfter, contents
 
 
 class Own(nn.Module):
@@ -48,87 +49,87 @@ class Own(nn.Module):
 def test_a_model_is_checked_before_the_first_step(
     settings: BuildSettings, model: nn.Module, message: str
 ) -> None:
-    steps: list[int] = []
-
-    class Count(Hook):
-        def before_step(self, run: Any, batch: Any) -> None:
-            steps.append(run.state.step)
-
     config = settings("fgsm", eval_every=0, attacks=("clean",))
     with pytest.raises(UserError, match=message):
-        train(config, model=model, hooks=[Count()], quiet=True)
-    assert steps == []
+        train(config, model=model, quiet=True)
     assert not config.folder().exists()  # the next attempt is not refused because of this one
 
 
-def test_autoattack_is_left_out_between_epochs(settings: BuildSettings) -> None:
-    names = [attack.name for attack in attacks_while_training(("clean", "aa", "pgd3"))]
-    assert names == ["clean", "pgd10", "pgd3"]
-    config = settings("fgsm", epochs=2, attacks=("clean", "apgd-ce"))
-    result = train(config, quiet=True)
-    lines = RunFolder(config.folder()).read_log("evals")
-    assert [list(line["accuracy"]) for line in lines] == [["clean", "pgd10"]] * 2
-    assert list(result.accuracy) == list(result.summary["accuracy"]) == ["clean", "apgd-ce"]
+class TestMonitors:
+    def test_they_measure_at_the_steps_asked_for_and_change_no_weights(
+        self, settings: BuildSettings, trained: BuildSettings
+    ) -> None:
+        watched = settings(monitor=tuple(metrics.names()), monitor_every=4)
+        train(watched, quiet=True)
+        one, other = (RunFolder(each.folder()) for each in (trained(), watched))
+        assert one.weights.read_bytes() == other.weights.read_bytes()
+        assert one.read_log("monitors") == []
+        lines = other.read_log("monitors")
+        assert [line["step"] for line in lines] == [4, 8]
+        keys = {"step", "epoch", "attempt", "pert_align", "n", "split", *metrics.names()}
+        assert all(line.keys() == keys for line in lines)
+        assert all(0 <= line["pgd"] <= 1 and line["kl"] >= 0 and line["n"] == 20 for line in lines)
+        assert {line["split"] for line in lines} == {"holdout"}
+
+    def test_training_makes_only_the_methods_own_passes_when_off(self, settings: BuildSettings) -> None:
+        modes: dict[str, list[bool]] = {"off": [], "on": []}
+        for name, monitor in (("off", ()), ("on", ("kl",))):
+            model = nn.Sequential(nn.Flatten(), nn.Linear(256, 10))
+            model.register_forward_hook(lambda module, *_, seen=modes[name]: seen.append(module.training))
+            watching = {"eval_every": 0, "attacks": ("clean",), "monitor": monitor, "monitor_every": 3}
+            train(settings("fgsm", out=name, **watching), model=model, quiet=True)
+        steps, checks = 9, 2  # the model is checked once, before the first step
+        assert modes["off"].count(True) == modes["on"].count(True) == 2 * steps
+        assert False not in modes["off"][checks : checks + 2 * steps]  # what follows is the test set
+        assert modes["on"].count(False) == modes["off"].count(False) + 2 * (steps // 3)
+
+    def test_an_unknown_monitor_is_refused(self, settings: BuildSettings) -> None:
+        with pytest.raises(UserError, match="'gradalig'; did you mean 'gradalign'"):
+            settings(monitor="gradalig")
 
 
-def test_longer_attacks_wait_for_the_end_where_weights_are_chosen() -> None:
+def test_without_held_out_images_a_slice_of_the_training_images_is_watched(settings: BuildSettings) -> None:
+    alone, watched = (
+        settings(out=name, holdout=0, eval_every=every, monitor=monitor, monitor_every=3)
+        for name, every, monitor in (("alone", 0, ()), ("watched", 1, ("pgd",)))
+    )
+    train(alone, quiet=True)
+    result = train(watched, quiet=True)
+    one, other = (RunFolder(each.folder()) for each in (alone, watched))
+    assert one.weights.read_bytes() == other.weights.read_bytes()
+    lines = other.read_log("evals") + other.read_log("monitors")
+    assert {line["split"] for line in lines} == {"training"}
+    assert [line["step"] for line in other.read_log("evals")] == [3, 6, 9]
+    assert result.summary["n_train"] == 96
+    assert not other.checkpoints.best.exists()  # images that are trained on choose no weights
+
+
+@pytest.mark.parametrize("overfitted", [True, False])
+def test_overfitting_without_an_alarm_is_reported(
+    settings: BuildSettings, monkeypatch: pytest.MonkeyPatch, capfd: Any, overfitted: bool
+) -> None:
+    labels = torch.arange(10).repeat(10)
+    predicted = {"clean": labels, "fgsm": labels, "pgd10": labels.roll(1) if overfitted else labels}
+    found = Evaluation(sora.Linf("8/255"), labels, 10, predicted, {name: {} for name in predicted})
+    monkeypatch.setattr(evaluating, "evaluate_watched", lambda *_: found)
+    train(settings(epochs=1, attacks=("clean",)))
+    printed = capfd.readouterr().err
+    assert ("epoch 1: overfitted: the model withstands FGSM but not PGD-10" in printed) == overfitted
+
+
+def test_autoattack_is_left_out_between_epochs_and_longer_pgd_where_weights_are_chosen(
+    settings: BuildSettings,
+) -> None:
     asked = ("clean", "fgsm", "pgd10", "pgd20", "pgd50", "aa")
+    assert [attack.name for attack in attacks_while_training(asked)] == list(asked[:-1])
     chosen = [attack.name for attack in attacks_while_training(asked, "best-robust")]
     assert chosen == ["clean", "fgsm", "pgd10"]
-    assert [attack.name for attack in attacks_while_training(asked)] == list(asked[:-1])
-
-
-class KillInTestSet(Hook):
-    """Ends the process, so to speak, or sends a signal, in the middle of the final evaluation."""
-
-    def __init__(self, action: Callable[[], None], after: int) -> None:
-        self.action, self.left = action, after
-
-    def on_evaluation(self, run: Any, evaluation: Any) -> None:
-        if run.state.step == run.total_steps:  # not a hook of the model, which would be part of it
-            self.model, self.handle = run.state.model, register_module_forward_hook(self.count)
-
-    def count(self, module: nn.Module, *_: object) -> None:
-        self.left -= module is self.model
-        if self.left == 0:
-            self.handle.remove()
-            self.action()
-
-
-def kill() -> None:
-    raise Killed
-
-
-def test_a_killed_final_evaluation_continues(settings: BuildSettings) -> None:
-    attacks = ("clean", "fgsm", "pgd10", "apgd-ce")
-    whole = train(settings("fgsm", out="whole", attacks=attacks), quiet=True)
-    config = settings("fgsm", out="killed", attacks=attacks)
-    with pytest.raises(Killed):
-        train(config, hooks=[KillInTestSet(kill, 60)], quiet=True)
-    folder = RunFolder(config.folder())
-    units = list(folder.evaluation_state.rglob("*.safetensors"))
-    assert {unit.name.split(".")[0] for unit in units} == {"clean", "fgsm", "pgd10"}
-    resumed = train(config, quiet=True)
-    assert resumed.record() == whole.record()
-    assert not folder.evaluation_state.exists()
-    (record,) = folder.read_evaluations()
-    assert record["fingerprint"] == resumed.summary["fingerprint"]
-    assert len(create_all(attacks)) == len(record["accuracy"])
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_during_an_evaluation_stops_at_once(settings: BuildSettings, number: int) -> None:
-    config = settings("fgsm", attacks=("clean", "pgd10"))
-
-    def interrupt() -> None:
-        os.kill(os.getpid(), number)
-
-    before = signal.getsignal(number)
-    with pytest.raises(Interrupted, match=r"during the evaluation.*--resume") as caught:
-        train(config, hooks=[KillInTestSet(interrupt, 2)], quiet=True)
-    assert caught.value.exit_code == 128 + number
-    assert signal.getsignal(number) == before
-    assert train(config, quiet=True).accuracy.keys() == {"clean", "pgd10"}
+    assert [attack.name for attack in attacks_while_training(("clean", "aa"))] == ["clean", "pgd10"]
+    config = settings("fgsm", epochs=1, attacks=("clean", "apgd-ce"))
+    result = train(config, quiet=True)
+    lines = RunFolder(config.folder()).read_log("evals")
+    assert [list(line["accuracy"]) for line in lines] == [["clean", "pgd10"]]
+    assert list(result.accuracy) == list(result.summary["accuracy"]) == ["clean", "apgd-ce"]
 
 
 def test_an_evaluation_has_a_bar_or_lines(
@@ -147,17 +148,92 @@ def test_an_evaluation_has_a_bar_or_lines(
     assert capsys.readouterr().err == ""
 
 
-def test_snapshots_of_big_networks_are_limited(
-    settings: BuildSettings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+class KillInTestSet(Hook):
+    """Ends the process, so to speak, in the middle of the final evaluation."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def on_evaluation(self, run: Any, evaluation: Any) -> None:
+        if run.state.step == run.total_steps:  # not a hook of the model, which would be part of it
+            self.model, self.handle = run.state.model, register_module_forward_hook(self.count)
+
+    def count(self, module: nn.Module, *_: object) -> None:
+        self.left -= module is self.model
+        if self.left == 0:
+            self.handle.remove()
+            raise Killed
+
+
+def test_a_killed_final_evaluation_continues(settings: BuildSettings) -> None:
+    attacks = ("clean", "fgsm", "pgd10", "apgd-ce")
+    whole, config = (settings("fgsm", out=name, epochs=1, attacks=attacks) for name in ("whole", "killed"))
+    expected = train(whole, quiet=True)
+    with pytest.raises(Killed):
+        train(config, hooks=[KillInTestSet(60)], quiet=True)
+    folder = RunFolder(config.folder())
+    units = list(folder.evaluation_state.rglob("*.safetensors"))
+    assert {unit.name.split(".")[0] for unit in units} == {"clean", "fgsm", "pgd10"}
+    resumed = train(config, quiet=True)
+    assert resumed.record() == expected.record()
+    assert not folder.evaluation_state.exists()
+    (record,) = folder.read_evaluations()
+    assert record["fingerprint"] == resumed.summary["fingerprint"]
+    assert len(record["accuracy"]) == len(attacks)
+
+
+class Interrupting:
+    """Sends this process a signal at one of the calls of an attack."""
+
+    at = calls = survived = 0
+    number = signal.SIGINT
+
+
+@pytest.fixture
+def interrupting(_own_methods: None) -> type[Interrupting]:
+    """An attack `hours` that is interrupted while it runs."""
+
+    @attacks.register("hours", "is interrupted")
+    @dataclass(frozen=True)
+    class Hours(Attack):
+        def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
+            Interrupting.calls += 1
+            if Interrupting.calls == Interrupting.at:
+                os.kill(os.getpid(), Interrupting.number)
+                for _ in range(1000):  # the handler runs between two of these
+                    model(x[:1])
+                Interrupting.survived += 1
+            return x
+
+    Interrupting.calls = Interrupting.survived = Interrupting.at = 0
+    return Interrupting
+
+
+def test_a_signal_ends_an_evaluation_at_once_and_the_run_continues_there(
+    settings: BuildSettings, interrupting: Any
 ) -> None:
-    first = settings("fgsm", out="a", attacks=("clean",), epochs=4)
-    train(first)
-    assert "snapshot" not in capsys.readouterr().err
-    snapshots = list(RunFolder(first.folder()).snapshots.files().values())
-    assert len(snapshots) == 4
-    size = sum(tensor.nbytes for tensor in load_file(snapshots[0]).values())
-    monkeypatch.setattr(saving, "SNAPSHOT_BYTES", 2 * size)
-    second = settings("fgsm", out="b", attacks=("clean",), epochs=4)
-    train(second)
-    assert "one is kept every 2 epochs" in capsys.readouterr().err
-    assert list(RunFolder(second.folder()).snapshots.files()) == [6, 12]
+    whole, broken = (
+        settings(out=name, attacks=("clean", "hours"), checkpoint_every=0) for name in ("whole", "broken")
+    )
+    train(whole, quiet=True)
+    # An epoch's evaluation, and the final one, which comes after the resumed and the last epoch's.
+    for number, call, step in ((signal.SIGINT, 2, 6), (signal.SIGTERM, 3, 9)):
+        interrupting.number, interrupting.calls, interrupting.at = number, 0, call
+        words = f"{signal.Signals(number).name} during the evaluation at step {step}.*--resume"
+        with pytest.raises(Interrupted, match=words) as stopped:
+            train(broken, quiet=True)
+        assert stopped.value.exit_code == 128 + number
+        newest = RunFolder(broken.folder()).checkpoints.newest_first()[0]
+        assert newest.name == f"step-0-{step:08d}.safetensors"
+    assert interrupting.survived == 0
+    interrupting.at = 0
+    train(broken, quiet=True)
+    assert contents(broken) == contents(whole)
+    # A signal in an epoch's last step does not wait for the evaluation.
+    late = settings(out="late", attacks=("clean", "hours"), checkpoint_every=0)
+    interrupting.calls = 0
+    with pytest.raises(Interrupted, match="at step 3"):
+        train(late, hooks=[SignalAfter(3, signal.SIGTERM)], quiet=True)
+    assert interrupting.calls == 0
+    train(late, quiet=True)
+    assert contents(late) == contents(whole)

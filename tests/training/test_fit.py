@@ -18,8 +18,7 @@ from sora.errors import UserError
 from sora.evaluation import Evaluation
 from sora.runs import RunFolder
 from sora.training import Interrupted
-
-from .disturbances import SignalAfter
+from tests.training.helpers import SignalAfter
 
 FAST: dict[str, Any] = {"epochs": 1, "batch_size": 16, "holdout": 6, "attacks": ("clean", "fgsm", "pgd10")}
 
@@ -106,40 +105,48 @@ def test_a_folder_of_a_given_module_is_explained_not_broken(tmp_path: Path, caps
     assert f"sora evaluate --weights {tmp_path / 'a' / 'model.safetensors'} --model package.module" in message
 
 
-def test_a_used_folder_is_refused_unless_resumed(tmp_path: Path) -> None:
+def test_a_used_folder_is_refused_unless_resumed_and_after_wrong_arguments(tmp_path: Path) -> None:
     pair = (tensors(), tensors(30))
     sora.fit(network(), pair, out=tmp_path / "a", quiet=True, **FAST)
     before = RunFolder(tmp_path / "a").weights.read_bytes()
     with pytest.raises(UserError, match="already holds a run; choose another folder or pass resume=True"):
         sora.fit(network(), pair, out=tmp_path / "a", quiet=True, **FAST)
+    with pytest.raises(UserError, match="epochs is 0"):
+        sora.fit(network(), pair, out=tmp_path / "a", quiet=True, **FAST | {"epochs": 0})
     assert RunFolder(tmp_path / "a").weights.read_bytes() == before
 
 
-def test_a_named_data_set_brings_its_recipe_but_not_its_network() -> None:
+@pytest.mark.parametrize(
+    ("given", "eps", "name", "radius"),
+    [
+        ("digits", "0.1", "digits", 0.1),
+        ("digits", None, "digits", 0.15),  # the recipe's
+        (data.load("digits"), None, "given:digits", 8 / 255),
+    ],
+    ids=["named", "recipe", "object"],
+)
+def test_a_data_set_brings_its_name_and_its_recipe_but_no_network(
+    given: Any, eps: str | None, name: str, radius: float
+) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(256, 10))
-    result = sora.fit(model, "digits", eps="0.1", quiet=True, **FAST | {"limit_train": 64})
-    assert result.summary["dataset"] == "digits"
-    assert result.summary["threat"]["eps"] == pytest.approx(0.1)
+    summary = sora.fit(model, given, eps=eps, quiet=True, **FAST | {"limit_train": 64}).summary
+    assert summary["dataset"] == name
+    assert summary["threat"]["eps"] == pytest.approx(radius)
 
 
-def test_a_data_set_object_keeps_its_name() -> None:
-    digits = data.load("digits")
-    model = nn.Sequential(nn.Flatten(), nn.Linear(256, 10))
-    result = sora.fit(model, digits, quiet=True, **FAST | {"limit_train": 64})
-    assert result.summary["dataset"] == "given:digits"
-
-
-@pytest.mark.parametrize("kind", ["float tensors", "uint8 arrays", "float arrays"])
-def test_arrays_and_float_images_train_the_same_network(kind: str) -> None:
-    (images, labels), reference, model = tensors(), network(), network()
-    pair = ((images, labels), (images[:30], labels[:30]))
-    sora.fit(reference, pair, quiet=True, **FAST)
-    given: Any = images / 255 if "float" in kind else images
-    if "arrays" in kind:
-        given, labels = given.numpy(), labels.numpy()
-    sora.fit(model, ((given, labels), (given[:30], labels[:30])), quiet=True, **FAST)
-    for one, other in zip(model.parameters(), reference.parameters(), strict=True):
-        assert torch.equal(one, other)
+def test_arrays_and_float_images_train_the_same_network() -> None:
+    images, labels = tensors()
+    found = []
+    for x, y in (
+        (images, labels),
+        (images / 255, labels),
+        (images.numpy(), labels.numpy()),
+        ((images / 255).numpy(), labels.numpy()),
+    ):
+        model = network()
+        sora.fit(model, ((x, y), (x[:30], y[:30])), quiet=True, **FAST)
+        found.append(nn.utils.parameters_to_vector(model.parameters()))
+    assert all(torch.equal(found[0], other) for other in found[1:])
 
 
 def test_images_that_are_no_pixels_are_refused_with_what_came() -> None:
@@ -151,13 +158,6 @@ def test_images_that_are_no_pixels_are_refused_with_what_came() -> None:
     between = images / 255 * 0.999
     with pytest.raises(UserError, match=expected):
         sora.fit(network(), ((between, labels), (between, labels)), quiet=True, **FAST)
-
-
-def test_a_wrong_argument_is_reported_before_a_used_folder(tmp_path: Path) -> None:
-    pair = (tensors(), tensors(30))
-    sora.fit(network(), pair, out=tmp_path / "a", quiet=True, **FAST)
-    with pytest.raises(UserError, match="epochs is 0"):
-        sora.fit(network(), pair, out=tmp_path / "a", quiet=True, **FAST | {"epochs": 0})
 
 
 def test_a_collapsed_model_is_warned_about_as_in_evaluate(tmp_path: Path, capsys: Any) -> None:
@@ -179,16 +179,9 @@ def test_a_collapsed_model_is_warned_about_as_in_evaluate(tmp_path: Path, capsys
     assert RunFolder(tmp_path / "a").read_summary()["warnings"] == result.summary["warnings"]
 
 
-def test_the_radius_is_the_recipes_unless_given() -> None:
-    def model() -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(256, 10))
-
-    result = sora.fit(model(), "digits", quiet=True, **FAST | {"limit_train": 64})
-    assert result.summary["threat"]["eps"] == pytest.approx(0.15)
-    pair = (tensors(), tensors(30))
-    assert sora.fit(network(), pair, quiet=True, **FAST).summary["threat"]["eps"] == pytest.approx(8 / 255)
+def test_another_norm_needs_a_radius() -> None:
     with pytest.raises(UserError, match="meant for linf; pass --eps for l2"):
-        sora.fit(network(), pair, norm="l2", quiet=True, **FAST)
+        sora.fit(network(), (tensors(), tensors(30)), norm="l2", quiet=True, **FAST)
 
 
 @pytest.mark.parametrize("options", [{"width": 16}, {"set": {"model.stages": 2}}, {"mean": (0.5, 0.5, 0.5)}])

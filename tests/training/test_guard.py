@@ -19,30 +19,31 @@ def events(guard: Guard, values: list[float]) -> list[tuple[int, str]]:
     return [(number, event) for number, event in updates if event != "ok"]
 
 
+LATE = math.ceil(math.log(0.30 / 0.8, 0.8))  # updates until 0.8 * 0.8^k < 0.30
+
+
 class TestRule:
-    def test_no_alarm_in_the_first_updates_then_at_once(self) -> None:
-        assert events(Guard(), [0.0] * 60) == [(41, "alarm")]
-
-    def test_a_slow_start_gets_time_to_climb_but_not_forever(self) -> None:
-        climb = [0.006 * step for step in range(130)]  # 0.24 at update 41, over 0.40 from update 71 on
-        assert events(Guard(), climb) == []
-        assert events(Guard(), [0.25] * 150) == [(101, "alarm")]
-        assert events(Guard(), [0.19] * 150) == [(41, "alarm")]
-
-    def test_a_healthy_run_raises_no_alarm(self) -> None:
-        assert events(Guard(), [0.0] * 5 + [0.8] * 500) == []
-
-    def test_a_collapse_is_detected_when_the_average_passes_the_threshold(self) -> None:
-        late = math.ceil(math.log(0.30 / 0.8, 0.8))  # updates until 0.8 * 0.8^k < 0.30
-        assert events(Guard(), [0.8] * 100 + [0.0] * 50) == [(100 + late, "alarm")]
+    @pytest.mark.parametrize(
+        ("values", "expected"),
+        [
+            pytest.param([0.0] * 60, [(41, "alarm")], id="no alarm in the first updates, then at once"),
+            # 0.24 at update 41, over 0.40 from update 71 on
+            pytest.param([0.006 * step for step in range(130)], [], id="a slow start gets time to climb"),
+            pytest.param([0.25] * 150, [(101, "alarm")], id="but not forever"),
+            pytest.param([0.19] * 150, [(41, "alarm")], id="and not if it is too low"),
+            pytest.param([0.0] * 5 + [0.8] * 500, [], id="a healthy run raises none"),
+            pytest.param([0.8] * 100 + [0.0] * 50, [(100 + LATE, "alarm")], id="a collapse"),
+            pytest.param(
+                [0.0] * 41 + [1.0] * 60, [(41, "alarm"), (61, "recovered")], id="an alarm lasts 20 updates"
+            ),
+        ],
+    )
+    def test_events_of_a_sequence(self, values: list[float], expected: list[tuple[int, str]]) -> None:
+        assert events(Guard(), values) == expected
 
     def test_recovery_and_second_collapse(self) -> None:
         found = events(Guard(), [0.8] * 50 + [0.0] * 30 + [0.8] * 60 + [0.0] * 30)
         assert [event for _, event in found] == ["alarm", "recovered", "alarm"]
-
-    def test_an_alarm_lasts_at_least_min_batches(self) -> None:
-        (_, alarm), (last, recovered) = events(Guard(min_batches=20), [0.0] * 41 + [1.0] * 60)
-        assert (alarm, recovered, last) == ("alarm", "recovered", 61)
 
     def test_between_the_thresholds_nothing_changes(self) -> None:
         guard = Guard()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 import sora
+from sora.errors import UserError
+from sora.runs import RunFolder
 from sora.training import Hook, train
 
 
@@ -40,6 +43,8 @@ class Everything(Hook):
 
     def on_evaluation(self, run: Any, evaluation: Any) -> None:
         self.events.append(("on_evaluation", evaluation.n))
+        (line,) = RunFolder(run.folder.path).read_log("evals")
+        assert evaluation.accuracy == line["accuracy"]
 
     def on_save_point(self, run: Any) -> None:
         self.events.append(("on_save_point", run.state.step))
@@ -59,15 +64,18 @@ def test_events_come_in_order(settings) -> None:
     assert hook.events == [("start", 0), *one, *two, *three, ("end", 3)]
 
 
-def test_hooks_of_fit_are_called() -> None:
+def test_hooks_of_fit_are_called_and_checked() -> None:
     torch.manual_seed(0)
     images, labels = torch.randint(0, 256, (40, 1, 4, 4), dtype=torch.uint8), torch.arange(40) % 4
-    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
-    hook = Everything()
+    pair = ((images, labels), (images[:8], labels[:8]))
+    model, hook = nn.Sequential(nn.Flatten(), nn.Linear(16, 4)), Everything()
     settings = {"epochs": 1, "batch_size": 12, "holdout": 4, "attacks": ("clean",)}
-    result = sora.fit(
-        model, ((images, labels), (images[:8], labels[:8])), hooks=[hook], quiet=True, **settings
-    )
+    assert sora.fit(model, pair, hooks=[hook], quiet=True, **settings).n == 8
     assert hook.events[0] == ("start", 0)
     assert hook.events[-1][0] == "end"
-    assert result.n == 8
+    with pytest.raises(UserError, match=r"hooks must be instances of sora\.training\.Hook, not function"):
+        sora.fit(model, pair, hooks=[print_loss], quiet=True, **settings)  # type: ignore[list-item]
+
+
+def print_loss(run: Any, out: Any) -> None:
+    """No hook, although it looks like one."""
