@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -37,6 +37,7 @@ Recorded fingerprints and official hashes cover it: it must not change.
 """
 
 Decoder = Callable[["Path | bytes"], NDArray[np.uint8]]
+_Block = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
 class Arrays(NamedTuple):
@@ -76,7 +77,7 @@ class GrowingArray:
         self._file.write(np.ascontiguousarray(rows, self._dtype).reshape(-1, *self._row).tobytes())
         self._file.flush()
 
-    def read(self) -> NDArray[Any]:
+    def read(self) -> NDArray[np.generic]:
         """Return all rows so far."""
         return np.fromfile(self._part, self._dtype, offset=_HEADER).reshape(-1, *self._row)
 
@@ -107,40 +108,32 @@ class Builder:
     def copy(
         self,
         split: str,
+        labels: NDArray[np.int64],
         shape: tuple[int, ...],
-        total: int,
-        blocks: Callable[[NDArray[np.int64]], Iterable[tuple[NDArray[np.uint8], NDArray[np.int64]]]],
+        blocks: Callable[[int], Iterator[NDArray[np.uint8]]],
     ) -> None:
-        """Write a split that comes in blocks, starting where an earlier attempt stopped.
+        """Write a split whose images come in blocks, starting where an earlier attempt stopped.
 
         Args:
             split: Its name.
+            labels: The labels of all images.
             shape: Shape of an image, (H, W, C).
-            total: Number of images.
-            blocks: Yields images (n, H, W, C) and their labels, after those whose labels it is given.
+            blocks: Yields the images (n, H, W, C) in order, from the given position on.
         """
-        if self._path(split, "labels").exists():  # gets its name last
-            return
-        with (
-            closing(GrowingArray(self._path(split, "images"), shape, np.uint8)) as images,
-            closing(GrowingArray(self._path(split, "labels"), (), np.int64)) as labels,
-        ):
-            done = min(images.rows, labels.rows)
-            images.truncate(done)
-            labels.truncate(done)
-            with progress(f"packing {split}", total, done) as advance:
-                for block, classes in blocks(labels.read()):
-                    images.append(block)
-                    labels.append(classes)
-                    advance(len(classes))
-            images.finish()
-            labels.finish()
+
+        def labelled(done: NDArray[np.generic]) -> Iterator[_Block]:
+            position = len(done)
+            for images in blocks(position):
+                yield images, labels[position : position + len(images)]
+                position += len(images)
+
+        self._grow(split, shape, len(labels), labelled)
 
     def stream(
         self,
         split: str,
         total: int,
-        images: Callable[[int], Iterator[ImageFile]],
+        pictures: Callable[[int], Iterator[ImageFile]],
         decode: Decoder,
         skip_bad: int = 0,
         hint: str = "",
@@ -150,20 +143,20 @@ class Builder:
         Args:
             split: Its name.
             total: Number of images.
-            images: Yields them in a fixed order, from the given position on.
+            pictures: Yields them in a fixed order, from the given position on.
             decode: Returns an array (H, W, C) of the same shape for all.
             skip_bad: How many bad images to leave out before it is an error.
             hint: Advice appended to the error.
         """
         if self._path(split, "labels").exists():
             return
-        shape = _first_shape(images(0), decode, skip_bad, hint)
+        shape = _first_shape(pictures(0), decode, skip_bad, hint)
         blank = np.zeros(shape, np.uint8)  # for an image left out, so that row numbers equal positions
 
-        def decoded(done: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
+        def decoded(done: NDArray[np.generic]) -> Iterator[_Block]:
             bad = int((done == LEFT_OUT).sum())
             with ThreadPoolExecutor() as pool:
-                for chunk in _chunks(images(len(done)), blank.nbytes):
+                for chunk in _chunks(pictures(len(done)), blank.nbytes):
                     rows = list(pool.map(lambda image: _try(image, decode, shape), chunk))
                     bad += _count_bad(rows, skip_bad - bad, hint)
                     good = [not isinstance(row, UserError) for row in rows]
@@ -172,7 +165,7 @@ class Builder:
                         np.where(good, [image.label for image in chunk], LEFT_OUT),
                     )
 
-        self.copy(split, shape, total, decoded)
+        self._grow(split, shape, total, decoded)
 
     def finish(self, classes: Sequence[str], test_size: int | None = None) -> None:
         """Record class names, hashes, and the side of the central square to test on (None: the image)."""
@@ -185,6 +178,31 @@ class Builder:
         meta = {"format": FORMAT, "classes": list(classes), "test_size": test_size}
         meta |= {"splits": splits, "counts": counts}
         (self._folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+
+    def _grow(
+        self,
+        split: str,
+        shape: tuple[int, ...],
+        total: int,
+        blocks: Callable[[NDArray[np.generic]], Iterable[_Block]],
+    ) -> None:
+        """Append what `blocks` yields after the labels that an earlier attempt has written."""
+        if self._path(split, "labels").exists():  # gets its name last
+            return
+        with (
+            closing(GrowingArray(self._path(split, "images"), shape, np.uint8)) as images,
+            closing(GrowingArray(self._path(split, "labels"), (), np.int64)) as labels,
+        ):
+            done = min(images.rows, labels.rows)
+            images.truncate(done)
+            labels.truncate(done)
+            with progress(f"packing {split}", total, done) as advance:
+                for block in blocks(labels.read()):
+                    images.append(block[0])
+                    labels.append(block[1])
+                    advance(len(block[1]))
+            images.finish()
+            labels.finish()
 
     def _path(self, split: str, kind: str) -> Path:
         return self._folder / f"{split}_{kind}.npy"

@@ -137,18 +137,15 @@ class ImageArchive(ArrayArchive):
     def pack(self, builder: Builder, classes: Sequence[str]) -> None:
         """Fill a store, one block of images at a time."""
         for split, labels in self.labels.items():
-            shape = _row(self.headers[self._keys[split]])
-            builder.copy(split, shape, len(labels), partial(self._blocks, split))
+            key = self._keys[split]
+            builder.copy(split, labels, _row(self.headers[key]), partial(self._blocks, key))
         builder.finish(classes)
 
-    def _blocks(
-        self, split: str, done: NDArray[np.int64]
-    ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
-        """Yield images and labels after those already done."""
-        key, labels, start = self._keys[split], self.labels[split], len(done)
+    def _blocks(self, key: str, start: int) -> Iterator[NDArray[np.uint8]]:
+        """Yield the images from position `start` on."""
         header = self.headers[key]
         if header.fortran:  # its rows are scattered over the whole member
-            yield self.array(key)[start:].reshape(-1, *_row(header)), labels[start:]
+            yield self.array(key)[start:].reshape(-1, *_row(header))
             return
         row = math.prod(header.shape[1:])
         with self._reading() as archive, archive.open(f"{key}.npy") as file:
@@ -158,8 +155,7 @@ class ImageArchive(ArrayArchive):
                 block = file.read(count * row)
                 if len(block) < count * row:
                     raise EOFError(f"{key} is truncated")
-                images = np.frombuffer(block, np.uint8).reshape(count, *_row(header))
-                yield images, labels[first : first + count]
+                yield np.frombuffer(block, np.uint8).reshape(count, *_row(header))
             file.read(1)  # reaching the end compares the checksum
 
 
