@@ -30,6 +30,7 @@ class Length(probes.Probe[RunFolder]):
 """
 
 USE = """
+import sys
 import torch
 from sora import Linf, metrics, probes
 from sora.probes.traces import looks
@@ -40,6 +41,7 @@ model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
 x, y = torch.full((3, 1, 2, 2), 0.25), torch.zeros(3, dtype=torch.long)
 print(metrics.measure(model, x, y, Linf(0.1), ("brightness",)))
 print(looks()["brightness"].scale)
+print("matplotlib" in sys.modules)  # it is imported only to draw
 """
 
 
@@ -64,4 +66,5 @@ def test_entry_points(tmp_path: Path) -> None:
         "2 logged steps",
         "{'brightness': 0.25}",
         "scaled",
+        "False",
     ]

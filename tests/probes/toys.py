@@ -109,7 +109,7 @@ def write_run(
 def stored_result(name: str) -> Result:
     """What a probe finds out about a small model."""
     options = {"landscape": {"points": 5}, "boundary": {"points": 5}}.get(name, {})
-    return create(name, **options).measure(ProbedModel(smooth(), images(8), THREAT))
+    return create(name, **options).measure(ProbedModel(smooth(), images(4), THREAT))
 
 
 def _config(method: str, seed: int, dataset: str, model: str) -> str:

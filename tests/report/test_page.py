@@ -102,7 +102,7 @@ def test_a_run_has_verdict_accuracies_curves_probes_cost_and_settings(tmp_path: 
     assert {"training loss", "PertAlign", "linearity coefficient", "step size", "alarm"} <= names_of(plots)
     assert {"clean", "FGSM", "PGD-10"} <= names_of(plots)
     assert any(trace["type"] == "contour" for plot in plots for trace in plot["data"])
-    assert page.count("img") == 3 * 8 + 1  # attacked images in three rows, and the preview of a figure
+    assert page.count("img") == 3 * 4 + 1  # attacked images in three rows, and the preview of a figure
     assert page.count("div", **{"class": "plot"}) == len(plots)
     assert "Not shown" not in page.text
 

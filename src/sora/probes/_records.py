@@ -122,7 +122,7 @@ class Setting:
     @property
     def name(self) -> str:
         """The setting in one line."""
-        return f"{self.dataset}, {self.model}, eps {self.radius}"
+        return ", ".join([self.dataset, self.model, *([f"eps {self.radius}"] if self.radius else [])])
 
     @property
     def names(self) -> list[str]:

@@ -117,9 +117,10 @@ class Boundary(Probe[ProbedModel]):
     def sentence(self, result: Result) -> str:
         """State how many of the correctly classified images each attack fools."""
         counts = ", ".join(f"{count} by {name}" for name, count in result["fooled"].items())
+        shown = min(self.panels, len(result["images"]))
         return (
             f"{result['correct']} of {result['n']} images are classified correctly; of these, attacks change"
-            f" {counts}; the picture shows the first {min(self.panels, len(result['images']))}"
+            f" {counts}; the picture shows the first{f' {shown}' if shown > 1 else ''}"
         )
 
 
