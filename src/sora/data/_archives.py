@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from sora._reading import UNPACKED, open_regular, read_bytes
+from sora._files import UNPACKED, open_regular, read_bytes
 from sora.errors import UserError
 
 RATIO = 20

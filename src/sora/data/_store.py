@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sora._reading import CLASSES, TEXT, open_regular, parse_json, read_text
+from sora._files import CLASSES, TEXT, open_regular, parse_json, read_text
 from sora.data.dataset import Dataset, ImageSet, check_same_size
 from sora.data.npz import read_header
 from sora.errors import UserError

@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from sora._files import locked
-from sora._reading import STORED_PIXELS
+from sora._files import STORED_PIXELS, locked
 from sora.data._store import FORMAT, LEFT_OUT, NOT_OURS, digest, is_store, open_store, origin_of, progress
 from sora.data.dataset import SPLITS
 from sora.data.image_files import ImageFile

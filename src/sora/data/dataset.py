@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sora._reading import CLASSES
+from sora._files import CLASSES
 from sora.errors import UserError
 
 SPLITS = ("train", "val", "test")

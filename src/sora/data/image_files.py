@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from sora._reading import PIXELS, Limit, open_regular
+from sora._files import PIXELS, Limit, open_regular
 from sora._seeds import mix
 from sora.data.splits import SPLIT_SEED, stratified
 from sora.errors import UserError

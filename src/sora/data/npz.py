@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sora._reading import CLASSES, TEXT
+from sora._files import CLASSES, TEXT
 from sora.data._archives import open_archive
 from sora.data.dataset import SPLITS, ImageSet
 from sora.errors import UserError

@@ -16,8 +16,7 @@ import urllib.request
 from pathlib import Path
 from typing import IO
 
-from sora._files import create_folder, locked
-from sora._reading import absolute
+from sora._files import absolute, create_folder, locked
 from sora.data._base import DataInfo, Packed, Remote, advice, check_name, data_root, load
 from sora.data._store import digest, listing, progress
 from sora.data.builder import Builder, build

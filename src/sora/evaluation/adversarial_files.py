@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from sora._files import replace_file
+from sora._files import TEXT, parse_json, replace_file
 from sora._passes import frozen
-from sora._reading import TEXT, parse_json
 from sora.data import Dataset, ImageSet
 from sora.data.npz import ArrayArchive
 from sora.errors import UserError

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, distributed, nn
 
-from sora._files import delete_folder, make_folder, remove_leftovers, write_text
-from sora._reading import read_bytes
+from sora._files import delete_folder, make_folder, read_bytes, remove_leftovers, write_text
 from sora._seeds import mix, seeded
 from sora.attacks import Attack, create
 from sora.errors import RunError

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sora import methods
-from sora._reading import absolute
+from sora._files import absolute
 from sora._typed import coerce
 from sora.errors import UserError, short, unknown
 from sora.settings import Request, Resolved, is_custom

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sora._reading import PARAMETERS
+from sora._files import PARAMETERS
 from sora._registry import Entry, Registry
 from sora.errors import UserError, short, unknown
 from sora.models._layers import Normalize, check_int, per_channel

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 import sora
-from sora._files import link, make_folder
-from sora._reading import parse_json
+from sora._files import link, make_folder, parse_json
 from sora.errors import RunError, UserError
 from sora.runs.weights import read_verified, write_verified
 

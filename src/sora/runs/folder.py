@@ -14,8 +14,18 @@ from typing import Any
 
 from torch import Tensor
 
-from sora._files import locked_folder, make_folder, remove_leftovers, write_json, write_text
-from sora._reading import SETTINGS, UNPACKED, Limit, parse_json, read_text
+from sora._files import (
+    SETTINGS,
+    UNPACKED,
+    Limit,
+    locked_folder,
+    make_folder,
+    parse_json,
+    read_text,
+    remove_leftovers,
+    write_json,
+    write_text,
+)
 from sora.errors import RunError, UserError
 from sora.runs.checkpoints import Checkpoints, SnapshotFiles
 from sora.runs.facts import EvaluationFacts, SummaryFacts, check_result, with_checksum, without_checksum

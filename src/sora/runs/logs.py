@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from sora._files import plain, refuse_link
-from sora._reading import open_regular, parse_json, read_text
+from sora._files import open_regular, parse_json, plain, read_text, refuse_link
 from sora.errors import RunError, UserError, short
 from sora.runs.weights import digest_start, new_digest
 

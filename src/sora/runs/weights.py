@@ -18,8 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from sora._files import replace_file
-from sora._reading import open_regular
+from sora._files import open_regular, replace_file
 from sora.errors import RunError, UserError
 
 PREFIXES = ("module.", "model.", "_orig_mod.")  # of DataParallel, of training frameworks, of torch.compile

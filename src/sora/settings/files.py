@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from sora import methods as known_methods
-from sora._reading import SETTINGS, read_text
+from sora._files import SETTINGS, read_text
 from sora.errors import UserError, short, unknown
 from sora.settings.fields import GROUPS, Settings, field_names
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sora import data
-from sora._reading import absolute
+from sora._files import absolute
 from sora.errors import UserError, short
 from sora.settings.names import is_given
 

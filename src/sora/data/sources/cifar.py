@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sora._reading import parse_json
+from sora._files import parse_json
 from sora.data._archives import Flat
 from sora.data._base import Remote, register_packed
 from sora.data._unpickle import unpickle

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qsl
 
-from sora._reading import PIXELS, STORED_PIXELS, absolute
+from sora._files import PIXELS, STORED_PIXELS, absolute
 from sora.data import _store
 from sora.data._base import register
 from sora.data.builder import Builder, build, in_order

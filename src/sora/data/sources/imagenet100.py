@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from sora._reading import UNPACKED, open_regular, parse_json
+from sora._files import UNPACKED, open_regular, parse_json
 from sora.data._base import register_packed
 from sora.data.builder import Builder, in_order
 from sora.data.dataset import SPLITS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sora._reading import absolute
+from sora._files import absolute
 from sora.data import _store
 from sora.data._base import register
 from sora.data.builder import build
