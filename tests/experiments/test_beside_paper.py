@@ -7,6 +7,7 @@ import statistics
 
 import pytest
 
+from sora.experiments import paper
 from sora.experiments.beside_paper import (
     Table,
     correlation,
@@ -22,32 +23,25 @@ from sora.experiments.paper import Value
 from sora.experiments.tables import Cell
 
 MISSING = "not in the paper"
+GRID = dataclasses.replace(paper.load("components"), name="t", title="A & B", notes=("a note",))
 
 
 def value(mean: float, std: float | None = None) -> Value:
     return Value(mean, std, "tab:x", f"{mean:.2f}")
 
 
-def cells_of(rows, metrics, values, numbers) -> dict[str, dict[str, Cell]]:
-    ours, theirs = ({row: table.get(row, {}) for row in rows} for table in (values, numbers))
-    return {
-        row: {metric: Cell(tuple(ours[row].get(metric, ())), theirs[row].get(metric)) for metric in metrics}
-        for row in rows
-    }
-
-
-def made_up(*, comparable: bool = True) -> Table:
-    values = {
-        "fgsm": {"clean": [90.0], "fgsm": [80.0], "pgd10": [1.0]},
-        "sora": {"clean": [70.0, 80.0], "fgsm": [50.0, 52.0], "pgd10": [44.0, 46.0]},
-    }
-    numbers = {
-        "fgsm": {"clean": value(88.0), "fgsm": value(70.0), "pgd10": value(0.0)},
-        "sora": {"clean": value(74.5, 0.5), "pgd10": value(44.0), "fgsm": value(50.0)},
-    }
+def made_up(*, comparable: bool = True, **changes) -> Table:
+    fgsm = [Cell((90.0,), value(88.0)), Cell((80.0,), value(70.0)), Cell((1.0,), value(0.0)), Cell()]
+    sora = [
+        Cell((70.0, 80.0), value(74.5, 0.5)),
+        Cell((50.0, 52.0), value(50.0)),
+        Cell((44.0, 46.0), value(44.0)),
+        Cell(),
+    ]
+    rows = {"fgsm": fgsm, "sora": sora, "elle": [Cell()] * 4}
     metrics = ("clean", "fgsm", "pgd10", "aa")
-    cells = cells_of(["fgsm", "sora", "elle"], metrics, values, numbers)
-    return Table("t", "A & B", ("ours: digits",), metrics, cells, comparable, notes=("a note",))
+    cells = {row: dict(zip(metrics, own, strict=True)) for row, own in rows.items()}
+    return Table(dataclasses.replace(GRID, **changes), cells, ("ours: digits",), comparable)
 
 
 def test_a_cell_has_both_deviations_and_the_difference() -> None:
@@ -59,7 +53,7 @@ def test_a_cell_has_both_deviations_and_the_difference() -> None:
 
 
 def test_the_deviation_is_of_the_kind_that_theirs_is() -> None:
-    table = dataclasses.replace(made_up(), source="benchmark", deviation="sample")
+    table = made_up(source="benchmark", deviation="sample")
     _, lines = grid_of(table)
     assert ["sora", "ours", "75.00 ± 7.07", "51.00 ± 1.41", "45.00 ± 1.41", "-"] in lines
     assert ["", "benchmark", *["not in the benchmark"] * 4] in lines
@@ -99,25 +93,20 @@ def test_collapsed_rows_are_named_by_the_same_rule_for_both() -> None:
 
 
 def test_a_row_of_which_one_seed_collapsed_is_named_with_the_count() -> None:
-    values = {"fgsm": {"fgsm": [80.0, 50.0], "pgd10": [1.0, 40.0]}}
-    numbers = {"fgsm": {"fgsm": value(70.0), "pgd10": value(30.0)}}
-    cells = cells_of(["fgsm"], ("fgsm", "pgd10"), values, numbers)
-    table = Table("t", "T", (), ("fgsm", "pgd10"), cells, comparable=False)
-    assert "in ours: fgsm (1 of 2 seeds); in the paper: none" in " ".join(footer(table))
+    cells = {"fgsm": Cell((80.0, 50.0), value(70.0)), "pgd10": Cell((1.0, 40.0), value(30.0))}
+    assert "in ours: fgsm (1 of 2 seeds); in the paper: none" in " ".join(
+        footer(Table(GRID, {"fgsm": cells}))
+    )
 
 
 def test_seeds_are_paired_also_where_one_is_missing() -> None:
-    values = {"fgsm": {"fgsm": [None, 50.0], "pgd10": [20.0, 40.0]}, "sora": {"pgd10": [None, 90.0]}}
-    numbers = {row: {"fgsm": value(70.0), "pgd10": value(30.0)} for row in values}
-    cells = cells_of(list(values), ("fgsm", "pgd10"), values, numbers)
-    table = Table("t", "T", (), ("fgsm", "pgd10"), cells, comparable=False)
+    fgsm = {"fgsm": Cell((None, 50.0), value(70.0)), "pgd10": Cell((20.0, 40.0), value(30.0))}
+    sora = {"fgsm": Cell((), value(70.0)), "pgd10": Cell((None, 90.0), value(30.0))}
+    table = Table(GRID, {"fgsm": fgsm, "sora": sora})
     assert table.collapsed()["ours"] == []  # 20 is the best of its seed; 90 and 50 belong to the other
-    cell = table.cells["sora"]["pgd10"]
-    assert (cell.mean, cell.ours(), cell.record(comparable=False)["ours"]["values"]) == (
-        90.0,
-        "90.00 (1 of 2 seeds)",
-        [None, 90.0],
-    )
+    cell = sora["pgd10"]
+    assert (cell.mean, cell.ours()) == (90.0, "90.00 (1 of 2 seeds)")
+    assert cell.record(comparable=False)["ours"]["values"] == [None, 90.0]
     line = next(line for line in csv.DictReader(io.StringIO(csv_lines(table))) if line["row"] == "sora")
     assert {line["metric"]: line["seeds"]} == {"fgsm": "0"}
 

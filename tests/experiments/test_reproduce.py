@@ -5,6 +5,7 @@ import pytest
 from sora.errors import UserError
 from sora.experiments import paper, reproduce
 from sora.experiments.reproduce import Target, gaps, scaled_down
+from sora.experiments.tables import Cell
 from sora.runs import RunFolder
 
 WITH_RUNS = [name for name in paper.names() if paper.load(name).kind in ("runs", "evaluation", "derived")]
@@ -52,20 +53,18 @@ def test_rows_are_chosen_by_name_or_method() -> None:
 
 
 def test_the_default_network_is_one_that_the_paper_trains_on_the_data_set() -> None:
-    target = Target(
-        paper.load("fastat"), dataset="tinyimagenet"
-    )  # the benchmark's other data sets: ResNet-18
+    target = Target(paper.load("fastat"), dataset="tinyimagenet")  # on the other data sets it is ResNet-18
     assert target.model_name == "preactresnet18"
-    assert len(target.numbers()[0]) == 20
+    assert len(paper.numbers(target.grid, *target.in_paper)) == 20
     assert Target(paper.load("fastat"), dataset="digits").model_name == "resnet18"
 
 
 def test_a_data_set_that_the_paper_lacks_stands_beside_its_first() -> None:
-    numbers, dataset, model = Target(paper.load("components"), dataset="digits").numbers()
-    assert (dataset, model) == ("pathmnist", "preactresnet18")
-    assert numbers["sora"]["clean"].mean == 84.69
+    target = Target(paper.load("components"), dataset="digits")
+    assert target.in_paper == ("pathmnist", "preactresnet18")
     target = Target(paper.load("main"), dataset="imagenet100", model="senet18")  # each alone is in the paper
-    assert target.numbers() == ({}, "imagenet100", "senet18")
+    assert target.in_paper == ("imagenet100", "senet18")
+    assert paper.numbers(target.grid, *target.in_paper) == {}
 
 
 def test_the_benchmark_has_its_own_recipe_and_protocol() -> None:
@@ -81,15 +80,13 @@ def test_the_benchmark_has_its_own_recipe_and_protocol() -> None:
     assert (settings["free"].epochs, settings["free"].set["free.replays"]) == (50, 4)
 
 
-def test_gaps_are_differences_to_sora() -> None:
-    found = gaps({"fgsm": {"clean": [90.0, 80.0]}, "sora": {"clean": [70.0, 75.0]}})
-    assert found["fgsm"]["clean-gap"] == [20.0, 5.0]
-    assert "clean-gap" not in found["sora"]
-
-
-def test_gaps_are_between_runs_of_the_same_seed() -> None:
-    found = gaps({"fgsm": {"clean": [None, 80.0, 50.0]}, "sora": {"clean": [70.0, 75.0, None]}})
-    assert found["fgsm"]["clean-gap"] == [None, 5.0, None]
+def test_gaps_are_differences_to_sora_of_the_same_seed() -> None:
+    ours, sora = Cell((90.0, None, 80.0, 50.0)), Cell((70.0, 70.0, 75.0, None))
+    found = gaps({"fgsm": {"clean": ours}, "sora": {"clean": sora}})
+    assert found == {
+        "fgsm": {"clean": ours, "clean-gap": Cell((20.0, None, 5.0, None))},
+        "sora": {"clean": sora},
+    }
 
 
 def test_a_seed_that_is_missing_keeps_its_place(tmp_path, monkeypatch) -> None:
@@ -98,5 +95,6 @@ def test_a_seed_that_is_missing_keeps_its_place(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(RunFolder, "is_finished", lambda folder: folder.name in results)
     monkeypatch.setattr(RunFolder, "read_settings", lambda folder: None)
     monkeypatch.setattr(reproduce, "with_later_results", lambda folder: {"accuracy": results[folder.name]})
-    outcome = reproduce.collect(target, target.runs())
-    assert outcome.values == {"fgsm": {"clean": [None, 50.0, 25.0], "aa": [None, None, 12.5]}}
+    found = reproduce.collect(target, target.runs()).cells
+    expected = {"clean": Cell((None, 50.0, 25.0)), "aa": Cell((None, None, 12.5))}
+    assert found == {"fgsm": expected, "sora": {}}

@@ -98,7 +98,7 @@ def run(argv: list[str]) -> int:
         print(json.dumps(plain(table.record()), indent=2))
     else:
         _print(table)
-        print(f"{target.folder / table.name}.json, .csv, .md, .tex")
+        print(f"{target.folder / target.grid.name}.json, .csv, .md, .tex")
     for name, error in table.failed.items():
         print(f"sora: {name} failed: {error}", file=sys.stderr)
     if table.failed:
@@ -213,7 +213,7 @@ def _print(table: Any) -> None:
     console = Console(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(width=WIDE, highlight=False)  # a file or a pipe has no width to keep to
-    console.print(escape(f"{table.title} ({table.name})"), style="bold")
+    console.print(escape(f"{table.grid.title} ({table.grid.name})"), style="bold")
     for line in table.header:
         console.print(escape(line), soft_wrap=not console.is_terminal)
     for metrics in _blocks(table, console.width):
@@ -233,7 +233,7 @@ def _blocks(table: Any, width: int) -> list[list[str]]:
     """The metrics in groups whose columns fit a width, at least one in each."""
     from sora.experiments.beside_paper import grid_of
 
-    left = width - max(len(row) for row in table.cells) - len(table.source) - 3 * _SPACING
+    left = width - max(len(row) for row in table.cells) - len(table.grid.source) - 3 * _SPACING
     blocks: list[list[str]] = [[]]
     room = left
     for metric in table.metrics:

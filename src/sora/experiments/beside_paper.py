@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sora._files import create_folder, write_json, write_text
-from sora.experiments.paper import Deviation
+from sora.experiments.paper import Grid
 from sora.experiments.tables import Cell, csv_text, markdown_table
 
 # A row has collapsed if its PGD-10 accuracy is under a quarter of its FGSM accuracy, or, in a table
@@ -26,23 +25,28 @@ _LATEX = str.maketrans(
 class Table:
     """A table of the paper with our results in it."""
 
-    name: str
-    title: str
-    header: tuple[str, ...]
-    """What was computed and what the paper's numbers are of."""
-    metrics: tuple[str, ...]
+    grid: Grid
+    """What it reproduces, and the source of the numbers beside ours."""
     cells: Mapping[str, Mapping[str, Cell]]
-    comparable: bool
+    """By row and metric; all rows have the same metrics."""
+    header: tuple[str, ...] = ()
+    """What was computed and what the paper's numbers are of."""
+    comparable: bool = False
     """Whether ours and the paper's are the same experiment, so that differences mean something."""
-    source: str = "paper"
-    """What the numbers beside ours are from: the paper or the benchmark."""
-    deviation: Deviation = "population"
-    """The kind that those numbers have, and ours in print."""
-    labels: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     """For programs: what the header says."""
     failed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> list[str]:
+        """The columns."""
+        return list(next(iter(self.cells.values())))
+
+    @property
+    def labels(self) -> list[str]:
+        """The paper's tables that its numbers are from."""
+        cells = [cell for row in self.cells.values() for cell in row.values()]
+        return list(dict.fromkeys(cell.paper.label for cell in cells if cell.paper))
 
     def order(self) -> dict[str, dict[str, float | int | None]]:
         """Return the rank correlation of our rows and the paper's, by metric, where both have two or more."""
@@ -50,8 +54,7 @@ class Table:
         return {metric: correlation(found) for metric, found in pairs.items() if len(found) > 1}
 
     def _pairs(self, metric: str) -> list[tuple[float, float]]:
-        cells = [row[metric] for row in self.cells.values() if metric in row]
-        pairs = [(cell.mean, cell.paper.mean if cell.paper else None) for cell in cells]
+        pairs = [(row[metric].mean, row[metric].paper_mean) for row in self.cells.values()]
         return [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
 
     def collapsed(self) -> dict[str, Any]:
@@ -59,8 +62,12 @@ class Table:
 
         A row of ours is named if any of its seeds did; `ours_seeds` says how many of how many.
         """
-        theirs = {row: _means_in_paper(cells) for row, cells in self.cells.items()}
-        both = [row for row, cells in self.cells.items() if _seeds(cells) and "pgd10" in theirs[row]]
+        theirs = {
+            row: _known({key: cell.paper_mean for key, cell in cells.items()})
+            for row, cells in self.cells.items()
+        }
+        seeds = {row: len(cells["pgd10"].known) for row, cells in self.cells.items() if "pgd10" in cells}
+        both = [row for row, count in seeds.items() if count and "pgd10" in theirs[row]]
         counts = dict.fromkeys(both, 0)
         for seed in range(max((len(self.cells[row]["pgd10"].values) for row in both), default=0)):
             values = {row: _of_seed(self.cells[row], seed) for row in both}
@@ -68,7 +75,7 @@ class Table:
                 counts[row] += 1
         return {
             "ours": [row for row, count in counts.items() if count],
-            "ours_seeds": {row: [count, _seeds(self.cells[row])] for row, count in counts.items() if count},
+            "ours_seeds": {row: [count, seeds[row]] for row, count in counts.items() if count},
             "paper": fallen({row: theirs[row] for row in both}),
             "rows": both,
         }
@@ -76,10 +83,10 @@ class Table:
     def record(self) -> dict[str, Any]:
         """Return everything, for `--json`."""
         return {
-            "table": self.name,
-            "title": self.title,
-            "source": self.source,
-            "labels": list(self.labels),
+            "table": self.grid.name,
+            "title": self.grid.title,
+            "source": self.grid.source,
+            "labels": self.labels,
             "header": list(self.header),
             **self.facts,
             "comparable": self.comparable,
@@ -89,24 +96,17 @@ class Table:
             },
             "order": self.order(),
             "collapsed": self.collapsed(),
-            "notes": list(self.notes),
+            "notes": list(self.grid.notes),
             "failed": dict(self.failed),
         }
 
 
-def _seeds(cells: Mapping[str, Cell]) -> int:
-    """Count the seeds of a row that have a PGD-10 accuracy."""
-    return len(cells["pgd10"].known) if "pgd10" in cells else 0
-
-
 def _of_seed(cells: Mapping[str, Cell], seed: int) -> dict[str, float]:
-    values = {metric: cell.values[seed] for metric, cell in cells.items() if seed < len(cell.values)}
+    return _known({metric: cell.values[seed] for metric, cell in cells.items() if seed < len(cell.values)})
+
+
+def _known(values: Mapping[str, float | None]) -> dict[str, float]:
     return {metric: value for metric, value in values.items() if value is not None}
-
-
-def _means_in_paper(cells: Mapping[str, Cell]) -> dict[str, float]:
-    means = {metric: cell.paper.mean for metric, cell in cells.items() if cell.paper}
-    return {metric: mean for metric, mean in means.items() if mean is not None}
 
 
 def fallen(rows: Mapping[str, Mapping[str, float]]) -> list[str]:
@@ -127,47 +127,38 @@ def correlation(pairs: Sequence[tuple[float, float]]) -> dict[str, float | int |
     """Return Spearman's and Kendall's (tau-b) rank correlation; None where all values of a side are equal."""
     from scipy import stats  # comes with scikit-learn; slow to import
 
-    n = len(pairs)
     ours, theirs = ([pair[side] for pair in pairs] for side in (0, 1))
-    if n < 2 or len(set(ours)) == 1 or len(set(theirs)) == 1:
-        return {"spearman": None, "kendall": None, "n": n}
-    spearman = float(stats.spearmanr(ours, theirs).statistic)
-    kendall = float(stats.kendalltau(ours, theirs).statistic)
-    return {
-        "spearman": None if math.isnan(spearman) else spearman,
-        "kendall": None if math.isnan(kendall) else kendall,
-        "n": n,
-    }
+    if len(set(ours)) < 2 or len(set(theirs)) < 2:
+        return {"spearman": None, "kendall": None, "n": len(pairs)}
+    spearman, kendall = (rank(ours, theirs).statistic for rank in (stats.spearmanr, stats.kendalltau))
+    return {"spearman": float(spearman), "kendall": float(kendall), "n": len(pairs)}
 
 
 def title_of(metric: str) -> str:
     """Return a metric as the head of a column: `PGD-10`, `FGSM at 3/255`, `clean, gap`."""
-    name, at, radius = metric.partition("@")
-    gap = name.endswith("-gap")
-    name = name.removesuffix("-gap")
-    title = _TITLES.get(name, name)
-    return title + (f" at {radius}" if at else "") + (", gap" if gap else "")
+    metric, _, radius = metric.partition("@")
+    name = metric.removesuffix("-gap")
+    return _TITLES.get(name, name) + (f" at {radius}" if radius else "") + (", gap" if name != metric else "")
 
 
 def grid_of(table: Table, metrics: Sequence[str] | None = None) -> tuple[list[str], list[list[str]]]:
     """Return column heads, and for each row a line for ours, the paper's and the difference."""
-    shown = list(table.metrics if metrics is None else metrics)
+    shown, source = table.metrics if metrics is None else metrics, table.grid.source
     lines: list[list[str]] = []
     for row, cells in table.cells.items():
         chosen = [cells[metric] for metric in shown]
-        lines.append([row, "ours", *(cell.ours(table.deviation) for cell in chosen)])
-        lines.append(["", table.source, *(cell.theirs(table.source) for cell in chosen)])
-        if table.comparable and any(cell.difference is not None for cell in chosen):
-            differences = [cell.difference for cell in chosen]
-            lines.append(["", "diff.", *("" if d is None else f"{d:+.2f}" for d in differences)])
+        lines.append([row, "ours", *(cell.ours(table.grid.deviation) for cell in chosen)])
+        lines.append(["", source, *(cell.theirs(source) for cell in chosen)])
+        differences = [cell.difference for cell in chosen]
+        if table.comparable and any(each is not None for each in differences):
+            lines.append(["", "diff.", *("" if each is None else f"{each:+.2f}" for each in differences)])
     return ["row", "", *map(title_of, shown)], lines
 
 
 def footer(table: Table) -> list[str]:
     """Return what the table says as a whole: the order of its rows, which collapsed, and the notes."""
-    source, deviation = table.source, table.deviation
+    source, collapsed = table.grid.source, table.collapsed()
     lines = [_order_line(title_of(metric), found, source) for metric, found in table.order().items()]
-    collapsed = table.collapsed()
     if collapsed["rows"]:
         ours = ", ".join(_with_seeds(row, *counts) for row, counts in collapsed["ours_seeds"].items())
         lines.append(
@@ -176,10 +167,9 @@ def footer(table: Table) -> list[str]:
             f"in the {source}: {', '.join(collapsed['paper']) or 'none'}"
         )
     if any(len(cell.known) > 1 for row in table.cells.values() for cell in row.values()):
-        lines.append(
-            f"± is the {deviation} deviation over the seeds, as in the {source}; the files have both kinds"
-        )
-    return [*lines, *(f"note: {note}" for note in table.notes)]
+        kind = f"± is the {table.grid.deviation} deviation over the seeds"
+        lines.append(f"{kind}, as in the {source}; the files have both kinds")
+    return [*lines, *(f"note: {note}" for note in table.grid.notes)]
 
 
 def _with_seeds(row: str, fallen: int, seeds: int) -> str:
@@ -195,22 +185,16 @@ def _order_line(title: str, found: Mapping[str, Any], source: str) -> str:
 
 def markdown(table: Table) -> str:
     """Return the table in Markdown."""
-    lines = [
-        f"# {table.title}",
-        "",
-        *(f"- {line}" for line in table.header),
-        "",
-        markdown_table(*grid_of(table)),
-        "",
-    ]
-    return "\n".join([*lines, *(f"- {line}" for line in footer(table))]) + "\n"
+    header, notes = ([f"- {line}" for line in lines] for lines in (table.header, footer(table)))
+    body = markdown_table(*grid_of(table))
+    return "\n".join([f"# {table.grid.title}", "", *header, "", body, "", *notes, ""])
 
 
 def latex(table: Table) -> str:
     """Return the table in LaTeX, with booktabs."""
     head, lines = grid_of(table)
     body: list[str] = []
-    for line in lines:
+    for line in (head, *lines):
         if line[0] and body:
             body.append(r"    \midrule")
         body.append(f"    {' & '.join(cell.translate(_LATEX) for cell in line)} \\\\")
@@ -218,12 +202,10 @@ def latex(table: Table) -> str:
         [
             *(f"% {line}" for line in (*table.header, *footer(table))),
             r"\begin{table}",
-            f"  \\caption{{{table.title.translate(_LATEX)}}}",
-            f"  \\label{{tab:ours-{table.name}}}",
+            f"  \\caption{{{table.grid.title.translate(_LATEX)}}}",
+            f"  \\label{{tab:ours-{table.grid.name}}}",
             f"  \\begin{{tabular}}{{ll{'r' * (len(head) - 2)}}}",
             r"    \toprule",
-            f"    {' & '.join(cell.translate(_LATEX) for cell in head)} \\\\",
-            r"    \midrule",
             *body,
             r"    \bottomrule",
             r"  \end{tabular}",
@@ -240,22 +222,19 @@ def csv_lines(table: Table) -> str:
     for row, cells in table.cells.items():
         for metric, cell in cells.items():
             ours = [cell.text if cell.mean is None else cell.mean, cell.population_std, cell.sample_std]
-            theirs = _csv_of_paper(cell, table.source)
+            theirs: list[Any] = [cell.theirs(table.grid.source), None, None]
+            if cell.paper:
+                theirs = [cell.paper.text, cell.paper.std, cell.paper.label]
             difference = cell.difference if table.comparable else None
             lines.append([row, metric, *ours, len(cell.known), *theirs, difference, table.comparable])
     return csv_text(lines)
 
 
-def _csv_of_paper(cell: Cell, source: str) -> list[Any]:
-    if cell.paper is None:
-        return [cell.theirs(source), None, None]
-    return [cell.paper.text, cell.paper.std, cell.paper.label]
-
-
 def write(table: Table, folder: Path) -> None:
     """Write `TABLE.json`, `.csv`, `.md` and `.tex` into the folder of the runs."""
     create_folder(folder)
-    write_json(folder / f"{table.name}.json", table.record())
-    write_text(folder / f"{table.name}.csv", csv_lines(table))
-    write_text(folder / f"{table.name}.md", markdown(table))
-    write_text(folder / f"{table.name}.tex", latex(table))
+    name = table.grid.name
+    write_json(folder / f"{name}.json", table.record())
+    write_text(folder / f"{name}.csv", csv_lines(table))
+    write_text(folder / f"{name}.md", markdown(table))
+    write_text(folder / f"{name}.tex", latex(table))

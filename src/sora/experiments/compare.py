@@ -12,10 +12,10 @@ from sora._files import write_json, write_text
 from sora.errors import RunError, UserError
 from sora.evaluation.records import with_later_results
 from sora.evaluation.scores import VERDICTS
-from sora.experiments.cost import Passes, passes_of_run
+from sora.experiments.cost import passes_of_run
 from sora.experiments.engines import Engine
 from sora.experiments.grid import run_grid
-from sora.experiments.tables import PENDING, Cell, csv_text, markdown_table
+from sora.experiments.tables import PENDING, Cell, cells_of, csv_text, markdown_table
 from sora.experiments.variants import LONGEST
 from sora.runs import RunFolder, unique_labels
 from sora.runs.facts import machine_line
@@ -78,16 +78,20 @@ def _finished_summary(folder: RunFolder) -> dict[str, Any]:
 def row_names(folders: Sequence[RunFolder], summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the row of each run, one per variant; the folder tells apart variants with the same name."""
     keys = [variant_key(*pair) for pair in zip(folders, summaries, strict=True)]
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for position, key in enumerate(keys):
-        groups.setdefault(key, []).append(position)
-    for positions in groups.values():
-        _refuse_equal_seeds([(folders[p], summaries[p]["seed"]) for p in positions])
+    groups: dict[tuple[str, ...], dict[int, int]] = {}
+    for position, (key, summary) in enumerate(zip(keys, summaries, strict=True)):
+        seed = summary["seed"]
+        other = groups.setdefault(key, {}).setdefault(seed, position)
+        if other != position:
+            raise UserError(
+                f"{folders[other].path} and {folders[position].path} are the same run (settings and seed "
+                f"{seed}); leave one out"
+            )
     shared, own_labels = Counter(key[0] for key in groups), unique_labels(folders)
     names: dict[tuple[str, ...], str] = {}
-    for key, positions in groups.items():
-        alone = len(positions) == 1
-        label = own_labels[positions[0]] if alone else folders[positions[0]].path.resolve().parent.name
+    for key, seeds in groups.items():
+        first = next(iter(seeds.values()))
+        label = own_labels[first] if len(seeds) == 1 else folders[first].path.resolve().parent.name
         name = key[0] if shared[key[0]] == 1 else f"{label} ({key[0]})"
         taken, number = set(names.values()), 1
         while (numbered := f"{name} #{number}" if number > 1 else name) in taken:
@@ -103,17 +107,6 @@ def variant_key(folder: RunFolder, summary: Mapping[str, Any]) -> tuple[str, ...
     return row_name(summary), settings_hash(settings), str(images)
 
 
-def _refuse_equal_seeds(runs: Sequence[tuple[RunFolder, int]]) -> None:
-    seen: dict[int, RunFolder] = {}
-    for folder, seed in runs:
-        if seed in seen:
-            raise UserError(
-                f"{seen[seed].path} and {folder.path} are the same run (settings and seed {seed}); "
-                "leave one out"
-            )
-        seen[seed] = folder
-
-
 def compare(
     summaries: Sequence[Mapping[str, Any]], names: Sequence[str], folders: Sequence[RunFolder]
 ) -> dict[str, Any]:
@@ -124,19 +117,18 @@ def compare(
         names: The row of each run.
         folders: Of the runs; their settings decide the passes of a step.
     """
-    by_name: dict[str, list[Mapping[str, Any]]] = {}
-    passes: dict[str, Passes] = {}
-    for name, summary, folder in zip(names, summaries, folders, strict=True):
-        by_name.setdefault(name, []).append(summary)
-        if name not in passes:
-            passes[name] = passes_of_run(folder, summary)
+    rows: dict[str, list[int]] = {}
+    for position, name in enumerate(names):
+        rows.setdefault(name, []).append(position)
     return {
         **{key: _common([summary[key] for summary in summaries]) for key in COMMON},
         "parameters": _common([summary.get("parameters") for summary in summaries]),
         "n_test": _common([_n_test(summary) for summary in summaries]),
         "versions": _shared([summary["versions"] for summary in summaries]),
         "machine": _common([summary.get("machine") for summary in summaries]),
-        "methods": {name: _aggregate(runs, passes[name]) for name, runs in by_name.items()},
+        "methods": {
+            name: _aggregate([summaries[each] for each in own], folders[own[0]]) for name, own in rows.items()
+        },
     }
 
 
@@ -165,7 +157,8 @@ def _row_name(variant: object, method: str, guard: str) -> str:
     return method if guard in ("off", "warn") else f"{method} + {guard}"
 
 
-def _aggregate(runs: Sequence[Mapping[str, Any]], passes: Passes) -> dict[str, Any]:
+def _aggregate(runs: Sequence[Mapping[str, Any]], folder: RunFolder) -> dict[str, Any]:
+    """Return a row: what its runs share, and a cell for each value; `folder` is that of the first run."""
     verdicts = [run["co"]["verdict"] for run in runs]
     first = runs[0]
     return {
@@ -175,12 +168,14 @@ def _aggregate(runs: Sequence[Mapping[str, Any]], passes: Passes) -> dict[str, A
         "n_test": _n_test(first),
         "seeds": [run["seed"] for run in runs],
         "epochs": first["epochs"],
-        "accuracy": {key: _summary([run["accuracy"].get(key) for run in runs]) for key in attacks_of(runs)},
+        "accuracy": {
+            key: cell.summary() for key, cell in cells_of([run["accuracy"] for run in runs]).items()
+        },
         "verdict": min(verdicts, key=lambda verdict: VERDICTS.index(verdict) if verdict in VERDICTS else 99),
         "verdicts": verdicts,
         "pert_align": _summary([run["pert_align"]["last"] for run in runs]),
         "alarms": [run["co"]["events"][0]["step"] if run["co"]["events"] else None for run in runs],
-        **passes._asdict(),
+        **passes_of_run(folder, first)._asdict(),
         "train_seconds": _summary([run["train_seconds"] for run in runs]),
         "images_per_second": _summary([run["images_per_second"] for run in runs]),
         "peak_memory_mb": _summary([run.get("peak_memory_mb") for run in runs]),
@@ -194,8 +189,15 @@ def _summary(values: Sequence[float | None]) -> dict[str, Any]:
 def table(comparison: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Return column heads and rows, as text; a column for each fact in which the rows differ."""
     entries = comparison["methods"]
-    attacks, facts = attacks_of(entries.values()), _different_facts(comparison)
-    head = [_first_column(entries), *facts, *(f"{name} %" for name in attacks), "verdict", "PertAlign"]
+    attacks, titles = attacks_of(entries.values()), {"threat": "eps", "n_test": "n"}
+    facts = [key for key in (*COMMON, "n_test") if comparison.get(key) is None]
+    head = [
+        _first_column(entries),
+        *(titles.get(key, key) for key in facts),
+        *(f"{name} %" for name in attacks),
+        "verdict",
+        "PertAlign",
+    ]
     head += ["alarm at step", "forwards", "train s", "peak MB"]
     rows = []
     for name, entry in entries.items():
@@ -203,7 +205,7 @@ def table(comparison: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
         rows.append(
             [
                 name,
-                *(_fact(entry, fact) for fact in facts),
+                *(radius(entry[key]) if key == "threat" else str(entry[key]) for key in facts),
                 *(plus_minus(entry["accuracy"].get(attack), 100, 1) for attack in attacks),
                 verdicts_text(entry["verdicts"]),
                 plus_minus(entry["pert_align"], 1, 2),
@@ -228,17 +230,6 @@ def attacks_of(entries: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _first_column(entries: Mapping[str, Any]) -> str:
     return "variant" if any(entry.get("variant") for entry in entries.values()) else "method"
-
-
-def _different_facts(comparison: Mapping[str, Any]) -> list[str]:
-    keys = {"dataset": "dataset", "model": "model", "threat": "eps", "n_test": "n"}
-    return [title for key, title in keys.items() if comparison.get(key) is None]
-
-
-def _fact(entry: Mapping[str, Any], title: str) -> str:
-    if title == "eps":
-        return radius(entry["threat"])
-    return str(entry["n_test" if title == "n" else title])
 
 
 def radius(threat: Mapping[str, Any]) -> str:

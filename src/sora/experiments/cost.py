@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,6 @@ from sora.runs import RunFolder
 from sora.settings import Resolved, Settings, is_custom
 from sora.training.evaluating import attacks_while_training
 
-UNKNOWN = "-"
 IMAGES = 16  # of a measured step; its time is scaled to the number of images
 ROUNDS = 2
 
@@ -35,21 +35,21 @@ class Passes(NamedTuple):
     backwards: str
 
 
+UNKNOWN = Passes("-", "-")
+
+
 def passes_of_run(folder: RunFolder, summary: Mapping[str, Any]) -> Passes:
     """Return the passes of a run; unknown if its settings cannot be read or PGD replaced its method at times.
 
-    Args:
-        folder: The run.
-        summary: What was read of it; empty if it has not finished.
+    Its summary is empty if it has not finished.
     """
-    if any(
-        "pgd_batches" in (event.get("changed") or {}) for event in summary.get("co", {}).get("events", ())
-    ):
-        return Passes(UNKNOWN, UNKNOWN)
+    events = summary.get("co", {}).get("events", ())
+    if any("pgd_batches" in (event.get("changed") or {}) for event in events):
+        return UNKNOWN
     try:
         return passes_of(folder.read_settings())
     except (RunError, UserError):  # also for a method that is not installed here
-        return Passes(UNKNOWN, UNKNOWN)
+        return UNKNOWN
 
 
 def passes_of(settings: Settings) -> Passes:
@@ -64,7 +64,7 @@ def passes_of(settings: Settings) -> Passes:
     if any(re.search(rf"\b{name}\b", formula.forwards) for name in values):
         return Passes(_total(_filled(formula.forwards, values)), _filled(formula.backwards, values))
     if any(values[name] != getattr(usual, name) for name in entry.pass_options):
-        return Passes(UNKNOWN, UNKNOWN)
+        return UNKNOWN
     return Passes(entry.forwards, entry.backwards)
 
 
@@ -143,13 +143,13 @@ def estimate(runs: Sequence[Resolved], jobs: int = 0) -> Estimate:
     result, before = Estimate(jobs, threads), torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        timer = _Timer(result)
+        timer = _Timer(result.measured)
         for resolved in runs:
             settings, folder = resolved.settings, RunFolder(resolved.settings.folder())
             if folder.is_finished():
                 result.finished += 1
                 continue
-            size = timer.size(settings)
+            size = timer.size(settings.dataset, settings.data_dir)
             images = min(settings.limit_train or size.train, size.train)
             seconds = timer.per_image(settings) * images * settings.epochs
             result.train_hours[folder.name] = seconds / 3600
@@ -182,60 +182,49 @@ def passes_while_training(settings: Settings, images: int, classes: int) -> int:
 class _Timer:
     """Seconds per image, measured once for each model and number of passes."""
 
-    def __init__(self, result: Estimate) -> None:
-        self._result = result
-        self._sizes: dict[str, DatasetSize] = {}
-        self._steps: dict[tuple[object, ...], float] = {}
-        self._passes: dict[tuple[object, ...], float] = {}
-
-    def size(self, settings: Settings) -> DatasetSize:
-        """Return the size of the data set."""
-        if settings.dataset not in self._sizes:
-            self._sizes[settings.dataset] = known_size(settings.dataset, settings.data_dir)
-        return self._sizes[settings.dataset]
+    def __init__(self, measured: list[str]) -> None:
+        self._measured, self._seconds = measured, dict[tuple[object, ...], float]()
+        self.size = cache(known_size)
 
     def per_image(self, settings: Settings) -> float:
-        """Measure all weight updates on a batch, per image."""
-        entry = methods.info(settings.method)
-        hyper = settings.method_options()
-        key = (entry.forwards, entry.backwards, hyper.get("steps"), hyper.get("replays"), *_model(settings))
-        if key not in self._steps:
-            cost = measure(
-                settings.method,
-                device=str(pick_device(settings.device)),
-                batch_size=IMAGES,
-                rounds=ROUNDS,
-                bench=self._bench(settings),
-                hyper=hyper,
-            )
-            self._steps[key] = seconds = cost.seconds / IMAGES
-            self._result.measured.append(
-                f"a step of {settings.method} on {settings.model}: {1000 * seconds:.2f} ms per image"
-            )
-        return self._steps[key]
+        """Measure all weight updates on a batch."""
+        entry, hyper = methods.info(settings.method), settings.method_options()
+        cost = (entry.forwards, entry.backwards, hyper.get("steps"), hyper.get("replays"))
+        return self._once(settings, f"a step of {settings.method}", cost, _seconds_of_step)
 
     def per_pass(self, settings: Settings) -> float:
-        """Measure a forward pass and the gradient with respect to the input, per image."""
-        key = _model(settings)
-        if key not in self._passes:
-            bench, device = self._bench(settings), pick_device(settings.device)
-            model = bench.model().to(device).eval().requires_grad_(False)
-            x = torch.rand(IMAGES, *bench.shape, device=device, requires_grad=True)
-            seconds = min(_timed_pass(model, x) for _ in range(ROUNDS + 1)) / IMAGES
-            self._passes[key] = seconds
-            self._result.measured.append(
-                f"a pass of an attack on {settings.model}: {1000 * seconds:.2f} ms per image"
-            )
-        return self._passes[key]
+        """Measure a forward pass and the gradient with respect to the input."""
+        return self._once(settings, "a pass of an attack", (), _seconds_of_pass)
 
-    def _bench(self, settings: Settings) -> Bench:
-        options = {} if is_custom(settings.model) else settings.model_options()
-        return bench_of(settings.model, self.size(settings), settings.width, options)
+    def _once(
+        self,
+        settings: Settings,
+        what: str,
+        cost: tuple[object, ...],
+        seconds_of: Callable[[Settings, Bench], float],
+    ) -> float:
+        options = settings.model_options()
+        key = (cost, settings.dataset, settings.model, settings.width, *sorted(options.items()))
+        if key not in self._seconds:
+            size = self.size(settings.dataset, settings.data_dir)
+            known = {} if is_custom(settings.model) else options
+            bench = bench_of(settings.model, size, settings.width, known)
+            self._seconds[key] = seconds = seconds_of(settings, bench) / IMAGES
+            self._measured.append(f"{what} on {settings.model}: {1000 * seconds:.2f} ms per image")
+        return self._seconds[key]
 
 
-def _model(settings: Settings) -> tuple[object, ...]:
-    options = tuple(sorted(settings.model_options().items()))
-    return settings.dataset, settings.model, settings.width, options
+def _seconds_of_step(settings: Settings, bench: Bench) -> float:
+    device, hyper = str(pick_device(settings.device)), settings.method_options()
+    cost = measure(settings.method, device=device, batch_size=IMAGES, rounds=ROUNDS, bench=bench, hyper=hyper)
+    return cost.seconds
+
+
+def _seconds_of_pass(settings: Settings, bench: Bench) -> float:
+    device = pick_device(settings.device)
+    model = bench.model().to(device).eval().requires_grad_(False)
+    x = torch.rand(IMAGES, *bench.shape, device=device, requires_grad=True)
+    return min(_timed_pass(model, x) for _ in range(ROUNDS + 1))
 
 
 def _timed_pass(model: torch.nn.Module, x: torch.Tensor) -> float:

@@ -10,20 +10,12 @@ from typing import Any
 from sora import methods
 from sora._devices import pick_device
 from sora.errors import RunError, UserError
+from sora.experiments import paper
 from sora.experiments.beside_paper import Table
 from sora.experiments.cost import DatasetSize, bench_of, dataset_size, known_size
 from sora.experiments.engines import Engine
 from sora.experiments.paper import Value
-from sora.experiments.reproduce import (
-    MAIN,
-    SCALED,
-    TableRuns,
-    Target,
-    collect,
-    compute,
-    gaps,
-    scaled_down,
-)
+from sora.experiments.reproduce import MAIN, SCALED, TableRuns, Target, collect, compute, gaps, scaled_down
 from sora.experiments.tables import Cell
 from sora.methods import cost_table
 from sora.runs import RunFolder
@@ -32,152 +24,115 @@ from sora.settings import Resolved, differences
 
 BATCH = 8  # images of the measured batch: memory and passes are per batch, so few are enough
 REFERENCE = "fgsm"
+TITLES = {"limit_train": "training images", "limit_test": "test images", "batch_size": "batch size"}
 
 Numbers = Mapping[str, Mapping[str, Value]]
+Smaller = Mapping[str, tuple[Any, Any]]
+"""Settings that were scaled down: here, and at full size."""
 
 
 def reproduce(target: Target, jobs: int = 0, *, quiet: bool = False, engine: Engine | None = None) -> Table:
     """Compute what is missing and make the table."""
-    numbers, *paper_has = target.numbers()
-    kind = target.grid.kind
+    numbers, kind = paper.numbers(target.grid, *target.in_paper), target.grid.kind
     if kind == "overview":
         return _overview(target, numbers)
     if kind == "cost":
         return _cost(target, numbers)
-    check_folders(target)
+    for resolved in target.runs():
+        _check_folder(resolved, derived=kind == "derived")
     if kind == "derived":  # gaps between runs that exist; nothing is trained for them
         runs = collect(target, target.runs())
-        runs = runs._replace(values=gaps(runs.values))
-    else:
-        runs = compute(target, jobs, quiet=quiet, engine=engine)
-    return _with_runs(target, runs, numbers, (paper_has[0], paper_has[1]))
+        return _with_runs(target, runs._replace(cells=gaps(runs.cells)), numbers)
+    return _with_runs(target, compute(target, jobs, quiet=quiet, engine=engine), numbers)
 
 
-def check_folders(target: Target) -> None:
-    """Raise, before anything is computed, if a run folder cannot be read; the error says what to do."""
-    for resolved in target.runs():
-        folder = RunFolder(resolved.settings.folder())
-        try:
-            if folder.exists():
-                folder.read_config()
-                folder.read_summary()
-                folder.read_evaluations()
-                check = _refuse_another_experiment if target.grid.kind == "derived" else _refuse_other_attacks
-                check(folder, resolved)
-            elif folder.path.exists() and any(folder.path.iterdir()):
-                raise RunError(f"{folder.path} is not a run folder: it has files but no config.yaml")
-        except (RunError, OSError) as error:
-            raise RunError(f"{error}; delete {folder.path} and repeat the command") from None
+def _check_folder(resolved: Resolved, *, derived: bool) -> None:
+    """Raise if a run folder cannot be read or holds another run; the error says what to do."""
+    folder = RunFolder(resolved.settings.folder())
+    try:
+        if folder.exists():
+            changed = differences(folder.read_config(), resolved.settings)
+            folder.read_summary()
+            folder.read_evaluations()
+            _refuse_another_run(folder, changed, derived)
+        elif folder.path.exists() and any(folder.path.iterdir()):
+            raise RunError(f"{folder.path} is not a run folder: it has files but no config.yaml")
+    except (RunError, OSError) as error:
+        raise RunError(f"{error}; delete {folder.path} and repeat the command") from None
 
 
-def _refuse_other_attacks(folder: RunFolder, resolved: Resolved) -> None:
-    """Raise if a finished run has other attacks; `sora evaluate` adds those that are missing."""
-    changed = differences(folder.read_config(), resolved.settings)
-    if folder.is_finished() and len(changed) == 1 and changed[0].startswith("attacks "):
+def _refuse_another_run(folder: RunFolder, changed: Sequence[str], derived: bool) -> None:
+    """Raise if a run has other settings; those of a derived table may differ in size and attacks."""
+    free = ("attacks", "data_dir", *SCALED)
+    other = [text for text in changed if text.split()[0] not in free]
+    if derived and other:
+        raise UserError(
+            f"the run in {folder.path} has other settings: {'; '.join(other)}; repeat the flags of "
+            f"`sora reproduce {MAIN}`, or choose another --out"
+        )
+    if not derived and folder.is_finished() and len(changed) == 1 and changed[0].startswith("attacks "):
         raise UserError(
             f"the run in {folder.path} was evaluated with other attacks: {changed[0]}; repeat --attacks "
             f"as it was, and add others by `sora evaluate {folder.path} --attacks NAME`"
         )
 
 
-def _refuse_another_experiment(folder: RunFolder, resolved: Resolved) -> None:
-    """Raise if a run has another data set, model or method; its size and its attacks may differ."""
-    free = ("attacks", "data_dir", *SCALED)
-    changed = differences(folder.read_config(), resolved.settings)
-    other = [text for text in changed if text.split()[0] not in free]
-    if other:
-        raise UserError(
-            f"the run in {folder.path} has other settings: {'; '.join(other)}; repeat the flags of "
-            f"`sora reproduce {MAIN}`, or choose another --out"
-        )
-
-
-def _without_runs(target: Target, cells: Mapping[str, Mapping[str, Cell]], header: Sequence[str]) -> Table:
-    grid, metrics = target.grid, tuple(next(iter(cells.values())))
-    return Table(
-        grid.name,
-        grid.title,
-        (*header, f"paper: {', '.join(grid.labels)}"),
-        metrics,
-        cells,
-        comparable=False,
-        source=grid.source,
-        deviation=grid.deviation,
-        labels=grid.labels,
-        notes=grid.notes,
-    )
-
-
-def _with_runs(target: Target, runs: TableRuns, numbers: Numbers, paper_has: tuple[str, str]) -> Table:
-    grid, metrics = target.grid, _metrics(target, runs)
+def _with_runs(target: Target, runs: TableRuns, numbers: Numbers) -> Table:
     cells: dict[str, dict[str, Cell]] = {}
     for row in (variant.name for variant in target.variants()):
-        values, theirs = runs.values.get(row, {}), numbers.get(row, {})
-        cells[row] = {name: Cell(tuple(values.get(name, ())), theirs.get(name)) for name in metrics}
-    smaller = scaled_down(target, runs.settings)
-    same = paper_has == (target.dataset_name, target.model_name)
-    labels = tuple(
-        dict.fromkeys(cell.paper.label for row in cells.values() for cell in row.values() if cell.paper)
-    )
-    return Table(
-        grid.name,
-        grid.title,
-        tuple(_header(target, smaller, paper_has, labels, runs)),
-        tuple(metrics),
-        cells,
-        comparable=same and not smaller,
-        source=grid.source,
-        deviation=grid.deviation,
-        labels=labels,
-        notes=grid.notes,
-        facts=_facts(target, smaller, paper_has),
-        failed=runs.failed,
-    )
+        ours, theirs = runs.cells.get(row, {}), numbers.get(row, {})
+        cells[row] = {
+            metric: dataclasses.replace(ours.get(metric, Cell()), paper=theirs.get(metric))
+            for metric in _metrics(target, runs)
+        }
+    smaller, (dataset, model) = scaled_down(target, runs.settings), target.in_paper
+    facts = {
+        "dataset": target.dataset_name,
+        "model": target.model_name,
+        "seeds": target.seeds,
+        "scaled_down": {key: {"here": here, "full": there} for key, (here, there) in smaller.items()},
+        "paper_dataset": dataset,
+        "paper_model": model,
+    }
+    same = (dataset, model) == (target.dataset_name, target.model_name)
+    table = Table(target.grid, cells, comparable=same and not smaller, facts=facts, failed=runs.failed)
+    return dataclasses.replace(table, header=tuple(_header(target, runs, smaller, same, table.labels)))
 
 
 def _metrics(target: Target, runs: TableRuns) -> list[str]:
     """Return the table's own columns, and what else was evaluated."""
+    wanted = target.attack_names
+    if target.grid.kind == "derived":  # the main table's other attacks have no gap in the paper
+        return [name for attack in wanted for name in (attack, f"{attack}-gap")]
     if target.grid.kind == "evaluation":
-        wanted = [f"{attack}@{radius}" for attack in target.attack_names for radius in target.grid.radii]
-    elif target.grid.kind == "derived":
-        wanted = [name for attack in target.attack_names for name in (attack, f"{attack}-gap")]
-    else:
-        wanted = target.attack_names
-    found = [metric for values in runs.values.values() for metric in values]
-    extra = [] if target.grid.kind == "derived" else found  # main's other attacks have no gap in the paper
-    return list(dict.fromkeys([*wanted, *extra]))
+        wanted = [f"{attack}@{radius}" for attack in wanted for radius in target.grid.radii]
+    return list(dict.fromkeys([*wanted, *(metric for cells in runs.cells.values() for metric in cells)]))
 
 
 def _header(
-    target: Target,
-    smaller: Mapping[str, tuple[Any, Any]],
-    paper_has: tuple[str, str],
-    labels: Sequence[str],
-    runs: TableRuns,
+    target: Target, runs: TableRuns, smaller: Smaller, same: bool, labels: Sequence[str]
 ) -> list[str]:
-    ours = f"{target.dataset_name}, {target.model_name}"
-    measured = [values for row in runs.values.values() for values in row.values()]
-    count = max((sum(value is not None for value in values) for values in measured), default=0)
-    seeds = f"{count} seed{'s' if count != 1 else ''}"
-    lines = [f"ours: {ours}, {seeds}, {_protocol(runs, smaller)}"]
+    grid, ours = target.grid, f"{target.dataset_name}, {target.model_name}"
+    count = max((len(cell.known) for cells in runs.cells.values() for cell in cells.values()), default=0)
+    lines = [f"ours: {ours}, {count} seed{'s' if count != 1 else ''}, {_protocol(runs, smaller)}"]
     if smaller:
+        full = {"width": "the model's own"}
         texts = [
-            f"{_title(key)} {here} (full: {_full(key, there)})" for key, (here, there) in smaller.items()
+            f"{TITLES.get(key, key)} {here} (full: {full.get(key, 'all') if there is None else there})"
+            for key, (here, there) in smaller.items()
         ]
         lines.append(f"scaled down: {', '.join(texts)}")
-    chosen, everything = len(target.variants()), len(target.grid.rows)
-    if chosen < everything:
-        lines.append(f"{chosen} of the table's {everything} rows")
-    left_out = [name for name in target.grid.attacks if name not in target.attack_names]
+    if len(target.variants()) < len(grid.rows):
+        lines.append(f"{len(target.variants())} of the table's {len(grid.rows)} rows")
+    left_out = [name for name in grid.attacks if name not in target.attack_names]
     if left_out:
         lines.append(f"attacks left out: {', '.join(left_out)}")
-    theirs, other = ", ".join(filter(None, paper_has)), paper_has != (target.dataset_name, target.model_name)
-    source = target.grid.source
-    reason = f" (the {source} has no {ours})" if other else ""
-    lines.append(f"{source}: {theirs}{reason}; {', '.join(labels) or 'no values for this pair'}")
-    if smaller or other:
+    theirs = ", ".join(filter(None, target.in_paper))
+    reason = "" if same else f" (the {grid.source} has no {ours})"
+    lines.append(f"{grid.source}: {theirs}{reason}; {', '.join(labels) or 'no values for this pair'}")
+    if smaller or not same:
         lines.append("not the same experiment: compare the order of the rows, not the values")
-    if target.grid.kind == "derived" and not runs.values:
+    if grid.kind == "derived" and not any(runs.cells.values()):
         lines.append(
             f"no finished runs in {target.folder}; `sora reproduce {MAIN} --dataset {target.dataset_name}` "
             "computes them"
@@ -185,7 +140,7 @@ def _header(
     return lines
 
 
-def _protocol(runs: TableRuns, smaller: Mapping[str, tuple[Any, Any]]) -> str:
+def _protocol(runs: TableRuns, smaller: Smaller) -> str:
     """Say which images are trained on and which weights are tested."""
     if any(settings.keep != "last" for settings in runs.settings.values()):
         return "weights chosen on held-out training images"
@@ -193,42 +148,17 @@ def _protocol(runs: TableRuns, smaller: Mapping[str, tuple[Any, Any]]) -> str:
     return f"{images}, last weights"
 
 
-def _title(key: str) -> str:
-    names = {"limit_train": "training images", "limit_test": "test images", "batch_size": "batch size"}
-    return names.get(key, key)
-
-
-def _full(key: str, value: Any) -> str:
-    unset = "the model's own" if key == "width" else "all"
-    return unset if value is None else str(value)
-
-
-def _facts(
-    target: Target, smaller: Mapping[str, tuple[Any, Any]], paper_has: tuple[str, str]
-) -> dict[str, Any]:
-    return {
-        "dataset": target.dataset_name,
-        "model": target.model_name,
-        "seeds": target.seeds,
-        "scaled_down": {key: {"here": here, "full": there} for key, (here, there) in smaller.items()},
-        "paper_dataset": paper_has[0],
-        "paper_model": paper_has[1],
-    }
-
-
 def _overview(target: Target, numbers: Numbers) -> Table:
     """Show the data sets as they are on this machine."""
-    cells: dict[str, dict[str, Cell]] = {}
+    texts: dict[str, dict[str, str]] = {}
     for row in target.grid.rows:
-        theirs, ours = numbers.get(row, {}), dict.fromkeys(DatasetSize._fields, "not here")
+        texts[row] = dict.fromkeys(DatasetSize._fields, "not here")
         with contextlib.suppress(UserError, RunError):
             size = dataset_size(row, target.given.get("data_dir"))
-            ours = {key: str(value) for key, value in size._asdict().items()}
-            ours["shape"] = "x".join(map(str, size.shape))
-        cells[row] = {key: Cell(paper=theirs.get(key), text=ours[key]) for key in DatasetSize._fields}
-    return _without_runs(
-        target, cells, ["ours: the data sets on this machine; `sora data get NAME` fetches one"]
-    )
+            texts[row] = {key: str(value) for key, value in size._asdict().items()}
+            texts[row]["shape"] = "x".join(map(str, size.shape))
+    header = "ours: the data sets on this machine; `sora data get NAME` fetches one"
+    return _without_runs(target, texts, numbers, header)
 
 
 def _cost(target: Target, numbers: Numbers) -> Table:
@@ -241,23 +171,32 @@ def _cost(target: Target, numbers: Numbers) -> Table:
     bench = bench_of(target.model_name, size, width=width)
     measured = cost_table(names, device=device, batch_size=BATCH, rounds=1, bench=bench)
     lines = {line["name"]: line for line in measured}
-    cells: dict[str, dict[str, Cell]] = {}
+    texts: dict[str, dict[str, str]] = {}
     for name, method in rows.items():
-        line, theirs = lines[method], numbers.get(name, {})
+        line = lines[method]
         ratio = line["peak_bytes"] / lines[REFERENCE]["peak_bytes"]
-        ours = {
+        texts[name] = {
             "type": _type_of(method),
             "forwards": f"{line['forwards']:g}",
             "backwards": f"{line['backwards']:g}",
             "memory": f"{ratio:.2f} x, {line['peak_bytes'] / BATCH / 2**20:.1f} MB/image",
         }
-        cells[name] = {key: Cell(paper=theirs.get(key), text=text) for key, text in ours.items()}
     header = (
         f"measured on {target.model_name} at the shape of {target.dataset_name}, "
         f"one batch of {BATCH} images, {machine_line(machine(device))}; "
         "memory: tensors alive at once, in multiples of FGSM's; passes in batches"
     )
-    return _without_runs(target, cells, [header, *([f"scaled down: width {width}"] if width else [])])
+    return _without_runs(target, texts, numbers, header, *([f"scaled down: width {width}"] if width else []))
+
+
+def _without_runs(
+    target: Target, texts: Mapping[str, Mapping[str, str]], numbers: Numbers, *header: str
+) -> Table:
+    cells = {
+        row: {key: Cell(paper=numbers.get(row, {}).get(key), text=text) for key, text in own.items()}
+        for row, own in texts.items()
+    }
+    return Table(target.grid, cells, (*header, f"paper: {', '.join(target.grid.labels)}"))
 
 
 def _type_of(method: str) -> str:

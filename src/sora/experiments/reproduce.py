@@ -18,7 +18,8 @@ from sora.evaluation.subject import subject_of_run
 from sora.experiments import paper
 from sora.experiments.engines import Engine
 from sora.experiments.grid import run_grid
-from sora.experiments.paper import Grid, Value
+from sora.experiments.paper import Grid
+from sora.experiments.tables import Cell, cells_of
 from sora.experiments.variants import Variant, plan
 from sora.runs import RunFolder
 from sora.settings import Request, Resolved, Settings, is_custom
@@ -30,8 +31,8 @@ PROTOCOL: Mapping[str, Any] = {"holdout": 0, "eval_every": 0}
 SCALED = ("epochs", "width", "limit_train", "limit_test", "batch_size")  # settings that make a run smaller
 MAIN = "main"  # the grid from whose runs derived tables are made
 
-Values = dict[str, dict[str, list[float | None]]]
-"""Per cent by row and metric, one value per seed; None where a run or its evaluation is missing."""
+Cells = dict[str, dict[str, Cell]]
+"""By row and metric, in per cent."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Target:
         """Resolve the runs to compute, scaled down where asked."""
         if not self.scale:
             return self.full_runs()
-        full = {run.settings.variant or run.settings.method: run.settings for run in self.full_runs()}
+        full = {_row(run): run.settings for run in self.full_runs()}
         longest = max(settings.epochs for settings in full.values())
         variants = [_shortened(v, full[v.name].epochs, longest, self.scale) for v in self.variants()]
         scale, images = dict(self.scale), self.scale.get("limit_train")
@@ -121,15 +122,18 @@ class Target:
         request = Request({**common, **self.given, **scale}, recipe=self.grid.recipe)
         return plan(request, variants, self.seeds, self.folder)
 
-    def numbers(self) -> tuple[dict[str, dict[str, Value]], str, str]:
-        """Return the paper's values, and the data set and model they are of.
+    @property
+    def in_paper(self) -> tuple[str, str]:
+        """Data set and model of the paper's values: those trained here, or its first if it lacks them."""
+        dataset, model, grid = self.dataset_name, self.model_name, self.grid
+        return (
+            dataset if dataset in grid.datasets or not grid.datasets else grid.datasets[0],
+            model if model in grid.models or not grid.models else grid.models[0],
+        )
 
-        Where the paper has no such data set or model at all, they are those of its first one.
-        """
-        names = []
-        for asked, known in ((self.dataset_name, self.grid.datasets), (self.model_name, self.grid.models)):
-            names.append(asked if asked in known or not known else known[0])
-        return paper.numbers(self.grid, *names), names[0], names[1]
+
+def _row(run: Resolved) -> str:
+    return run.settings.variant or run.settings.method
 
 
 def _shortened(variant: Variant, own: int, longest: int, scale: Mapping[str, Any]) -> Variant:
@@ -140,9 +144,9 @@ def _shortened(variant: Variant, own: int, longest: int, scale: Mapping[str, Any
 
 
 class TableRuns(NamedTuple):
-    """What the runs of a table came to."""
+    """The results of the runs of a table."""
 
-    values: Values
+    cells: Cells
     settings: dict[str, Settings]
     """Of the finished rows."""
     failed: dict[str, str]
@@ -150,7 +154,7 @@ class TableRuns(NamedTuple):
 
 
 def compute(target: Target, jobs: int, *, quiet: bool, engine: Engine | None = None) -> TableRuns:
-    """Compute the runs that are missing, and read what all of them came to."""
+    """Compute the runs that are missing, and read the results of all."""
     runs = target.runs()
     unfinished = [run.settings for run in runs if not RunFolder(run.settings.folder()).is_finished()]
     for dataset, data_dir in dict.fromkeys((each.dataset, each.data_dir) for each in unfinished):
@@ -159,30 +163,21 @@ def compute(target: Target, jobs: int, *, quiet: bool, engine: Engine | None = N
     failed = {job.name: job.error for job in grid if job.error}
     if not any(job.folder.is_finished() for job in grid):
         raise RunError(f"no run finished ({'; '.join(dict.fromkeys(failed.values()))})")
-    return collect(target, runs, failed, quiet=quiet)
+    return collect(target, runs, quiet=quiet)._replace(failed=failed)
 
 
-def collect(
-    target: Target, runs: Sequence[Resolved], failed: Mapping[str, str] | None = None, *, quiet: bool = True
-) -> TableRuns:
+def collect(target: Target, runs: Sequence[Resolved], *, quiet: bool = True) -> TableRuns:
     """Read the results of the finished runs among `runs`, with what was evaluated later."""
-    found = TableRuns({}, {}, dict(failed or {}))
+    settings: dict[str, Settings] = {}
     accuracies: dict[str, list[dict[str, float]]] = {}
     for resolved in runs:
-        name = resolved.settings.variant or resolved.settings.method
-        own = accuracies.setdefault(name, [])
-        folder = RunFolder(resolved.settings.folder())
+        name, folder, own = _row(resolved), RunFolder(resolved.settings.folder()), dict[str, float]()
         if folder.is_finished():
-            found.settings[name] = folder.read_settings()
-            own.append(_accuracy(target, folder, resolved.settings, quiet=quiet))
-        else:
-            own.append({})  # rows are compared seed by seed
-    for name, own in accuracies.items():
-        for metric in dict.fromkeys(metric for accuracy in own for metric in accuracy):
-            values = [accuracy.get(metric) for accuracy in own]
-            percent = [None if value is None else 100 * value for value in values]
-            found.values.setdefault(name, {})[metric] = percent
-    return found
+            settings[name] = folder.read_settings()
+            own = _accuracy(target, folder, resolved.settings, quiet=quiet)
+        percent = {metric: 100 * value for metric, value in own.items()}
+        accuracies.setdefault(name, []).append(percent)  # empty if missing: rows are compared seed by seed
+    return TableRuns({name: cells_of(own) for name, own in accuracies.items()}, settings, {})
 
 
 def _accuracy(target: Target, folder: RunFolder, settings: Settings, *, quiet: bool) -> dict[str, float]:
@@ -218,7 +213,7 @@ def _accuracy(target: Target, folder: RunFolder, settings: Settings, *, quiet: b
 
 def scaled_down(target: Target, settings: Mapping[str, Settings]) -> dict[str, tuple[Any, Any]]:
     """Return the settings in which the runs are smaller than the paper's, as (here, there)."""
-    full = {run.settings.variant or run.settings.method: run.settings for run in target.full_runs()}
+    full = {_row(run): run.settings for run in target.full_runs()}
     found: dict[str, tuple[Any, Any]] = {}
     for key in SCALED:
         pairs = Counter(
@@ -239,15 +234,15 @@ def _size(settings: Settings, key: str) -> Any:
     return value
 
 
-def gaps(values: Mapping[str, Mapping[str, Sequence[float | None]]], reference: str = "sora") -> Values:
+def gaps(rows: Mapping[str, Mapping[str, Cell]], reference: str = "sora") -> Cells:
     """Add to each metric, as METRIC-gap, its distance to the reference row, seed by seed, in points."""
-    result: Values = {}
-    for row, metrics in values.items():
-        result[row] = {metric: list(own) for metric, own in metrics.items()}
-        for metric, own in metrics.items():
-            theirs = values.get(reference, {}).get(metric)
+    result: Cells = {}
+    for row, cells in rows.items():
+        result[row] = dict(cells)
+        for metric, own in cells.items():
+            theirs = rows.get(reference, {}).get(metric)
             if theirs and row != reference:
-                pairs = zip(own, theirs, strict=True)
+                pairs = zip(own.values, theirs.values, strict=True)
                 differences = [None if a is None or b is None else a - b for a, b in pairs]
-                result[row][f"{metric}-gap"] = differences
+                result[row][f"{metric}-gap"] = Cell(tuple(differences))
     return result

@@ -1,4 +1,4 @@
-"""What all tables share: cells with one value per seed, and the formats that they are written in."""
+"""The cells and formats that all tables share: one value per seed, its mean and deviation, text, CSV."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,10 +46,14 @@ class Cell:
         return statistics.stdev(self.known) if len(self.known) > 1 else None
 
     @property
+    def paper_mean(self) -> float | None:
+        """The paper's mean."""
+        return self.paper.mean if self.paper else None
+
+    @property
     def difference(self) -> float | None:
         """Ours less the paper's."""
-        theirs = self.paper.mean if self.paper else None
-        return None if self.mean is None or theirs is None else self.mean - theirs
+        return None if self.mean is None or self.paper_mean is None else self.mean - self.paper_mean
 
     def ours(self, kind: Deviation = "sample", factor: float = 1, digits: int = 2) -> str:
         """Return `mean ± deviation`, with the number of seeds where some are missing; `-` without a value."""
@@ -86,6 +90,12 @@ class Cell:
             "paper": None if self.paper is None else self.paper._asdict(),
             "difference": self.difference if comparable else None,
         }
+
+
+def cells_of(runs: Sequence[Mapping[str, float | None]]) -> dict[str, Cell]:
+    """Return a cell for every metric that the runs of a row have, one run per seed."""
+    metrics = dict.fromkeys(metric for run in runs for metric in run)
+    return {metric: Cell(tuple(run.get(metric) for run in runs)) for metric in metrics}
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
