@@ -37,15 +37,6 @@ def backward(loss: Tensor, leaf: Tensor) -> Tensor | None:
     return leaf.grad
 
 
-def abnormal_share(start: Tensor, adversarial: Tensor, y: Tensor) -> Tensor:
-    """Return the share of examples whose loss is lower at the adversarial input than at the attack's start.
-
-    Both logits must come from one mode: BatchNorm's other statistics would change the loss by themselves.
-    """
-    lower = cross_entropy(start, y, "none") > cross_entropy(adversarial, y, "none")
-    return lower.float().mean()
-
-
 class Method(nn.Module, ABC):
     """A training method; what it stores between batches are buffers, parameters and `OwnOptimizer`s.
 
@@ -206,11 +197,7 @@ class Method(nn.Module, ABC):
     ) -> Learned:
         """Run the weight update's pass. Its backward pass yields the input gradient g' at no extra cost.
 
-        Args:
-            model: The model, possibly wrapped in DDP.
-            batch: The input of the step.
-            crafted: The result of `craft`.
-            differentiate: How gradients are computed; the compiled step replaces `.backward()`.
+        The model may be wrapped in DDP. The compiled step replaces `.backward()` by its own `differentiate`.
         """
         compared = self.observing and crafted.gradient is not None and crafted.second is None
         wanted = compared or self.info.uses_input_gradient
@@ -226,9 +213,8 @@ class Method(nn.Module, ABC):
                 (strict,) = torch.autograd.grad(plain, leaf, retain_graph=True)
             gradient = differentiate(scaled(loss, scale), leaf)
         gradient = gradient if strict is None else strict
-        return Learned(
-            loss.detach(), logits.detach(), None if gradient is None else unscaled(gradient, scale)
-        )
+        gradient = None if gradient is None else unscaled(gradient, scale)
+        return Learned(loss.detach(), logits.detach(), gradient)
 
     @torch.no_grad()
     def finish(self, batch: Inputs, crafted: Crafted, learned: Learned) -> StepOutput:
@@ -245,7 +231,9 @@ class Method(nn.Module, ABC):
             align = curvature.pert_align(g, g_adv)
             linearity = curvature.linearity(g, g_adv, self.threat.norm)
         if self.observing and crafted.logits is not None and self.hyper.attack_mode == "train":
-            extras["aae_share"] = abnormal_share(crafted.logits, learned.logits, batch.y)
+            # In one mode: BatchNorm's other statistics would change the loss by themselves.
+            start, end = (cross_entropy(z, batch.y, "none") for z in (crafted.logits, learned.logits))
+            extras["aae_share"] = (start > end).float().mean()
         step_size = nan if crafted.step_size is None else crafted.step_size
         if not isinstance(step_size, Tensor):
             step_size = torch.full((), step_size, device=batch.x.device)
@@ -269,6 +257,14 @@ class Method(nn.Module, ABC):
 Method.info = MethodInfo("", "", Method)  # type: ignore[type-abstract]
 
 
+class RandomStart(Method):
+    """A method whose random numbers are noise inside the ball; its attack starts from there."""
+
+    def draw(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Draw noise inside the ball."""
+        return (self.threat.random_start(x),)
+
+
 # The paper's order, which tables keep; a file not listed here comes after these.
 ORDER = "benign fgsm free fgsm_rs gradalign nuat zerograd multigrad n_fgsm atas aaer elle sora pgd trades"
 # Methods that the paper does not compare with.
@@ -279,13 +275,7 @@ M = TypeVar("M", bound=type[Method])
 
 
 def register(name: str, summary: str, **facts: Any) -> Callable[[M], M]:
-    """Return a class decorator that registers a method.
-
-    Args:
-        name: The name it is created by.
-        summary: What it does, in one line.
-        facts: Other fields of `MethodInfo`.
-    """
+    """Return a class decorator that registers a method; `facts` are the other fields of `MethodInfo`."""
 
     def add(cls: M) -> M:
         entry = MethodInfo(name, summary, cls, family=name, **facts)
@@ -299,15 +289,7 @@ def register(name: str, summary: str, **facts: Any) -> Callable[[M], M]:
 
 
 def preset(name: str, of: str, summary: str, facts: Mapping[str, Any], **hyper: Any) -> None:
-    """Register another name for a method, with some hyper-parameters set.
-
-    Args:
-        name: The preset's name.
-        of: The method's name.
-        summary: What it does, in one line.
-        facts: Fields of `MethodInfo` that differ from the method's.
-        hyper: The hyper-parameters it sets.
-    """
+    """Register a name for the method `of` with these hyper-parameters; `facts` are its fields that differ."""
     changes = {"name": name, "summary": summary, "preset": hyper, "in_all": True, **facts}
     METHODS.add(replace(METHODS.info(of), **changes))
 

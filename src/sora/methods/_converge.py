@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,8 @@ from sora._passes import mse, precise
 from sora._typed import option
 from sora.errors import UserError
 from sora.methods._base import Method
-from sora.methods._records import Inputs, PenaltyHyper
+from sora.methods._records import Crafted, Inputs, PenaltyHyper
+from sora.threat import Threat
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,10 @@ class ConvergeHyper(PenaltyHyper):
     initialize: bool = option(False, "take the clean loss from the attack's pass, which saves a pass")
     reg_single: bool = option(False, "penalise the squared distance of the logits of the two passes")
     reg_multi: bool = option(False, "add the sign agreement of the two logit changes (no gradient)")
+    phi: float = option(0.6, "target of the true class; the others share the rest equally", low=0, high=1)
+    lam: float = option(
+        10.0, "weight of the two regularisers (lambda), without effect while both are off", low=0
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,44 +97,55 @@ class Constraint(nn.Module):
         self.count.add_(usable * count)
 
 
-def constrained_loss(
-    method: Method,
-    constraint: Constraint,
-    lam: float,
-    model: nn.Module,
-    logits: Tensor,
-    batch: Inputs,
-    z0: Tensor,
-    clean: Tensor,
-) -> Tensor:
-    """Return the loss of both ConvergeSmooth methods: `CE(z1) + lambda (r1 + r2)` and the constraint's term.
+class ConvergeSmooth(Method):
+    """A method with the constraint: `loss = CE(z1) + lambda (r1 + r2)` and the constraint's term.
 
     `r1 = MSE(z1, z0)` with `reg_single`, `r2 = mean(sign(z1 - z0) sign(z0 - zb))` with `reg_multi`; z1 are
-    the logits at x_adv, z0 those of the attack's pass, zb those at `clean`.
-
-    Args:
-        method: FGSM-RS-CS or FGSM-MEP-CS, for its cross-entropies.
-        constraint: The constraint; the batch's clean loss is added to it.
-        lam: Weight of the regularisers.
-        model: The model.
-        logits: At x_adv.
-        batch: The input of the step.
-        z0: Logits of the attack's pass, with their graph if the loss differentiates through it.
-        clean: Where the clean loss is taken: the attack's start (FGSM-RS-CS) or x.
+    the logits at x_adv, z0 those of the attack's pass, zb those at `clean_input`. `craft` puts z0 first into
+    `kept`, with its graph if `keeps_graph`.
     """
-    hyper, loss = constraint.hyper, method.train_loss(logits, batch.y)
-    if hyper.reg_single:
-        loss = loss + lam * mse(logits, z0)
-    if hyper.initialize:
-        clean_loss = method.attack_loss(z0, batch.y)
-    else:
-        zb = model(clean)
-        clean_loss = method.train_loss(zb, batch.y)
-        if hyper.reg_multi:
-            loss = loss + lam * sign_agreement(logits, z0, zb)
-    loss = loss + constraint.term(clean_loss)
-    constraint.add(clean_loss, len(batch.x))
-    return loss
+
+    hyper: ConvergeHyper
+
+    def __init__(self, threat: Threat, hyper: ConvergeHyper) -> None:
+        super().__init__(threat, hyper)
+        self.constraint = Constraint(hyper)
+
+    @property
+    def keeps_graph(self) -> bool:
+        """Whether the loss differentiates through the attack's pass; as published, it does not."""
+        return self.hyper.reg_single or self.hyper.initialize
+
+    def setup(self, **known: Any) -> None:
+        """Set the epochs in which the constraint is active."""
+        super().setup(**known)
+        self.constraint.setup(known["epochs"], known.get("drops", ()))
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Take over the mean clean loss of the last epoch."""
+        super().begin_epoch(epoch)
+        self.constraint.begin_epoch(epoch)
+
+    def clean_input(self, batch: Inputs, crafted: Crafted) -> Tensor:
+        """Return where the clean loss is taken."""
+        return batch.x
+
+    def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
+        """Return smoothed cross-entropy, the regularisers that are on, and the constraint's term."""
+        hyper, z0 = self.hyper, crafted.kept[0]
+        loss = self.train_loss(logits, batch.y)
+        if hyper.reg_single:
+            loss = loss + hyper.lam * mse(logits, z0)
+        if hyper.initialize:
+            clean_loss = self.attack_loss(z0, batch.y)
+        else:
+            zb = model(self.clean_input(batch, crafted))
+            clean_loss = self.train_loss(zb, batch.y)
+            if hyper.reg_multi:
+                loss = loss + hyper.lam * sign_agreement(logits, z0, zb)
+        loss = loss + self.constraint.term(clean_loss)
+        self.constraint.add(clean_loss, len(batch.x))
+        return loss
 
 
 def sign_agreement(z1: Tensor, z0: Tensor, zb: Tensor) -> Tensor:
