@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sora._passes import evaluating
-from sora.methods import Crafted, Hyper, Inputs, Method, option, preset, register
+from sora.methods import Crafted, Hyper, Inputs, option, preset, register
+from sora.methods._base import RandomStart
 
 
 @dataclass(frozen=True)
@@ -34,20 +35,15 @@ class FGSMCkptHyper(Hyper):
     forwards="4",
     backwards="1 in + 1",
     pass_options=("checkpoints",),
-    paper_cost="-",
     cost=3,
     needs=("eval-mode attack",),
     crafts_in_attack_mode=False,
 )
-class FGSMCkpt(Method):
+class FGSMCkpt(RandomStart):
     """`x_adv = x + (j/c) d` with the smallest misclassified j, otherwise `x + d`; d is FGSM-RS's."""
 
     hyper_class = FGSMCkptHyper
     hyper: FGSMCkptHyper
-
-    def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Draw noise inside the ball."""
-        return (self.threat.random_start(x),)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
         """Evaluate the whole batch at every point: selecting examples would make the host wait."""

@@ -11,7 +11,8 @@ from torch.optim import SGD
 
 from sora._passes import frozen
 from sora.errors import UserError
-from sora.methods import Crafted, Hyper, Inputs, Method, OwnOptimizer, Smoothing, option, register
+from sora.methods import Crafted, Hyper, Inputs, OwnOptimizer, Smoothing, option, register
+from sora.methods._base import RandomStart
 from sora.methods._state import BatchCounter
 from sora.threat import Threat
 
@@ -35,14 +36,13 @@ class FGSMLASSHyper(Hyper):
     paper="code without a published paper (GitHub: shikang-0410/FGSM-LASS, 48747b3)",
     forwards="2 + 1/q",
     backwards="1 in + 1 + 1/q",
-    paper_cost="-",
     cost=2,
     memory="a small network",
     needs=("setup",),
     single_process=True,
     own_targets="phi",
 )
-class FGSMLASS(Method):
+class FGSMLASS(RandomStart):
     """`x_adv = box(x + clip(s - x + a_i sign(g)))` with `a_i = 1.25 eps A(x_i)`, A a trained predictor.
 
     Stored: the predictor, its optimiser, and the number of batches seen in this epoch.
@@ -68,11 +68,7 @@ class FGSMLASS(Method):
 
     def begin_epoch(self, epoch: int) -> None:
         """Start counting: the first batch of an epoch updates the predictor."""
-        self.batches.restart()
-
-    def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Draw noise inside the ball."""
-        return (self.threat.random_start(x),)
+        self.batches.seen = 0
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
         """Take one step of predicted size from the clamped noisy input, projected onto the ball."""

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from sora import curvature
-from sora.methods import Crafted, Hyper, Inputs, Method, gradient_of, option, register
+from sora.methods import Crafted, Hyper, Inputs, gradient_of, option, register
+from sora.methods._base import RandomStart
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,11 @@ class GradAlignHyper(Hyper):
     memory="2 graphs",
     needs=("second order",),
 )
-class GradAlign(Method):
+class GradAlign(RandomStart):
     """`loss = L(x_adv) + lambda Omega`, `Omega = 1 - mean cos(g1, g2)`: g1 at x, g2 at `s = box(x + eta)`."""
 
     hyper_class = GradAlignHyper
     hyper: GradAlignHyper
-
-    def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Draw noise inside the ball, shared by the attack and the regulariser."""
-        return (self.threat.random_start(x),)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
         """Take both gradients, the second with its graph, and one step from the attack's start point."""

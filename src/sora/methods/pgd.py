@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor, nn
+from torch import nn
 
-from sora.methods import Crafted, Hyper, Inputs, Method, ascend, option, preset, register
+from sora.methods import Crafted, Hyper, Inputs, ascend, option, preset, register
+from sora.methods._base import RandomStart
 
 
 @dataclass(frozen=True)
@@ -36,15 +37,11 @@ class PGDHyper(Hyper):
     norms=("linf", "l2"),
     in_all=False,
 )
-class PGD(Method):
+class PGD(RandomStart):
     """K times `s = box(x + clip(s - x + alpha sign(g)))` from a random start in the ball."""
 
     hyper_class = PGDHyper
     hyper: PGDHyper
-
-    def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Draw noise inside the ball."""
-        return (self.threat.random_start(x),)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
         """Run projected gradient ascent; PertAlign compares its first two gradients (appendix C.4)."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sora.methods import Crafted, Hyper, Inputs, Method, option, register
+from sora.methods import Crafted, Hyper, Inputs, option, register
+from sora.methods._base import RandomStart
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,11 @@ class ZeroGradHyper(Hyper):
     paper_cost="2 / 2",
     cost=2,
 )
-class ZeroGrad(Method):
+class ZeroGrad(RandomStart):
     """FGSM-RS with `sign(g)` only where `|g|` reaches the q-quantile of its example."""
 
     hyper_class = ZeroGradHyper
     hyper: ZeroGradHyper
-
-    def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Draw noise inside the ball."""
-        return (self.threat.random_start(x),)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
         """Take one long step where the gradient is large; the other pixels keep their noise."""
