@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sora.errors import UserError
-from sora.methods.fgsm_law import denominator
 
 from .toys import (
     CLASSES,
@@ -45,13 +44,6 @@ def logits(correct: int, y: Tensor) -> Tensor:
     """Predictions of which the first `correct` are right."""
     shown = torch.where(torch.arange(len(y)) < correct, y, 1 - y)
     return F.one_hot(shown, 2).float()
-
-
-def test_the_denominator_at_eight_levels() -> None:
-    x = torch.full((2, 3, 4, 4), 0.5, dtype=torch.float64)
-    value = denominator(x + 8 / 255, x)
-    assert value.item() == pytest.approx(0.12598424, abs=1e-8)
-    assert (12 / value).item() == pytest.approx(95.250011, abs=1e-6)
 
 
 def test_weights_of_the_average() -> None:

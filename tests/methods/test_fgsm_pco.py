@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from sora.methods.fgsm_pco import difference, mixture
+from sora.methods.fgsm_pco import mixture
 
 from .toys import EPS, INDEX, MODEL, X, Y, assert_loss, assert_same, gradient_at, prepared, rows, run
 
@@ -18,13 +18,6 @@ def test_the_mixture_of_one_pixel(p: float, expected: float) -> None:
     old, new = torch.tensor([[EPS]]), torch.tensor([[-EPS]])
     mixed = mixture(torch.zeros(1, 1), old, new, torch.tensor([p]), kappa=1.5)
     assert mixed.item() == pytest.approx(expected * EPS)
-
-
-def test_the_penalty_of_two_distances() -> None:
-    z2 = torch.zeros(1, 1)
-    z0, z1 = torch.full((1, 1), 0.2**0.5), torch.full((1, 1), 0.5**0.5)
-    assert 10 * difference(z0, z1, z2).item() == pytest.approx(3)
-    assert 10 * difference(z1, z0, z2).item() == pytest.approx(3)
 
 
 def test_certain_predictions_without_amplification_and_penalty_make_fgsm_ep() -> None:

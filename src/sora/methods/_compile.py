@@ -20,7 +20,6 @@ from sora.methods._records import Crafted, Inputs, Learned, StepOutput
 
 Noise = tuple[Tensor, ...]
 Gradients = list[Tensor | None]
-Core = Callable[[Tensor, Tensor, Noise, Scale], tuple[Crafted, Learned, Gradients]]
 
 
 def can_compile() -> bool:
@@ -47,7 +46,23 @@ def compiled_step(method: Method, model: nn.Module, **options: Any) -> Callable[
         )
     checked: set[tuple[torch.Size, torch.dtype]] = set()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    core = torch.compile(_core(method, model, parameters), fullgraph=True, dynamic=False, **options)
+
+    def both_passes(x: Tensor, y: Tensor, noise: Noise, scale: Scale) -> tuple[Crafted, Learned, Gradients]:
+        """Return what was crafted, what was learned, and the parameters' gradients."""
+        gradients: Gradients = []
+
+        def differentiate(loss: Tensor, leaf: Tensor) -> Tensor | None:
+            inputs = [leaf, *parameters] if leaf.requires_grad else parameters
+            results = torch.autograd.grad(loss, inputs, allow_unused=True)
+            gradients.extend(results[len(inputs) - len(parameters) :])
+            return results[0] if leaf.requires_grad else None
+
+        batch = Inputs(x, y, noise, loss_scale=scale)
+        crafted = method.craft(model, batch)
+        learned = method.learn(model, batch, crafted, differentiate)
+        return _detached(crafted), learned, gradients
+
+    core = torch.compile(both_passes, fullgraph=True, dynamic=False, **options)
 
     def step(
         _: nn.Module,
@@ -73,26 +88,6 @@ def compiled_step(method: Method, model: nn.Module, **options: Any) -> Callable[
         return method.finish(batch, crafted, learned)
 
     return step
-
-
-def _core(method: Method, model: nn.Module, parameters: list[nn.Parameter]) -> Core:
-    """Return a function of both passes: what was crafted, what was learned, and the parameters' gradients."""
-
-    def core(x: Tensor, y: Tensor, noise: Noise, scale: Scale) -> tuple[Crafted, Learned, Gradients]:
-        gradients: Gradients = []
-
-        def differentiate(loss: Tensor, leaf: Tensor) -> Tensor | None:
-            inputs = [leaf, *parameters] if leaf.requires_grad else parameters
-            results = torch.autograd.grad(loss, inputs, allow_unused=True)
-            gradients.extend(results[len(inputs) - len(parameters) :])
-            return results[0] if leaf.requires_grad else None
-
-        batch = Inputs(x, y, noise, loss_scale=scale)
-        crafted = method.craft(model, batch)
-        learned = method.learn(model, batch, crafted, differentiate)
-        return _detached(crafted), learned, gradients
-
-    return core
 
 
 def _detached(crafted: Crafted) -> Crafted:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from sora.methods._base import create, info
 from sora.threat import Linf
 
 REFERENCE = "fgsm"
-SHAPE, CLASSES = (3, 32, 32), 10
 
 
 class Bench(NamedTuple):
@@ -36,15 +36,15 @@ class Cost(NamedTuple):
 
 
 def small_model() -> nn.Module:
-    """Return a convolutional model that takes milliseconds, for images of `SHAPE`."""
+    """Return a convolutional model that takes milliseconds."""
     layers: list[nn.Module] = []
-    for channels_in, channels in ((SHAPE[0], 16), (16, 32), (32, 32)):
+    for channels_in, channels in ((3, 16), (16, 32), (32, 32)):
         convolution = nn.Conv2d(channels_in, channels, 3, padding=1, stride=1 + (channels_in == 16))
         layers += [convolution, nn.BatchNorm2d(channels), nn.ReLU()]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, CLASSES))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
 
 
-SMALL = Bench(small_model, SHAPE, CLASSES)
+SMALL = Bench(small_model, (3, 32, 32), 10)
 
 
 def measure(
@@ -70,12 +70,12 @@ def cost_table(
 ) -> list[dict[str, Any]]:
     """Return a row per method: passes by the paper's count, measured costs, time in multiples of FGSM's."""
     costs = _measure([*names, REFERENCE], device, batch_size, rounds, bench)
-    rows = []
-    for name in names:
-        cost = costs[name]
-        row = {"name": name, "paper": info(name).paper_cost, **cost._asdict()}
-        rows.append({**row, "relative_time": cost.seconds / costs[REFERENCE].seconds})
-    return rows
+    return [
+        {"name": name, "paper": info(name).paper_cost}
+        | costs[name]._asdict()
+        | {"relative_time": costs[name].seconds / costs[REFERENCE].seconds}
+        for name in names
+    ]
 
 
 def _measure(
@@ -177,31 +177,20 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._known: dict[int, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for tensor in _tensors((args, kwargs)):
-            self._enter(tensor, counted=False)  # new here, so it existed before the measurement
+        self._enter((args, kwargs), counted=False)  # what is new here existed before the measurement
         result = func(*args, **(kwargs or {}))
-        for tensor in _tensors(result):
-            self._enter(tensor, counted=True)
+        self._enter(result, counted=True)
         self.peak = max(self.peak, self.live)
         return result
 
-    def _enter(self, tensor: Tensor, counted: bool) -> None:
-        storage = tensor.untyped_storage()
-        address = storage.data_ptr()
-        if address and address not in self._known:
-            self._known[address] = storage.nbytes() if counted else 0
-            self.live += self._known[address]
-            weakref.finalize(storage, self._leave, address)
+    def _enter(self, values: Any, counted: bool) -> None:
+        storages = [leaf.untyped_storage() for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+        for storage in storages:
+            address = storage.data_ptr()
+            if address and address not in self._known:
+                self._known[address] = storage.nbytes() if counted else 0
+                self.live += self._known[address]
+                weakref.finalize(storage, self._leave, address)
 
     def _leave(self, address: int) -> None:
         self.live -= self._known.pop(address)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))

@@ -22,8 +22,7 @@ def last_linear(model: nn.Module) -> nn.Linear:
 class Features:
     """Records the input of the last linear layer in each pass, with its graph, one row per example."""
 
-    def __init__(self) -> None:
-        self._last: Tensor | None = None
+    _last: Tensor | None = None
 
     @property
     def last(self) -> Tensor:

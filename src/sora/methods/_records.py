@@ -33,8 +33,6 @@ class MethodInfo(Entry):
     """A registry entry: all that the rest of the package needs to know about a method.
 
     Attributes:
-        name: The name it is created by.
-        summary: What it does, in one line.
         cls: The class.
         group: What it is listed under, one of `GROUPS` or a name of its own.
         paper: Authors and title.
@@ -42,22 +40,18 @@ class MethodInfo(Entry):
         forwards: Forward passes over one batch in one step.
         backwards: Backward passes over one batch in one step; `in` marks those to the input only.
         pass_options: Hyper-parameters that change the number of passes.
-        cost: Passes of a step in multiples of ordinary training's, backward passes counted at the logits;
-            what is done on few batches only is left out.
-        paper_cost: Forward and backward passes as the SORA paper counts them.
-        memory: What it needs beyond ordinary training: graphs (each the activations of a batch), and stored
-            perturbations per image, class or row of a batch.
+        cost: Passes in multiples of ordinary training's, counted at the logits; without those of few batches.
+        paper_cost: Forward and backward passes as the SORA paper counts them; - if it does not.
+        memory: Beyond ordinary training: graphs (activations of a batch each) and stored perturbations.
         norms: The norms it is defined for.
         needs: What a training loop must provide, and other unusual requirements.
         uses_input_gradient: It needs the input gradient of the weight update, even if `observing` is off.
         compilable: `craft` and `objective` are functions of tensors that `torch.compile` can trace.
-        uses_epochs: Hyper-parameters that, unless 0 or off, make it depend on the number of epochs; such a
-            run cannot be extended.
+        uses_epochs: Hyper-parameters that use the number of epochs; a run is extended only if they are off.
         single_process: It stores what one process saw, so it cannot train in several processes.
         has_pert_align: Its steps define PertAlign; otherwise the guard looks at a few held-out images.
         adversarial: It trains against an attack; otherwise there is no robustness for a guard to watch.
-        own_targets: The hyper-parameter that sets the targets of its cross-entropy, if it has one; the
-            general label smoothing must then be off.
+        own_targets: The hyper-parameter that sets its targets, if any; label smoothing must then be off.
         crafts_in_attack_mode: All of `craft` runs in the attack's mode; otherwise it switches modes itself.
         family: The method whose hyper-parameters it has: a preset's base method, otherwise its own name.
         preset: Hyper-parameters that a preset changes.
@@ -72,7 +66,7 @@ class MethodInfo(Entry):
     backwards: str = ""
     pass_options: tuple[str, ...] = ()
     cost: float | None = None
-    paper_cost: str = ""
+    paper_cost: str = "-"
     memory: str = "-"
     norms: tuple[str, ...] = ("linf",)
     needs: tuple[str, ...] = ()

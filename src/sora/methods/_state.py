@@ -77,18 +77,15 @@ class Memory(nn.Module):
 
     def fill_zeros(self) -> None:
         """Forget everything."""
-        if self.values is not None:
-            self.values.zero_()
+        self._stored().zero_()
 
     def fill_uniform(self, eps: float) -> None:
         """Store independent uniform noise in [-eps, eps]."""
-        if self.values is not None:
-            self.values.uniform_(-eps, eps)
+        self._stored().uniform_(-eps, eps)
 
     def fill_signs(self, eps: float) -> None:
         """Store independent random signs times eps."""
-        if self.values is not None:
-            self.values.uniform_(-1, 1).sign_().mul_(eps)
+        self._stored().uniform_(-1, 1).sign_().mul_(eps)
 
     def read(self, batch: Inputs) -> Tensor:
         """Return what is stored for this batch, shaped like its inputs."""
@@ -124,17 +121,10 @@ class Memory(nn.Module):
 
 
 class BatchCounter(nn.Module):
-    """Counts the batches of an epoch, for methods that make an extra pass every few batches.
-
-    Not a buffer: a number on the device would have to be read before deciding whether to make a pass.
-    """
+    """Counts the batches of an epoch, for an extra pass every few batches; on the host, to decide at once."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen = 0
-
-    def restart(self) -> None:
-        """Begin an epoch."""
         self.seen = 0
 
     def due(self, every: int) -> bool:
@@ -155,10 +145,7 @@ class OwnOptimizer(nn.Module):
     """Makes an optimiser's state part of its method's `state_dict`, so that runs resume bit for bit.
 
     For a head or a predictor that is not part of the trained model. Create it in `setup`, after the
-    parameters and on their device: `self.adam = OwnOptimizer(Adam(...))`.
-
-    Args:
-        optimizer: Any torch optimiser whose state is tensors.
+    parameters and on their device: `self.adam = OwnOptimizer(Adam(...))`. Its state must be tensors.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -166,23 +153,17 @@ class OwnOptimizer(nn.Module):
         self.optimizer = optimizer
 
     def minimize(self, loss: Tensor, loss_scale: Scale = None) -> None:
-        """Make one step that lowers `loss`. No gradient reaches parameters of anything else.
+        """Make one step that lowers `loss`, unscaled. No gradient reaches parameters of anything else.
 
         Entries of the gradient that are not finite count as 0: one bad batch must not ruin the parameters.
-
-        Args:
-            loss: The loss, unscaled.
-            loss_scale: Factor on it in the backward pass, for float16; the gradient is divided by it again.
         """
-        gradients = torch.autograd.grad(scaled(loss, loss_scale), self._parameters_in_order())
-        for parameter, gradient in zip(self._parameters_in_order(), gradients, strict=True):
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        gradients = torch.autograd.grad(scaled(loss, loss_scale), parameters)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
             gradient = unscaled(gradient, loss_scale)
             parameter.grad = torch.where(gradient.isfinite(), gradient, 0.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-
-    def _parameters_in_order(self) -> list[nn.Parameter]:
-        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         for index, slots in self.optimizer.state_dict()["state"].items():
@@ -195,7 +176,6 @@ class OwnOptimizer(nn.Module):
         for name, value in state_dict.items():
             if name.startswith(prefix):
                 index, slot = name.removeprefix(prefix).split(".", 1)
-                # A copy: the optimiser changes it in place.
-                state.setdefault(int(index), {})[slot] = value.clone()
+                state.setdefault(int(index), {})[slot] = value.clone()  # the optimiser changes it in place
         # This moves the state to the devices where the optimiser expects it.
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})

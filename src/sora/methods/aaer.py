@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,16 +12,10 @@ from sora._passes import precise
 from sora.methods import Crafted, Inputs, Learned, Method, PenaltyHyper, cross_entropy, option, register
 from sora.threat import Threat
 
-
-class Resolved(NamedTuple):
-    """The hyper-parameters whose default depends on the variant."""
-
-    alpha: float
-    lambda2: float
-    lambda3: float
-
-
-DEFAULTS = {"n": Resolved(1.0, 1.5, 0.15), "rs": Resolved(1.25, 2.5, 1.5)}
+DEFAULTS = {  # of the hyper-parameters that depend on the variant
+    "n": {"alpha": 1.0, "lambda2": 1.5, "lambda3": 0.15},
+    "rs": {"alpha": 1.25, "lambda2": 2.5, "lambda3": 1.5},
+}
 
 
 @dataclass(frozen=True)
@@ -41,15 +35,9 @@ class AAERHyper(PenaltyHyper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, value in self.resolved._asdict().items():
-            object.__setattr__(self, name, value)  # so that the stored settings show the value in use
-
-    @property
-    def resolved(self) -> Resolved:
-        """Each value as given, or the default of the variant."""
-        given = (self.alpha, self.lambda2, self.lambda3)
-        pairs = zip(given, DEFAULTS[self.variant], strict=True)
-        return Resolved(*(default if value is None else value for value, default in pairs))
+        for name, default in DEFAULTS[self.variant].items():
+            if getattr(self, name) is None:  # so that the stored settings show the value in use
+                object.__setattr__(self, name, default)
 
 
 @register(
@@ -96,7 +84,7 @@ class AAER(Method):
         x, threat = batch.x, self.threat
         start = threat.clamp(x + batch.noise[0])
         g, logits = self.attack_gradient(model, start, batch.y, batch.loss_scale)
-        length = self.hyper.resolved.alpha * threat.eps
+        length = cast(float, self.hyper.alpha) * threat.eps
         if self.hyper.variant == "rs":
             x_adv = threat.projected_step(x, start - x, g, length)
         else:
@@ -111,7 +99,8 @@ class AAER(Method):
         # Which examples are abnormal is decided with hard labels, as for the logged share of them.
         trained = self.train_loss(logits, batch.y, "none") if self.smoothing.smoothing else l1
         compared = l1.detach() if hyper.detach_ce else l1
-        penalty = regulariser(l0, compared, distance, hyper.resolved.lambda2, hyper.resolved.lambda3)
+        lambda2, lambda3 = cast(float, hyper.lambda2), cast(float, hyper.lambda3)
+        penalty = regulariser(l0, compared, distance, lambda2, lambda3)
         return trained.mean() + self.factor * hyper.lambda1 * penalty
 
     def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
@@ -122,12 +111,8 @@ class AAER(Method):
 def regulariser(l0: Tensor, l1: Tensor, distance: Tensor, lambda2: float, lambda3: float) -> Tensor:
     """Return `n/m (lambda2 AAE_CE + lambda3 max(AAE_L2 - NAE_L2, 0))`; 0 unless both groups have members.
 
-    Args:
-        l0: Each example's loss at the attack's start point.
-        l1: Its loss at the adversarial input; an example is abnormal (AAE) if this is lower.
-        distance: Squared l2 distance of its logits at the two points.
-        lambda2: Weight of the decrease in loss of abnormal examples.
-        lambda3: Weight of their logit distance in excess of that of the normal ones (NAE).
+    `l0` and `l1` are each example's losses at the attack's start and at the adversarial input, `distance` the
+    squared l2 distance of its logits there.
     """
     abnormal = l0 > l1.detach()
     n, m = abnormal.sum(), len(l0)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from sora._passes import bare, cross_entropy, mse, precise
 from sora.errors import UserError
-from sora.methods import Crafted, Inputs, Learned, Method, PenaltyHyper, Smoothing, option, register
-from sora.methods._base import Differentiate, backward
+from sora.methods import Crafted, Inputs, Learned, PenaltyHyper, Smoothing, option, register
+from sora.methods._base import Differentiate, RandomStart, backward
 from sora.methods._features import Features
 from sora.threat import Threat
 
@@ -49,14 +49,13 @@ class FGSMLAWHyper(PenaltyHyper):
     forwards="3",
     backwards="1 in + 1 (two graphs)",
     pass_options=("reference", "strict"),
-    paper_cost="-",
     cost=3,
     memory="1 graph, 1 model",
     needs=("setup", "after_update"),
     single_process=True,
     own_targets="phi",
 )
-class FGSMLAW(Method):
+class FGSMLAW(RandomStart):
     """`loss = CE(z1, S_o(phi)) + lambda D / (MSE(x_adv, x0) + 0.125)` with weights averaged behind a gate.
 
     `D = MSE(softmax z1, softmax z0) + MSE(softmax h1, softmax h0)`, z the logits and h the features at the
@@ -92,10 +91,6 @@ class FGSMLAW(Method):
             raise UserError("fgsm-law averages weights; call setup(model=)")
         self.average = copy.deepcopy(model).requires_grad_(False)
 
-    def draw(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Draw noise whose signs are used."""
-        return (self.threat.random_start(x),)
-
     def attack_loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return cross-entropy with hard labels, of probabilities instead of logits (authors' code)."""
         if not self.hyper.attack_logits:
@@ -130,17 +125,12 @@ class FGSMLAW(Method):
         (x0, z0, h0), h1 = crafted.kept, self.features.last
         self.judge(logits.detach(), z0.detach(), batch.y)
         change = mse(softmax(logits), softmax(z0)) + mse(softmax(h1), softmax(h0))
-        return self.train_loss(logits, batch.y) + self.hyper.lam * change / denominator(crafted.x_adv, x0)
+        return self.train_loss(logits, batch.y) + self.hyper.lam * change / (mse(crafted.x_adv, x0) + OFFSET)
 
     def judge(self, adversarial: Tensor, reference: Tensor, y: Tensor) -> None:
-        """Decide whether this batch's update enters the average: where the attack costs much accuracy.
+        """Decide from both logits whether the batch's update is averaged: where accuracy falls much.
 
         A batch that comes in parts is judged with its last part.
-
-        Args:
-            adversarial: Logits at the adversarial inputs.
-            reference: Logits at the reference.
-            y: Class labels.
         """
         self.correct += torch.stack([(logits.argmax(1) == y).sum() for logits in (adversarial, reference)])
         if not self.ends_batch:
@@ -160,21 +150,12 @@ class FGSMLAW(Method):
         if self.average is None:
             return
         c = ((self.n + 1) / (self.n + 10)).clamp(max=self.hyper.c_max)
-        for average, current in zip(_tensors(self.average), _tensors(model), strict=True):
+        # A tensor that several layers share comes once, and so is averaged once.
+        mine, theirs = (chain(each.parameters(), each.buffers()) for each in (self.average, model))
+        for average, current in zip(mine, theirs, strict=True):
             new = c * average + (1 - c) * current if average.is_floating_point() else current
             average.copy_(torch.where(self.gate, new, average))
         self.n.add_(self.gate)
-
-
-def _tensors(model: nn.Module) -> Iterator[Tensor]:
-    """Yield weights and buffers; one that several layers share comes once, and so is averaged once."""
-    yield from model.parameters()
-    yield from model.buffers()
-
-
-def denominator(x_adv: Tensor, x0: Tensor) -> Tensor:
-    """Return the mean squared distance of the inputs plus the offset."""
-    return mse(x_adv, x0) + OFFSET
 
 
 def softmax(z: Tensor) -> Tensor:

@@ -46,7 +46,6 @@ class FGSMMEPHyper(MemoryHyper):
     forwards="2",
     backwards="1 in + 1 (two graphs)",
     pass_options=("strict",),
-    paper_cost="-",
     cost=2.5,
     memory="1 graph, 2 per image",
     needs=("setup", "index"),
@@ -128,18 +127,14 @@ class FGSMMEP(Method):
         return {"skipped": self.skipped.clone()}
 
 
-preset(
-    "fgsm-ep",
-    "fgsm-mep",
-    "one step from the image's last perturbation",
-    {"memory": "1 graph, 1 per image"},
-    mu=0.0,
-)
+_ep = {"memory": "1 graph, 1 per image"}
+_bp = {"memory": "1 graph, 1 per row", "needs": ("setup",)}
+preset("fgsm-ep", "fgsm-mep", "one step from the image's last perturbation", _ep, mu=0.0)
 preset(
     "fgsm-bp",
     "fgsm-mep",
     "one step from the last batch's perturbation, row by row",
-    {"memory": "1 graph, 1 per row", "needs": ("setup",)},
+    _bp,
     mu=0.0,
     memory="row",
 )

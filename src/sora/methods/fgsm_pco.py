@@ -35,7 +35,6 @@ class FGSMPCOHyper(MemoryHyper):
     forwards="3",
     backwards="1 in + 1 (three graphs)",
     pass_options=("strict",),
-    paper_cost="-",
     cost=3.5,
     memory="2 graphs, 1 per image",
     needs=("setup", "index"),
@@ -92,7 +91,8 @@ class FGSMPCO(Method):
         """Return smoothed cross-entropy at the mixture plus the difference of the distances of logits."""
         z0, x_new, _ = crafted.kept
         z2 = model(x_new)
-        return self.train_loss(logits, batch.y) + self.hyper.lam * difference(z0, logits, z2)
+        difference = (mse(z2, z0) - mse(z2, logits)).abs()
+        return self.train_loss(logits, batch.y) + self.hyper.lam * difference
 
     def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
         """Store the new perturbation, unless the gradient is not finite."""
@@ -106,8 +106,3 @@ def mixture(x: Tensor, old: Tensor, new: Tensor, p: Tensor, kappa: float) -> Ten
     """Return `(1 - p)(x + old) + p (x + kappa new)` with one p per example."""
     p = p.view(-1, *[1] * (x.dim() - 1)).to(x.dtype)
     return x + (1 - p) * old + p * kappa * new
-
-
-def difference(z0: Tensor, z1: Tensor, z2: Tensor) -> Tensor:
-    """Return `|MSE(z2, z0) - MSE(z2, z1)|`."""
-    return (mse(z2, z0) - mse(z2, z1)).abs()

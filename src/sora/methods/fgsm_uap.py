@@ -59,7 +59,6 @@ class FGSMUAPHyper(PenaltyHyper):
     forwards="2",
     backwards="1 in + 1 (two graphs)",
     pass_options=("groups", "strict"),
-    paper_cost="-",
     cost=2.5,
     memory="1 graph, 2 in all",
     needs=("setup",),
@@ -190,17 +189,9 @@ class FGSMUAP(Method):
                 self.adam.minimize(cross_entropy(logits, targets))
 
 
-preset(
-    "fgsm-cuap",
-    "fgsm-uap",
-    "one step from a perturbation that the images of a class share",
-    {"memory": "1 graph, 2 per class"},
-    groups="class",
-)
-preset(
-    "fgsm-fuap",
-    "fgsm-uap",
-    "one step from a perturbation that images with similar features share",
-    {"forwards": "3", "cost": 3, "memory": "1 graph, 2 per group"},
-    groups="features",
-)
+_cuap = {"memory": "1 graph, 2 per class"}
+_fuap = {"forwards": "3", "cost": 3, "memory": "1 graph, 2 per group"}
+_class = "one step from a perturbation that the images of a class share"
+_features = "one step from a perturbation that images with similar features share"
+preset("fgsm-cuap", "fgsm-uap", _class, _cuap, groups="class")
+preset("fgsm-fuap", "fgsm-uap", _features, _fuap, groups="features")

@@ -36,7 +36,6 @@ class GATHyper(Hyper):
     forwards="4",
     backwards="1 in + 1 (two graphs)",
     pass_options=("alternate",),
-    paper_cost="-",
     cost=3.5,
     memory="1 graph",
     needs=("setup", "eval-mode attack"),

@@ -46,7 +46,6 @@ class LIETHyper(PenaltyHyper):
     forwards="2 + K/(qB)",
     backwards="1 + K/(qB) in + 1 (two graphs)",
     pass_options=("strict",),
-    paper_cost="-",
     cost=2.5,
     memory="1 graph, 1 per class",
     needs=("setup",),
@@ -87,7 +86,7 @@ class LIET(Method):
 
     def begin_epoch(self, epoch: int) -> None:
         """Set the weight of this epoch; its first batch updates the label information."""
-        self.batches.restart()
+        self.batches.seen = 0
         if self.hyper.ramp:
             self.lam.fill_(self.hyper.lam * epoch / self.epochs)
 
@@ -105,11 +104,13 @@ class LIET(Method):
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
         """Take one step of size eps from the clamped start."""
+        if self.li is None:
+            raise UserError("this method stores an image per class; call setup(...) first")
         x, threat = batch.x, self.threat
         replaced, noise, sign = batch.noise
         if batch.first_row == 0 and self.batches.due(self.hyper.every):
-            self._refresh(model, batch)
-        information = threat.eps * self._information().to(x)[batch.y]
+            self._refresh(self.li, model, batch)
+        information = threat.eps * self.li.to(x)[batch.y]
         start = threat.clamp(x + sign * torch.where(replaced, noise, information))
         g, z0 = self.attack_gradient(model, start, batch.y, batch.loss_scale, keep_graph=True)
         if self.hyper.clip_ball:
@@ -118,14 +119,9 @@ class LIET(Method):
             x_adv = threat.step(start, g, threat.eps)
         return Crafted(x_adv, g, logits=z0.detach(), step_size=threat.eps, kept=(z0,))
 
-    def _information(self) -> Tensor:
-        if self.li is None:
-            raise UserError("this method stores an image per class; call setup(...) first")
-        return self.li
-
-    def _refresh(self, model: nn.Module, batch: Inputs) -> None:
+    def _refresh(self, li: Tensor, model: nn.Module, batch: Inputs) -> None:
         """Store the signs of the gradients at grey images, one per class, in evaluation mode."""
-        li, box = self._information(), self.threat.box
+        box = self.threat.box
         grey = torch.full_like(li, 0.0 if box is None else sum(box) / 2, dtype=batch.x.dtype)
         labels = torch.arange(len(li), device=li.device)
         with evaluating(model):

@@ -64,13 +64,8 @@ class MultiGrad(Method):
         else:
             pairs = [self.attack_gradient(model, start, batch.y, batch.loss_scale) for start in starts]
             gradients, logits = torch.stack([g for g, _ in pairs]), pairs[0][1]
-        signs = consensus(gradients, hyper.agree or len(starts))
-        return Crafted(
-            threat.projected_step(x, 0.0, signs, length),
-            gradients.mean(0),
-            logits=logits,
-            step_size=length,
-        )
+        x_adv = threat.projected_step(x, 0.0, consensus(gradients, hyper.agree or len(starts)), length)
+        return Crafted(x_adv, gradients.mean(0), logits=logits, step_size=length)
 
 
 def consensus(gradients: Tensor, agree: int) -> Tensor:

@@ -42,7 +42,6 @@ class TDATHyper(PenaltyHyper):
     forwards="2",
     backwards="1 in + 1 (two graphs)",
     pass_options=("reference", "strict"),
-    paper_cost="-",
     cost=2.5,
     memory="1 graph, 1 per row",
     needs=("setup",),
