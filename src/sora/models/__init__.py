@@ -92,10 +92,8 @@ def create(
             raise UserError(f"model {name!r} must return a torch.nn.Module, not {type(model).__name__}")
         return model
     _refuse_too_large(name, build, sizes, options)
-    normalize = Normalize(
-        per_channel("mean", mean, 0.0, in_channels),
-        per_channel("std", std, 1.0, in_channels),
-    )
+    means, stds = per_channel("mean", mean, 0.0, in_channels), per_channel("std", std, 1.0, in_channels)
+    normalize = Normalize(means, stds)
     return nn.Sequential(OrderedDict(normalize=normalize, network=_call(name, build, sizes, options)))
 
 

@@ -18,11 +18,11 @@ Block = Callable[[int, int, int], nn.Module]
 
 def check_int(what: str, value: object, low: int = 1, high: int | None = None) -> None:
     """Refuse anything but an integer from `low` to `high`."""
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if whole and low <= value and (high is None or value <= high):  # type: ignore[operator]
+    integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if integer and low <= value and (high is None or value <= high):  # type: ignore[operator]
         return
     allowed = f"from {low} to {high}" if high is not None else f">= {low}"
-    raise UserError(f"{what} must be a whole number {allowed}, not {value!r}")
+    raise UserError(f"{what} must be an integer {allowed}, not {value!r}")
 
 
 class Normalize(nn.Module):

@@ -99,9 +99,6 @@ class ViT(nn.Module):
         self.blocks = nn.Sequential(*(TransformerBlock(width, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(width, eps=EPSILON)
         self.head = nn.Linear(width, num_classes)
-        self._init_weights()
-
-    def _init_weights(self) -> None:
         nn.init.trunc_normal_(self.class_token, std=0.02)
         nn.init.trunc_normal_(self.position, std=0.02)
         for module in self.modules():
