@@ -216,4 +216,4 @@ def test_a_radius_in_pixel_levels_is_recognised() -> None:
 def test_a_number_too_large_to_print_is_described() -> None:
     large = 10**5000
     for value in (large, -large, {"epochs": large}, [large]):
-        assert "whole number of 16610 bits" in short(value)
+        assert "integer of 16610 bits" in short(value)

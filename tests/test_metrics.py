@@ -127,7 +127,7 @@ def test_bad_inputs_are_refused() -> None:
         ((2 * x - 1, y), "outside the box"),
         (((x * 255).to(torch.uint8), y), "expected floats"),
         ((x, y + 1), "the model has 10 classes"),
-        ((x, y.float()), "whole numbers"),
+        ((x, y.float()), "integers"),
         ((x.flatten(1), y), "does not accept inputs"),
     ):
         with pytest.raises(UserError, match=message):

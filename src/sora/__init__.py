@@ -5,7 +5,7 @@ Names are imported when first used (PEP 562), so that `sora --help` does not wai
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
@@ -25,20 +25,6 @@ _MODULES = {
     "load": "runs",
     "Guard": "training.guard",
 }
-_PACKAGES = (
-    "attacks",
-    "curvature",
-    "data",
-    "evaluation",
-    "methods",
-    "metrics",
-    "models",
-    "probes",
-    "runs",
-    "settings",
-    "threat",
-    "training",
-)
 
 __all__ = [
     "L2",
@@ -58,7 +44,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return getattr(importlib.import_module(f"sora.{_MODULES[name]}"), name)
-    if name in _PACKAGES:
+    if not name.startswith("_") and importlib.util.find_spec(f"sora.{name}"):
         return importlib.import_module(f"sora.{name}")
     raise AttributeError(f"module 'sora' has no attribute {name!r}")
 

@@ -44,10 +44,8 @@ def check_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
         raise UserError(
             f"inputs have shape {tuple(x.shape)}; expected a batch (B, ...) with at least one value"
         )
-    if y.shape != x.shape[:1] or not has_whole_numbers(y):
-        raise UserError(
-            f"labels have shape {tuple(y.shape)} and type {y.dtype}; expected {len(x)} whole numbers"
-        )
+    if y.shape != x.shape[:1] or not has_integers(y):
+        raise UserError(f"labels have shape {tuple(y.shape)} and type {y.dtype}; expected {len(x)} integers")
     if x.device != y.device:
         raise UserError(f"inputs are on {x.device}, labels on {y.device}; move them to one device")
     if not bool(x.isfinite().all()):
@@ -61,7 +59,7 @@ def check_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
             )
 
 
-def has_whole_numbers(tensor: Tensor) -> bool:
+def has_integers(tensor: Tensor) -> bool:
     """Return whether a tensor holds integers, as labels must."""
     return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
 
@@ -108,17 +106,9 @@ def checking(
     done: set[object] | None = None,
     also: object = None,
 ) -> Iterator[None]:
-    """Check a batch now, and the model's output when the block first calls it.
+    """Check a batch now, and the output of the bare model by `check` when the block first calls it.
 
-    Args:
-        model: The bare module.
-        x: Inputs.
-        y: Labels.
-        threat: The norm ball and the box.
-        check: Applied to the logits and the labels.
-        done: The batches checked so far, if only the first of each shape and type is to be checked; this one
-            is added.
-        also: What makes a batch a new one besides its shape and type.
+    With `done`, the batches checked so far, only the first batch of each shape, type and `also` is checked.
     """
     key = (x.shape, x.dtype, also) if isinstance(x, Tensor) else None
     if done is not None and key in done:

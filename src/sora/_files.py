@@ -23,24 +23,19 @@ from sora.errors import RunError, UserError, short
 
 @dataclass(frozen=True)
 class Limit:
-    """An upper bound on what a file may make the program read or allocate.
-
-    Args:
-        default: The bound.
-        unit: What it counts.
-        variable: The environment variable that replaces the bound, if there is one.
-    """
+    """An upper bound on what a file may make the program read or allocate."""
 
     default: int
     unit: str
     variable: str = ""
+    """The environment variable that replaces the default, if there is one."""
 
     @property
     def value(self) -> int:
         """The bound that holds now."""
         text = os.environ.get(self.variable, str(self.default))
         if not text.isdecimal() or int(text) < 1:
-            raise UserError(f"{self.variable} is {text!r}; expected a whole number, 1 or more")
+            raise UserError(f"{self.variable} is {text!r}; expected an integer, 1 or more")
         return int(text)
 
     def refusal(self, what: str) -> UserError:
@@ -246,13 +241,8 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 def locked(path: Path, seconds: float = -1, note: str = "") -> Iterator[None]:
     """Hold the exclusive lock on a file, which is created if it does not exist and stays afterwards.
 
-    Args:
-        path: The file; a link could lead anywhere and is refused.
-        seconds: How long to wait for another process; -1: until it ends.
-        note: What the file says while it is locked.
-
-    Raises:
-        TimeoutError: Another process still holds the lock.
+    A link is refused, because it could lead anywhere. If another process still holds the lock after `seconds`
+    (-1: wait forever), a TimeoutError is raised. The file contains `note` while it is locked.
     """
     from filelock import FileLock  # imports asyncio, which is slow
 

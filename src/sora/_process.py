@@ -23,12 +23,7 @@ _ENDS_WITH_STDIN = "SORA_ENDS_WITH_STDIN"  # environment variable of a process t
 
 
 class Stopped(Exception):
-    """Work was ended by a signal.
-
-    Args:
-        number: The signal.
-        kept: What is kept and how to continue.
-    """
+    """Work was ended by a signal; `kept` says what is kept and how to continue."""
 
     def __init__(self, number: int, kept: str) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}; {kept}")
@@ -85,10 +80,7 @@ def stopping_soon(kept: Callable[[], str]) -> Iterator[None]:
 
     Python runs a signal handler between two of its own instructions, and a pass of a large model is one
     instruction that may take minutes. If the handler has not run in time, a thread prints the same message
-    and ends the process.
-
-    Args:
-        kept: Describes, when a signal came, what is kept and how to continue.
+    and ends the process. `kept` describes, after a signal, what is kept and how to continue.
     """
     if threading.current_thread() is not threading.main_thread():  # the host program handles signals
         yield
@@ -133,11 +125,7 @@ def start_child(
     This process keeps the writing end of a pipe that is the child's standard input. The operating system
     closes it when this process ends, however that happens, and the child reads the end of the file. Unlike a
     check of the parent's process id, this works on every system, and a reused id cannot mislead it.
-
-    Args:
-        command: The command line.
-        environment: Variables to add to this process' own.
-        options: For `subprocess.Popen`.
+    `environment` is added to this process' own; `options` are those of `subprocess.Popen`.
     """
     environment = {**os.environ, **environment, _ENDS_WITH_STDIN: "1"}
     return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, text=True, **options)

@@ -14,7 +14,7 @@ import pkgutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from importlib.metadata import EntryPoints, entry_points
 from typing import Any, Generic, TypeVar
 
 from sora.errors import UserError, short, unknown
@@ -112,7 +112,9 @@ class Registry(Generic[E]):
         if found is None:
             for point in self._points():
                 if point.name == name.partition(":")[0]:
-                    self._load(point)  # raises if the module cannot be imported: the caller asked for it
+                    self._import(
+                        point.name, point.value, point.load
+                    )  # raises if the module cannot be imported: the caller asked for it
             self._load_all()
             found = self._find(name)
         if found is None:
@@ -168,16 +170,12 @@ class Registry(Generic[E]):
                 continue
             self._tried.add(point.value)
             try:
-                self._load(point)
+                self._import(point.name, point.value, point.load)
             except UserError as error:
                 logging.getLogger(__name__).warning("%s", error)
 
     def _points(self) -> EntryPoints:
         return _entry_points(self.group, tuple(sys.path))
-
-    def _load(self, point: EntryPoint) -> None:
-        """Import a module of another package, which registers its entries."""
-        self._import(point.name, point.value, point.load)
 
     def _import(self, name: str, module: str, load: Callable[[], Any]) -> Any:
         try:

@@ -18,7 +18,7 @@ T = TypeVar("T", bound="Options")
 
 
 def option(default: Any, help: str, *, low: Any = None, high: Any = None, above: Any = None) -> Any:
-    """A dataclass field with its help text and range (`low` and `high` included, `above` excluded)."""
+    """Return a dataclass field with its help text and range (`low` and `high` included, `above` excluded)."""
     metadata = {"help": help, "low": low, "high": high, "above": above}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -39,7 +39,7 @@ class Options:
 
     @classmethod
     def build(cls: type[T], values: Mapping[str, Any]) -> T:
-        """From a mapping; an unknown key is an error that names the nearest right one."""
+        """Create options from a mapping; an unknown key is an error that names the nearest right one."""
         names = [field.name for field in dataclasses.fields(cls)]
         for key in values:
             if key not in names:
@@ -48,7 +48,7 @@ class Options:
 
 
 def coerce(name: str, value: Any, hint: Any) -> Any:
-    """`value` as the type `hint` names, or the one-line error that says what is allowed."""
+    """Convert `value` to the type `hint` names, or raise the one-line error that says what is allowed."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         if type(None) in args and (value is None or (isinstance(value, str) and value.lower() == "none")):
@@ -91,7 +91,7 @@ def _scalar(name: str, value: Any, hint: Any) -> Any:
             return str(value)
     else:
         return value
-    kind = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[hint]
+    kind = {bool: "true or false", int: "an integer", float: "a number", str: "text"}[hint]
     raise UserError(f"{name} is {short(value)}; expected {kind}")
 
 
@@ -106,14 +106,9 @@ def _check_range(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
 
 
 def allowed_range(metadata: Mapping[str, Any]) -> str:
-    """The range of a field in words, empty if it has none."""
-    low, high, above = metadata.get("low"), metadata.get("high"), metadata.get("above")
-    if low is not None and high is not None:
-        return f"{low:g} to {high:g}"
-    if above is not None and high is not None:
-        return f"more than {above:g}, at most {high:g}"
-    if above is not None:
-        return f"more than {above:g}"
+    """Describe the range of a field in words; empty if it has none."""
+    low, high, above = (metadata.get(key) for key in ("low", "high", "above"))
     if low is not None:
-        return f"{low:g} or more"
-    return "" if high is None else f"at most {high:g}"
+        return f"{low:g} or more" if high is None else f"{low:g} to {high:g}"
+    bounds = (("more than", above), ("at most", high))
+    return ", ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)

@@ -13,12 +13,9 @@ from typing import Any
 
 class _Short(reprlib.Repr):
     def repr_int(self, x: int, level: int) -> str:
-        # Python refuses to print very large numbers, and a file may hold one.
-        return (
-            f"<whole number of {x.bit_length()} bits>"
-            if x.bit_length() > 1000
-            else super().repr_int(x, level)
-        )
+        if x.bit_length() > 1000:  # Python refuses to print very large numbers, and a file may hold one
+            return f"<integer of {x.bit_length()} bits>"
+        return super().repr_int(x, level)
 
 
 _SHORT = _Short()
@@ -35,17 +32,17 @@ class RunError(RuntimeError):
 
 
 def short(value: Any) -> str:
-    """A value for a message, in one line and cut where it is long: it may come from a hostile file."""
+    """Return a value for a message, in one line and cut where it is long: it may come from a hostile file."""
     return " ".join(_SHORT.repr(value).split())
 
 
 def unknown(kind: str, name: str, allowed: Iterable[str]) -> UserError:
-    """The error for a name that does not exist, with the nearest one that does."""
+    """Return the error for a name that does not exist, with the nearest one that does."""
     return UserError(f"unknown {kind} {short(name)}; {_allowed(str(name)[:200], sorted(allowed))}")
 
 
 def not_allowed(what: str, value: object, allowed: Iterable[object]) -> UserError:
-    """The error for a value that is none of the fixed choices, with the nearest one."""
+    """Return the error for a value that is none of the fixed choices, with the nearest one."""
     return UserError(
         f"{what} is {short(value)}; {_allowed(str(value)[:200], [str(choice) for choice in allowed])}"
     )

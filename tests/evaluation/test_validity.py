@@ -223,7 +223,7 @@ def test_labels_of_any_integer_type_give_the_same_numbers(dtype: torch.dtype) ->
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
 def test_labels_that_are_not_integers_are_refused(dtype: torch.dtype) -> None:
     x, y = examples()
-    with pytest.raises(UserError, match="whole numbers"):
+    with pytest.raises(UserError, match="integers"):
         evaluate(Linear(), (x, y.to(dtype)), Linf(0.1), "clean")
 
 

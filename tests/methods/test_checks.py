@@ -33,7 +33,7 @@ def test_a_wrong_label_and_probabilities_are_noticed() -> None:
     model, (x, y) = two_layer(), images()
     with pytest.raises(UserError, match="labels run from 0 to 3, but the model has 3 classes"):
         create("fgsm", LINF).step(model, x, y + (y == 2).long())
-    with pytest.raises(UserError, match="expected 6 whole numbers"):
+    with pytest.raises(UserError, match="expected 6 integers"):
         create("fgsm", LINF).step(model, x, y[:3])
     with pytest.warns(UserWarning, match="probabilities"):
         create("fgsm", LINF).step(nn.Sequential(model, nn.Softmax(1)), x, y)

@@ -116,7 +116,7 @@ def test_an_unknown_method_gets_the_nearest_name() -> None:
         ("nuat", {"lam": -4}, r"nuat\.lam is -4\.0; allowed: 0 or more"),
         ("nuat", {"noise": "normal"}, r"'normal'; did you mean 'uniform'\? allowed: signs, uniform"),
         ("pgd", {"steps": 0}, r"pgd\.steps is 0; allowed: 1 or more"),
-        ("pgd", {"steps": 2.5}, r"pgd\.steps is 2\.5; expected a whole number"),
+        ("pgd", {"steps": 2.5}, r"pgd\.steps is 2\.5; expected an integer"),
         ("pgd-2", {"attack_mode": "test"}, r"pgd\.attack_mode is 'test'; allowed: train, eval"),
         ("sora", {"beta": 1.5}, r"sora\.beta is 1\.5; allowed: 0 to 1"),
         ("sora", {"alpha0": 0.0}, r"sora\.alpha0 is 0\.0; allowed: more than 0"),

@@ -28,7 +28,7 @@ def test_eps_that_cannot_train(eps) -> None:
     ("changes", "message"),
     [
         ({"epochs": 0}, "epochs is 0; allowed: 1 or more"),
-        ({"epochs": 2.5}, "epochs is 2.5; expected a whole number"),
+        ({"epochs": 2.5}, "epochs is 2.5; expected an integer"),
         ({"batch_size": 0}, "batch_size is 0; allowed: 1 or more"),
         ({"lr": "fast"}, "lr is 'fast'; expected a number"),
         ({"lr": math.nan}, "lr is nan; expected a number"),

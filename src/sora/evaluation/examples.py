@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from sora._checks import has_whole_numbers
+from sora._checks import has_integers
 from sora.data import ImageSet
 from sora.errors import UserError
 
@@ -93,5 +93,5 @@ def _from_tensors(inputs: Tensor, labels: Tensor) -> Examples:
         )
     if len(inputs) != len(labels):
         raise UserError(f"{len(inputs)} inputs come with {len(labels)} labels; expected one label each")
-    labels = labels.cpu().long() if has_whole_numbers(labels) else labels.cpu()  # refused later
+    labels = labels.cpu().long() if has_integers(labels) else labels.cpu()  # refused later
     return _Loaded(lambda at, device: inputs[at.to(inputs.device)].to(device), labels)

@@ -26,24 +26,14 @@ Content = tuple[dict[str, Tensor], dict[str, Any]]
 
 
 class Checkpoints:
-    """Names, writing, reading and rotation of checkpoint files.
-
-    Args:
-        folder: Where they are; created by the first write.
-    """
+    """Names, writing, reading and rotation of the checkpoint files in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-
-    @property
-    def best(self) -> Path:
+        self.best = folder / "best.safetensors"
         """The checkpoint with the highest robust accuracy on the held-out slice."""
-        return self.folder / "best.safetensors"
-
-    @property
-    def good(self) -> Path:
+        self.good = folder / "last_good.safetensors"
         """The last state in which the guard saw nothing wrong; before that, the initial state."""
-        return self.folder / "last_good.safetensors"
 
     def newest_first(self) -> list[Path]:
         """Return the numbered checkpoints, newest first."""
@@ -114,17 +104,13 @@ class Checkpoints:
 
 
 class SnapshotFiles:
-    """Names, writing and listing of the weights of single steps.
-
-    Args:
-        folder: Where they are; created by the first write.
-    """
+    """Names, writing and listing of the weights of single steps in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def write(self, step: int, attempt: int, tensors: Mapping[str, Tensor]) -> None:
-        """Keep the weights of a step."""
+        """Write the weights of a step."""
         make_folder(self.folder)
         write_verified(self.folder / f"step-{step:08d}-{attempt}.safetensors", tensors)
 

@@ -48,6 +48,23 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._config = self.path / "config.yaml"
+        self._model = self.path / "model.json"
+        self._summary = self.path / "summary.json"
+        self.weights = self.path / "model.safetensors"
+        """The final weights."""
+        self.evaluations = self.path / "evaluation.json"
+        """The list of evaluation records, merged over all evaluations."""
+        self.evaluation_state = self.path / "evaluation-state"
+        """Finished parts of evaluations that are still under way."""
+        self.evaluation_lock = self.path / ".evaluation.lock"
+        """Locked while evaluation records are changed."""
+        self.probes = self.path / "probes"
+        """Where probes leave their numbers and pictures."""
+        self.checkpoints = Checkpoints(self.path / "checkpoints")
+        """The files a killed run continues from."""
+        self.snapshots = SnapshotFiles(self.path / "snapshots")
+        """The weights of single steps, kept for probes."""
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
@@ -95,10 +112,6 @@ class RunFolder:
 
     # Settings.
 
-    @property
-    def _config(self) -> Path:
-        return self.path / "config.yaml"
-
     def read_config(self) -> dict[str, Any]:
         """Read the settings as stored, by group."""
         if not self.exists():
@@ -140,15 +153,6 @@ class RunFolder:
 
     # The final model.
 
-    @property
-    def _model(self) -> Path:
-        return self.path / "model.json"
-
-    @property
-    def weights(self) -> Path:
-        """The final weights."""
-        return self.path / "model.safetensors"
-
     def read_model(self) -> dict[str, Any]:
         """Read what rebuilds the model, and which of the run's weights are in the weights file."""
         if not self._model.exists():
@@ -171,10 +175,6 @@ class RunFolder:
 
     # Results.
 
-    @property
-    def _summary(self) -> Path:
-        return self.path / "summary.json"
-
     def read_summary(self) -> dict[str, Any]:
         """Read the summary; empty for a run that has not finished."""
         return check_result(self._stored_summary(), SummaryFacts, self._summary) if self.is_finished() else {}
@@ -191,21 +191,6 @@ class RunFolder:
         """Write the summary: from now on the run counts as finished, and its logs stay as they are."""
         logs = {name: digest_file(path) for name in LOGS if (path := self.log_path(name)).exists()}
         write_json(self._summary, {"format": FORMAT, **summary, "logs_blake2b": logs})
-
-    @property
-    def evaluations(self) -> Path:
-        """The list of evaluation records, merged over all evaluations."""
-        return self.path / "evaluation.json"
-
-    @property
-    def evaluation_state(self) -> Path:
-        """Finished parts of evaluations that are still under way."""
-        return self.path / "evaluation-state"
-
-    @property
-    def evaluation_lock(self) -> Path:
-        """Locked while evaluation records are changed."""
-        return self.path / ".evaluation.lock"
 
     def read_evaluations(self) -> list[dict[str, Any]]:
         """Read all evaluation records; empty if there is none."""
@@ -225,24 +210,7 @@ class RunFolder:
         write_text(self.path / "model_card.md", markdown)
         write_json(self.path / "model_card.json", entry)
 
-    # Checkpoints and snapshots.
-
-    @property
-    def checkpoints(self) -> Checkpoints:
-        """The files a killed run continues from."""
-        return Checkpoints(self.path / "checkpoints")
-
-    @property
-    def snapshots(self) -> SnapshotFiles:
-        """The weights of single steps, kept for probes."""
-        return SnapshotFiles(self.path / "snapshots")
-
     # Probes.
-
-    @property
-    def probes(self) -> Path:
-        """Where probes leave their numbers and pictures."""
-        return self.path / "probes"
 
     def write_probe(self, name: str, result: Mapping[str, Any]) -> Path:
         """Keep what a probe measured, with a checksum of the weights; `name` tells probes and steps apart."""

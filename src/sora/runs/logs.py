@@ -26,15 +26,10 @@ class LogStart(NamedTuple):
 
 
 def intact_start(path: Path, length: int, digest: str) -> LogStart:
-    """Return the part of a log that a checkpoint knows, if it is unchanged since.
-
-    Args:
-        path: The log; it may be missing if nothing is needed of it.
-        length: Bytes it had when the checkpoint was written.
-        digest: Their checksum.
+    """Return the part of a log that existed when a checkpoint stored its length in bytes and its checksum.
 
     Raises:
-        RunError: The log is missing, too short or changed.
+        RunError: The log is missing (unless the length is 0), too short or changed.
     """
     found = path.stat().st_size if path.exists() else 0
     if found < length:
@@ -49,9 +44,7 @@ def intact_start(path: Path, length: int, digest: str) -> LogStart:
 class Log:
     """One log opened for appending; a checkpoint stores its length and checksum.
 
-    Args:
-        path: The file.
-        start: What to keep of an existing file, see `intact_start`; the rest is cut off.
+    Of an existing file `start` is kept, see `intact_start`, and the rest is cut off.
     """
 
     def __init__(self, path: Path, start: LogStart | None = None) -> None:
@@ -113,7 +106,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 def _check(path: Path, line: dict[str, Any]) -> None:
     """Raise for a line without the entries that readers of this log rely on."""
-    expected: dict[str, tuple[str, bool]] = {"step": ("a whole number", type(line.get("step")) is int)}
+    expected: dict[str, tuple[str, bool]] = {"step": ("an integer", type(line.get("step")) is int)}
     if path.stem == "events":
         expected["event"] = ("text", isinstance(line.get("event"), str))
     elif path.stem == "evals":

@@ -78,12 +78,7 @@ def load_model(
 ) -> nn.Module:
     """Load a described model with the weights of a file, e.g. of a snapshot.
 
-    Args:
-        description: See `describe_model`.
-        weights: The file.
-        model: A module to fill, or the name, which must be repeated for custom code.
-        device: Where the model should be.
-        how: How the user repeats the name.
+    `model` is a module to fill, or the name, which must be repeated for custom code; `how` says how to.
     """
     name = description.get("name")
     if not isinstance(name, str):
@@ -113,13 +108,9 @@ def check_repeated(name: str, repeated: str | None, how: str = "") -> None:
 def load_data(
     folder: RunFolder, settings: Settings, dataset: str | None = None, data_dir: str | None = None
 ) -> Dataset:
-    """Load the data set of a run from any folder: a run stores where its data is besides its name.
+    """Load the data set of a run, or another one, from any working directory.
 
-    Args:
-        folder: The run folder.
-        settings: Its settings.
-        dataset: Another data set.
-        data_dir: Another folder of data sets.
+    A run stores where its data is besides its name; `data_dir` is another folder of data sets.
     """
     stored: dict[str, Any] = folder.read_config().get("absolute") or {}
     name, root = settings.dataset, settings.data_dir

@@ -27,13 +27,8 @@ from sora.settings.files import parse_config
 
 Resume = Literal["yes", "auto"] | None
 # Settings that are newer than the hashes of existing runs: they are hashed only where they differ from this.
-ADDED = {
-    "keep": "last",
-    "smoothing": 0.0,
-    "smoothing_kind": "uniform",
-    "smooth_attack": True,
-    "ema_buffers": "copy",
-}
+ADDED = {"keep": "last", "smoothing": 0.0, "smoothing_kind": "uniform", "smooth_attack": True}
+ADDED |= {"ema_buffers": "copy"}
 
 
 def settings_hash(settings: Settings) -> str:
@@ -166,7 +161,11 @@ def recover(folder: RunFolder, settings: Settings) -> Recovered | None:
     for path in folder.checkpoints.candidates():
         try:
             tensors, header = read_own(folder, path, settings)
-            logs = _intact_logs(folder, header)
+            lengths, digests = header.get("logs", {}), header.get("log_digests", {})
+            logs = {
+                name: intact_start(folder.log_path(name), lengths.get(name, 0), digests.get(name, ""))
+                for name in LOGS
+            }
         except (UserError, RunError) as error:
             failures[path] = error
             continue
@@ -195,14 +194,6 @@ def read_own(folder: RunFolder, path: Path, settings: Settings) -> Content:
         changed = "; ".join(differences(stored, settings)) or "their hash is another one"
         raise UserError(f"has other settings: {changed}")
     return tensors, header
-
-
-def _intact_logs(folder: RunFolder, header: dict[str, Any]) -> dict[LogName, LogStart]:
-    lengths, digests = header.get("logs", {}), header.get("log_digests", {})
-    return {
-        name: intact_start(folder.log_path(name), lengths.get(name, 0), digests.get(name, ""))
-        for name in LOGS
-    }
 
 
 def _refusal(folder: RunFolder, failures: dict[Path, UserError | RunError]) -> UserError | RunError:

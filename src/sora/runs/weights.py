@@ -157,9 +157,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
 def read_weights(path: str | Path, wanted: Collection[str]) -> dict[str, Tensor]:
     """Read the tensors of a file by name; prefixes are removed where that gives exactly the wanted names.
 
-    Args:
-        path: A safetensors file, or what `torch.save` wrote: a state dict, alone or inside dictionaries.
-        wanted: The names that the model has.
+    The file is a safetensors file, or what `torch.save` wrote: a state dict, alone or inside dictionaries.
     """
     if not Path(path).exists():
         raise UserError(f"weights file {str(path)!r} does not exist")

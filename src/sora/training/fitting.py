@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sora import data as datasets
-from sora._checks import check_model, has_whole_numbers
+from sora._checks import check_model, has_integers
 from sora.data import Dataset, ImageSet
 from sora.data.dataset import check_labels, check_same_size
 from sora.errors import UserError
@@ -121,7 +121,7 @@ def _as_images(images: Array, labels: Array) -> ImageSet:
         except (TypeError, ValueError, RuntimeError):
             raise UserError(f"{what} are {type(values).__name__}; expected a tensor or an array") from None
     pixels, classes = _as_pixels(tensors[0]), tensors[1]
-    if not has_whole_numbers(classes):
+    if not has_integers(classes):
         raise UserError(f"labels are {classes.dtype}; expected whole numbers")
     return ImageSet(pixels.permute(0, 2, 3, 1).contiguous(), classes.long())
 
