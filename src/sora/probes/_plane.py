@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 
 from sora._passes import input_gradient
 from sora.attacks import pgd
+from sora.figures import Axis
 from sora.threat import Threat
 
 SecondAxis = Literal["random", "pgd"]
@@ -58,3 +61,9 @@ def plane(
 def axis(span: float, points: int) -> list[float]:
     """Return evenly spaced values from -span to span."""
     return torch.linspace(-span, span, points, dtype=torch.float64).tolist()
+
+
+def axes(values: Sequence[float], second: str = "random") -> tuple[Axis, Axis]:
+    """Return the axes of a picture of the plane, with ticks at integers."""
+    ticks = {float(tick): str(tick) for tick in range(math.ceil(values[0]), math.floor(values[-1]) + 1)}
+    return Axis("FGSM direction", names=ticks), Axis(f"{second} direction", names=ticks)

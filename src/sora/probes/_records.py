@@ -31,21 +31,12 @@ class Missing:
 
 @dataclass
 class RunRecord:
-    """One run, as far as its files can be read.
-
-    Attributes:
-        folder: The run folder.
-        label: Its name among the other runs.
-        config: `config.yaml`.
-        summary: `summary.json` with later evaluations; empty for a run that has not finished.
-        logs: The rows of each log.
-        missing: What is not there.
-    """
+    """One run, as far as its files can be read."""
 
     folder: RunFolder
-    label: str
+    label: str  # its name among the other runs
     config: Mapping[str, Any] = field(default_factory=dict)
-    summary: Mapping[str, Any] = field(default_factory=dict)
+    summary: Mapping[str, Any] = field(default_factory=dict)  # with later evaluations; empty until it ends
     logs: dict[str, Rows] = field(default_factory=dict)
     missing: list[Missing] = field(default_factory=list)
 
@@ -103,20 +94,12 @@ class ComparedRow:
 
 @dataclass(frozen=True)
 class Setting:
-    """What runs must share to be compared: data set, model and threat.
-
-    Attributes:
-        dataset: The data set.
-        model: The model.
-        radius: The radius, with the norm unless it is linf.
-        attack: The attack that stands for robust accuracy in all settings.
-        rows: The rows of the comparison.
-    """
+    """What runs must share to be compared: data set, model and threat."""
 
     dataset: str
     model: str
-    radius: str
-    attack: str
+    radius: str  # with the norm unless it is linf
+    attack: str  # whose accuracy is called robust, the same in all settings
     rows: Sequence[ComparedRow]
 
     @property

@@ -27,8 +27,7 @@ from sora.runs import RunFolder, describe_model, find_runs, load_data, load_mode
 from sora.threat import threat
 
 LONGEST = 100  # characters of all runs in the picture's name; file systems allow 255 bytes for a name
-FLAGS = {"step": "--at", "images": "--limit", "eps": "--eps", "seed": "--seed", "model": "--model"}
-FLAGS |= {"device": "--device", "data_dir": "--data-dir"}
+FLAGS = {"step": "--at", "images": "--limit"}  # of the options whose names differ
 READS = {"logs": "reads the logs of a run", "comparison": "compares finished runs", "data": "shows data sets"}
 Steps = Sequence[int] | Literal["alarm"]
 
@@ -128,24 +127,28 @@ def measure_named(
     """
     options = options or SubjectOptions()
     entry, probe = info(name), create(name, **own)
-    left_out: list[str] = []
     if entry.needs != "model":
         _refuse_options_of_models(entry, options, steps)
+    if not named and entry.needs != "data" and not own.get("paper"):
+        raise UserError("name at least one run folder or folder of runs")
     if entry.needs in ("comparison", "data"):
-        subjects: Sequence[Any] = _data_sets(named, options.data_dir) if entry.needs == "data" else ()
-        if entry.needs == "comparison":
+        left_out: list[str] = []
+        if entry.needs == "data":
+            subjects: Sequence[Any] = _data_sets(named, options.data_dir)
+        else:
             subjects = settings_of_paper() if own.get("paper") else _compared(named, left_out)
         results = {subject.name: plain(probe.measure(subject)) for subject in subjects}
         return ProbeReport(probe, results, Path(f"{name}.png"), left_out)
     runs = _named_runs(named)
-    labels, ways, title = unique_labels(runs), [options], _title(name, entry, options, own)
+    labels, ways, title = unique_labels(runs), [options], name
     if steps:
         if len(runs) > 1:
             raise UserError("several steps are shown of one run; name one run")
         ways = [replace(options, step=step) for step in (moments(runs[0]) if steps == "alarm" else steps)]
         labels = [f"step {way.step}" for way in ways]
-        title = _title("-".join([name, *(str(way.step) for way in ways)]), entry, options, own)
-    elif len(runs) > 1:
+        title = "-".join([name, *(str(way.step) for way in ways)])
+    title = _title(title, entry, options, own)
+    if len(runs) > 1:
         suffix = "-" + "-".join(labels)
         title += suffix if len(suffix) <= LONGEST else f"-{len(runs)}-runs"
     results = {}
@@ -181,7 +184,6 @@ def _data_sets(named: Sequence[str | Path], root: str | None) -> list[data.Datas
 
 def _compared(named: Sequence[str | Path], left_out: list[str]) -> list[Setting]:
     """Return the finished runs by setting; the others are noted in `left_out`."""
-    _check_named(named)
     missing: list[Missing] = []
     runs = read_runs(named)
     settings = settings_of(runs, missing)
@@ -198,14 +200,8 @@ def _compared(named: Sequence[str | Path], left_out: list[str]) -> list[Setting]
     return settings
 
 
-def _check_named(named: Sequence[str | Path]) -> None:
-    if not named:
-        raise UserError("name at least one run folder or folder of runs")
-
-
 def _named_runs(named: Sequence[str | Path]) -> list[RunFolder]:
     """Return the runs at and below the paths; raise for a path without one."""
-    _check_named(named)
     found = [find_runs([path]) if Path(path).is_dir() else [RunFolder(path)] for path in named]
     runs = [run for some in found for run in some]
     for run in runs:
@@ -253,11 +249,9 @@ def _title(name: str, entry: ProbeInfo, options: SubjectOptions, own: Mapping[st
 
 
 def is_outdated(result: Result, digest_of: Callable[[Any], str | None]) -> bool:
-    """Return whether the weights have changed since a probe measured them; older versions stored no checksum.
+    """Return whether the weights, by step or None, have changed since a probe measured them.
 
-    Args:
-        result: What is stored of the probe.
-        digest_of: From the step of a snapshot, or None, to the checksum of its weights.
+    Older versions stored no checksum.
     """
     digest = result.get("weights_blake2b")
     return digest is not None and digest != digest_of(result.get("at"))

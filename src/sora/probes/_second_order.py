@@ -6,8 +6,7 @@ a straight line, without the clamp to the box, because the paper's statements ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,16 +20,16 @@ ALPHA0 = 0.02  # the step after which g' is taken for alpha*: SORA's default num
 POWER_STEPS = 20  # at most; power iteration ends when no norm grows by more than CONVERGED
 CONVERGED = 1e-3
 AGREE = 1.25  # alpha* counts as the measured peak if neither is larger by more than this factor
-ROUNDING = 1e-26  # what is left of 1 - cosine of equal float64 gradients, with room
+ROUNDING = 1e-26  # above the rounding error of 1 - cosine for equal float64 gradients
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
-    """The inner product of each pair of examples, shape (B,)."""
+    """Return the inner product of each pair of examples, shape (B,)."""
     return (a * b).flatten(1).sum(1)
 
 
 def quartiles(values: Tensor) -> list[float]:
-    """Lower quartile, median and upper quartile of the finite values, NaN if there are none."""
+    """Return lower quartile, median and upper quartile of the finite values, NaN if there are none."""
     finite = values[values.isfinite()]
     if not len(finite):
         return [float("nan")] * 3
@@ -39,49 +38,34 @@ def quartiles(values: Tensor) -> list[float]:
 
 
 def share(holds: Tensor) -> float:
-    """How many of the examples, in [0, 1]; NaN if there are none."""
+    """Return the share of true values, in [0, 1]; NaN if there are no values."""
     return holds.double().mean().item()
 
 
-@dataclass(frozen=True)
-class SecondOrder:
-    """The loss of each image up to second order, and the network to compare it with.
+class SecondOrder(NamedTuple):
+    """The loss of each image up to second order, and the model to compare it with."""
 
-    Attributes:
-        model: The network in float64, frozen.
-        x: The images.
-        y: Their labels.
-        eps: Radius of the threat.
-        loss: Each example's loss, shape (B,).
-        g: Its gradient.
-        p: The direction of the attack: `sign(g)` in linf, the unit gradient in l2.
-        hp: Hessian times `p`.
-        u: The unit gradient.
-        hu: Hessian times `u`.
-        norm: Spectral norm of the Hessian, shape (B,); power iteration approaches it from below.
-    """
-
-    model: nn.Module
+    model: nn.Module  # frozen, in float64
     x: Tensor
     y: Tensor
     eps: float
-    loss: Tensor
-    g: Tensor
-    p: Tensor
-    hp: Tensor
-    u: Tensor
-    hu: Tensor
-    norm: Tensor
+    loss: Tensor  # of each example, shape (B,)
+    g: Tensor  # gradient of each example's loss
+    p: Tensor  # direction of the attack: `sign(g)` in linf, the unit gradient in l2
+    hp: Tensor  # Hessian times `p`
+    u: Tensor  # unit gradient
+    hu: Tensor  # Hessian times `u`
+    norm: Tensor  # spectral norm of the Hessian, shape (B,); power iteration approaches it from below
 
     def gradient_after(self, step: Tensor) -> Tensor:
-        """The gradient of each example's own loss at `x + step`."""
+        """Return the gradient of each example's own loss at `x + step`."""
         leaf = (self.x + step).detach().requires_grad_()
         with torch.enable_grad():
             return torch.autograd.grad(cross_entropy(self.model(leaf), self.y, "sum"), leaf)[0]
 
 
 def second_order(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int) -> SecondOrder:
-    """Gradient and Hessian-vector products of each example's loss; power iteration starts from the seed."""
+    """Measure each example's loss up to second order; power iteration starts from the seed."""
     leaf = x.detach().requires_grad_()
     with torch.enable_grad():
         losses = cross_entropy(model(leaf), y, "none")
@@ -106,13 +90,13 @@ def second_order(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: i
 
 
 def misalignment(g: Tensor, g_adv: Tensor) -> Tensor:
-    """`1 - PertAlign` of each example as half the squared distance of unit vectors, which cancels nothing."""
-    gap = dot(unit(g) - unit(g_adv), unit(g) - unit(g_adv)) / 2
-    return torch.where((flat_norm(g) * flat_norm(g_adv)).flatten() > 0, gap, torch.nan)
+    """Return each example's `1 - PertAlign`, as half the squared distance of unit vectors."""
+    gap = unit(g) - unit(g_adv)
+    return torch.where((flat_norm(g) * flat_norm(g_adv)).flatten() > 0, dot(gap, gap) / 2, torch.nan)
 
 
 def check_step(local: SecondOrder, peaks: Tensor, length: float) -> dict[str, Any]:
-    """The lemmas after one step of this length, and how often alpha* of its gradients is the peak."""
+    """Check the lemmas after one step of this length, and how often alpha* of its gradients is the peak."""
     g, p, hp = local.g, local.p, local.hp
     g_adv = local.gradient_after(length * p)
     misaligned = misalignment(g, g_adv)
@@ -120,7 +104,7 @@ def check_step(local: SecondOrder, peaks: Tensor, length: float) -> dict[str, An
     across = hp - k.view(-1, *[1] * (g.dim() - 1)) * g
     predicted = length**2 / 2 * (flat_norm(across) / flat_norm(g)).flatten().square()
     bend = 1 - dot(p, g_adv) / dot(p, g)
-    alt = quartiles(_alt_misalignment(g, g_adv) / (length * _alt_slope(g, hp)))
+    alt = quartiles(_alt_ratio(local, g_adv, length))
     steps = alpha_star(local, g_adv, length)
     return {
         "pert_align": (1 - misaligned).nanmean().item(),
@@ -134,23 +118,21 @@ def check_step(local: SecondOrder, peaks: Tensor, length: float) -> dict[str, An
     }
 
 
-def _alt_misalignment(g: Tensor, g_adv: Tensor) -> Tensor:
-    """`1 - AltPertAlign` of each example; beta has `||p||`, not sqrt(d): some pixels may have no gradient."""
-    beta = (flat_norm(g) / flat_norm(g_adv)).flatten() / g.flatten(1).abs().sum(1)
-    return 1 - beta * dot(g.sign(), g_adv)
-
-
-def _alt_slope(g: Tensor, hp: Tensor) -> Tensor:
-    """`(1 - AltPertAlign) / a` for short steps, as the lemma's proof has it; the lemma is printed negated.
+def _alt_ratio(local: SecondOrder, g_adv: Tensor, length: float) -> Tensor:
+    """Return `1 - AltPertAlign` of each example over `length` times its slope at 0 in the lemma's proof.
 
     `AltPertAlign = (1 + a s.Hp / ||g||_1) / (1 + a g.Hp / ||g||^2)` up to a^2, with s = sign(g), which is p
-    in linf.
+    in linf; the lemma is printed negated. Beta has `||p||`, not sqrt(d): some pixels may have no gradient.
     """
-    return dot(g, hp) / dot(g, g) - dot(g.sign(), hp) / g.flatten(1).abs().sum(1)
+    g, hp = local.g, local.hp
+    l1 = g.flatten(1).abs().sum(1)
+    beta = (flat_norm(g) / flat_norm(g_adv)).flatten() / l1
+    slope = dot(g, hp) / dot(g, g) - dot(g.sign(), hp) / l1
+    return (1 - beta * dot(g.sign(), g_adv)) / (length * slope)
 
 
 def check_bound(local: SecondOrder, length: float) -> dict[str, float | list[float]]:
-    """`1 - PertAlign <= (a^2/2) (||H||^2 - k^2) <= (a^2/2) ||H||^2` for a step `a g` along the gradient.
+    """Check `1 - PertAlign <= (a^2/2) (||H||^2 - k^2) <= (a^2/2) ||H||^2` for a step `a g`.
 
     The step is as long, in l2, as one of `length` along the attack. `holds` and `holds_loose` are the shares
     of examples for the two bounds, `used` the measured part of the first.
@@ -173,7 +155,7 @@ def check_bound(local: SecondOrder, length: float) -> dict[str, float | list[flo
 
 
 def alpha_star(local: SecondOrder, g_adv: Tensor, length: float) -> Tensor:
-    """Where each example's loss should peak, from the gradients before and after a step of `length`."""
+    """Return where each example's loss should peak, by its gradients before and after a step of `length`."""
     before = dot(local.p, local.g)
     steps = optimal_step(dot(local.p, g_adv) / before, length, REACH * local.eps)
     return torch.where(before > 0, steps, torch.nan)
@@ -189,7 +171,7 @@ def _agreement(steps: Tensor, peaks: Tensor) -> float:
 
 
 def loss_curve(local: SecondOrder) -> tuple[Tensor, Tensor]:
-    """Step lengths from eps/64 to `REACH * eps`, four per doubling, and the losses (lengths, B)."""
+    """Return step lengths from eps/64 to `REACH * eps`, four per doubling, and the losses (lengths, B)."""
     exponents = torch.arange(-28, 1, dtype=local.g.dtype, device=local.g.device) / 4
     lengths = REACH * local.eps * 2**exponents
     with torch.no_grad():
@@ -198,13 +180,13 @@ def loss_curve(local: SecondOrder) -> tuple[Tensor, Tensor]:
 
 
 def first_peaks(lengths: Tensor, curve: Tensor) -> Tensor:
-    """The first length after which the loss falls, the last one if it never does; one per column."""
+    """Return for each column the first length after which the loss falls, the last one if it never does."""
     falls = curve[1:] < curve[:-1]
     return lengths[torch.where(falls.any(0), falls.double().argmax(0), len(lengths) - 1)]
 
 
 def check_peak(local: SecondOrder, lengths: Tensor, curve: Tensor) -> dict[str, Any]:
-    """Alpha* from the gradients before and after a step of `ALPHA0`, beside where the measured loss peaks.
+    """Compare alpha*, from the gradients before and after a step of `ALPHA0`, with the measured peaks.
 
     For the mean loss, a quadratic peaks at alpha* of the coefficient that is a ratio of sums; Algorithm 1
     uses the mean of the examples' ratios.
@@ -212,26 +194,18 @@ def check_peak(local: SecondOrder, lengths: Tensor, curve: Tensor) -> dict[str, 
     g_adv = local.gradient_after(ALPHA0 * local.p)
     longest = REACH * local.eps
     steps = alpha_star(local, g_adv, ALPHA0)
-    first, highest = first_peaks(lengths, curve), lengths[curve.argmax(0)]
+    peaks = {"first_peak": first_peaks(lengths, curve), "highest_point": lengths[curve.argmax(0)]}
     before, after = dot(local.p, local.g), dot(local.p, g_adv)
     mean = curve.mean(1, keepdim=True)
-    inside = first < lengths[-1]
+    inside = peaks["first_peak"] < lengths[-1]
     return {
         "g_adv_after": ALPHA0,
         "longest": longest,
-        "agree": {
-            "factor": AGREE,
-            "first_peak": _agreement(steps, first),
-            "highest_point": _agreement(steps, highest),
-        },
+        "agree": {"factor": AGREE} | {name: _agreement(steps, own) for name, own in peaks.items()},
         "images_with_peak_inside": int(inside.sum()),
-        "images_with_peak_inside_that_agree": int((_agrees(steps, first) & inside).sum()),
+        "images_with_peak_inside_that_agree": int((_agrees(steps, peaks["first_peak"]) & inside).sum()),
         "images_curved_down_at_x": int((dot(local.p, local.hp) < 0).sum()),
-        "images": {
-            "alpha_star": steps.tolist(),
-            "first_peak": first.tolist(),
-            "highest_point": highest.tolist(),
-        },
+        "images": {name: own.tolist() for name, own in ({"alpha_star": steps} | peaks).items()},
         "mean_loss": {
             "at_x": local.loss.mean().item(),
             "lengths": lengths.tolist(),

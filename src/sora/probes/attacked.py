@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,33 +23,13 @@ LONGEST = 12  # characters of a class's name that fit above an image
 Pixels = list[list[list[int]]]  # (H, W, C), from 0 to 255
 
 
-class _Attacked(Probe[ProbedModel]):
-    """A probe whose figure has three rows per run: images clean, attacked, and the amplified difference."""
-
-    @abstractmethod
-    def _images(self, result: Result) -> list[Result]:
-        """Return the images to show, each with `label`, `attacked_class`, `clean` and `attacked`."""
-
-    def figure(self, results: Mapping[str, Result]) -> Figure:
-        """Draw three rows per run and ten images."""
-        images = {name: self._images(result) for name, result in results.items()}
-        columns = min(ACROSS, max(1, *map(len, images.values())))
-        panels: list[Panel | None] = []
-        for name, result in results.items():
-            rows = _rows(name, images[name], result.get("classes", ()))
-            for start in range(0, max(1, len(images[name])), ACROSS):
-                for part in (row[start : start + ACROSS] for row in rows):
-                    panels += [*part, *[None] * (columns - len(part))]
-        return Figure(panels, columns=columns, width=max(1.4, 5.0 / columns), height=1.65)
-
-
 @register(
     "samples",
     "test images clean, attacked by FGSM and the difference, with the predictions",
     images=10,
     figures=(9,),
 )
-class Samples(_Attacked):
+class Samples(Probe[ProbedModel]):
     """The images themselves, their classes, and what the model takes them for before and after FGSM."""
 
     def measure(self, subject: ProbedModel) -> Result:
@@ -73,9 +52,9 @@ class Samples(_Attacked):
         ]
         return subject.facts(len(samples)) | {"classes": list(subject.classes), "samples": samples}
 
-    def _images(self, result: Result) -> list[Result]:
-        """Return all images."""
-        return list(result["samples"])
+    def figure(self, results: Mapping[str, Result]) -> Figure:
+        """Draw all images."""
+        return _figure(results, {name: result["samples"] for name, result in results.items()})
 
     def sentence(self, result: Result) -> str:
         """Say how many predictions are correct before and after the attack."""
@@ -88,7 +67,7 @@ class Samples(_Attacked):
 
 @register("fallen", "images that are classified correctly until PGD-10 changes them", images=500)
 @dataclass(frozen=True)
-class Fallen(_Attacked):
+class Fallen(Probe[ProbedModel]):
     """Which images fall and what they are taken for; the first ones are kept for the picture.
 
     Attributes:
@@ -123,13 +102,17 @@ class Fallen(_Attacked):
         about = subject.facts(len(examples.labels)) | {"correct": correct}
         return about | {"classes": list(subject.classes), "fallen": fallen}
 
-    def _images(self, result: Result) -> list[Result]:
-        """Return the images that were kept."""
-        return [
-            entry | {"attacked": entry["adversarial"], "attacked_class": entry["taken_for"]}
-            for entry in result["fallen"]
-            if "clean" in entry
-        ]
+    def figure(self, results: Mapping[str, Result]) -> Figure:
+        """Draw the images that were kept."""
+        images = {
+            name: [
+                entry | {"attacked": entry["adversarial"], "attacked_class": entry["taken_for"]}
+                for entry in result["fallen"]
+                if "clean" in entry
+            ]
+            for name, result in results.items()
+        }
+        return _figure(results, images)
 
     def sentence(self, result: Result) -> str:
         """Say how many of the correctly classified images fall."""
@@ -147,11 +130,16 @@ def _pixels(image: Tensor) -> Pixels:
     return levels
 
 
-def _amplified(pairs: Sequence[tuple[Pixels, Pixels]]) -> tuple[list[Pixels], float]:
-    """Return the difference of each pair around grey, and the factor by which all are amplified."""
-    changes = [torch.tensor(after) - torch.tensor(before) for before, after in pairs]
-    factor = 127.5 / max([int(change.abs().max()) for change in changes] + [1])
-    return [(127.5 + factor * change).round().clamp(0, 255).int().tolist() for change in changes], factor
+def _figure(results: Mapping[str, Result], images: Mapping[str, Sequence[Result]]) -> Figure:
+    """Draw three rows per run and ten images: clean, attacked, and the amplified difference."""
+    columns = min(ACROSS, max(1, *map(len, images.values())))
+    panels: list[Panel | None] = []
+    for name, shown in images.items():
+        rows = _rows(name, shown, results[name].get("classes", ()))
+        for start in range(0, max(1, len(shown)), ACROSS):
+            for part in (row[start : start + ACROSS] for row in rows):
+                panels += [*part, *[None] * (columns - len(part))]
+    return Figure(panels, columns=columns, width=max(1.4, 5.0 / columns), height=1.65)
 
 
 def _rows(name: str, images: Sequence[Result], classes: Sequence[str]) -> list[list[Panel]]:
@@ -160,13 +148,16 @@ def _rows(name: str, images: Sequence[Result], classes: Sequence[str]) -> list[l
     def named(number: int) -> str:
         return classes[number][:LONGEST] if number < len(classes) else f"class {number}"
 
-    differences, factor = _amplified([(image["clean"], image["attacked"]) for image in images])
+    # Differences are drawn around grey, all amplified by one factor.
+    changes = [torch.tensor(image["attacked"]) - torch.tensor(image["clean"]) for image in images]
+    factor = 127.5 / max([int(change.abs().max()) for change in changes] + [1])
     texts = [f"{name}\n{row}" for row in ("clean", "attacked", f"difference x {factor:.0f}")]
     rows: list[list[Panel]] = [[], [], []]
-    for image, difference in zip(images, differences, strict=True):
+    for image, change in zip(images, changes, strict=True):
         label, clean = image["label"], image.get("clean_class")
         mistake = "" if clean is None or clean == label else f"\n→ {named(clean)}"
         titles = f"{named(label)}{mistake}", f"→ {named(image['attacked_class'])}", ""
+        difference = (127.5 + factor * change).round().clamp(0, 255).int().tolist()
         pictures = image["clean"], image["attacked"], difference
         for row, pixels, title, text in zip(rows, pictures, titles, texts, strict=True):
             row.append(Panel([Picture(pixels)], title, name="" if len(row) % ACROSS else text))

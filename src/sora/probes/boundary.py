@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,20 +16,16 @@ from sora._seeds import mix
 from sora.attacks import fgsm, pgd
 from sora.errors import UserError
 from sora.evaluation.progress import progress_bar
-from sora.figures import Axis, Figure, Item, Panel, Points, Regions
+from sora.figures import Figure, Item, Panel, Points, Regions
 from sora.methods import Inputs
 from sora.probes._base import Probe, ProbedModel, Result, register
-from sora.probes._plane import Plane, axis, plane
+from sora.probes._plane import Plane, axes, axis, plane
 from sora.threat import L2, Threat
 
 CHUNK = 512  # grid points per forward pass
 # Hollow and of different sizes, so that points at one place can be told apart.
-MARKERS = {
-    "FGSM": ("cross", 8.0),
-    "FGSM-RS": ("triangle", 11.0),
-    "PGD-10": ("square", 8.0),
-    "SORA": ("circle", 17.0),
-}
+MARKERS = {"FGSM": ("cross", 8.0), "FGSM-RS": ("triangle", 11.0), "PGD-10": ("square", 8.0)}
+MARKERS |= {"SORA": ("circle", 17.0)}
 # Ten strong colours, then their pale variants, all light enough for markers to stand out.
 STRONG = (
     "#5799c7", "#ff9f4a", "#61b861", "#e05d5e", "#af8dce",
@@ -102,9 +97,8 @@ class Boundary(Probe[ProbedModel]):
         """Draw a row of panels per run, a panel per image; if each shows one image, all in one row."""
         chosen = _same_images(results, self.panels)
         columns = max(map(len, chosen.values()))
-        seen = sorted(
-            {c for images in chosen.values() for image in images for r in image["classes"] for c in r}
-        )
+        images = [image for own in chosen.values() for image in own]
+        seen = sorted({c for image in images for row in image["classes"] for c in row})
         colours = dict(zip(seen, itertools.cycle(STRONG + PALE), strict=False))  # the same in every panel
         panels: list[Panel | None] = []
         for name, result in results.items():
@@ -126,14 +120,12 @@ class Boundary(Probe[ProbedModel]):
 
 def _same_images(results: Mapping[str, Result], count: int) -> dict[str, list[Result]]:
     """Return the same `count` images for each run; its own where the runs have none in common."""
-    measured = [{image["image"] for image in result["images"]} for result in results.values()]
-    common = set.intersection(*measured)
-    return {
-        name: sorted(result["images"], key=lambda image: (image["image"] not in common, image["image"]))[
-            :count
-        ]
-        for name, result in results.items()
-    }
+    common = set.intersection(*({image["image"] for image in own["images"]} for own in results.values()))
+
+    def rank(image: Result) -> tuple[bool, int]:
+        return image["image"] not in common, image["image"]
+
+    return {name: sorted(result["images"], key=rank)[:count] for name, result in results.items()}
 
 
 def attack_points(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int) -> dict[str, Tensor]:
@@ -174,8 +166,8 @@ def _image(model: nn.Module, around: Plane, reached: dict[str, Tensor], values: 
     return {"classes": classes.view(len(values), len(values)).tolist(), "points": points}
 
 
-def _panel(name: str, axis: list[float], image: Mapping[str, Any], colours: Mapping[int, str]) -> Panel:
-    items: list[Item] = [Regions(axis, axis, image["classes"], colours, image["label"])]
+def _panel(name: str, values: list[float], image: Mapping[str, Any], colours: Mapping[int, str]) -> Panel:
+    items: list[Item] = [Regions(values, values, image["classes"], colours, image["label"])]
     for attack, (marker, size) in {"the image": ("plus", 9.0), **MARKERS}.items():
         look: dict[str, Any] = {"marker": marker, "size": size, "hollow": True}
         items.append(Points([None], [None], attack, "#000000", **look))  # the entry of the legend
@@ -183,6 +175,5 @@ def _panel(name: str, axis: list[float], image: Mapping[str, Any], colours: Mapp
         fooled = point["class"] != image["label"]
         look |= {"colour": "#ffffff", "outline": "black"} if fooled else {"colour": "#000000"}
         items.append(Points([point["a"]], [point["b"]], attack, in_legend=False, **look))
-    whole = {float(tick): str(tick) for tick in range(math.ceil(axis[0]), math.floor(axis[-1]) + 1)}
-    x, y = Axis("FGSM direction", names=whole), Axis("random direction", names=whole)
-    return Panel(items, f"{name}: image {image['image']}, class {image['label']}", x, y, square=True)
+    title = f"{name}: image {image['image']}, class {image['label']}"
+    return Panel(items, title, *axes(values), square=True)

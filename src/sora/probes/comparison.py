@@ -124,8 +124,7 @@ class Cost(Probe[Setting]):
             for setting, result in results.items()
             for key in COSTS
         ]
-        text = "The star marks SORA; bars show the deviation over seeds."
-        return Figure([panel for panel in panels if panel.items], columns=2, caption=text)
+        return _shown(panels, "The star marks SORA; bars show the deviation over seeds.")
 
     def sentence(self, result: Result) -> str:
         """Name the best method."""
@@ -157,34 +156,35 @@ def overlay(settings: Sequence[Setting]) -> Figure:
     by_name = colours(name for setting in settings for name in setting.names)
     for setting in settings:
         about, attack = setting.name if len(settings) > 1 else "", title_of(setting.attack)
-        runs = [(row, run) for row in setting.rows for run in row.runs]
-        where = watched_images(line for _, run in runs for line in run.logs["evals"])
-        robust = [(row.name, accuracies(run.logs["evals"]).get(setting.attack, {})) for row, run in runs]
-        align = [(row.name, series_of(run.logs["metrics"]).get("pert_align", {})) for row, run in runs]
+        logs = [(row.name, run.logs) for row in setting.rows for run in row.runs]
+        where = watched_images(line for _, own in logs for line in own["evals"])
+        robust = [(name, accuracies(own["evals"]).get(setting.attack, {})) for name, own in logs]
+        align = [(name, series_of(own["metrics"]).get("pert_align", {})) for name, own in logs]
         y = Axis(f"accuracy under {attack}", 0, None, percent=True)
         title = _titled(f"Accuracy under {attack} on {where}", about)
         panels.append(Panel(_curves(robust, by_name), title, STEP, y))
         panels.append(Panel(_curves(align, by_name), _titled("PertAlign", about), STEP, Axis("PertAlign")))
-    shown = [panel for panel in panels if panel.items]
-    return Figure(shown, columns=2, caption="One line per run, one colour per method.")
+    return _shown(panels, "One line per run, one colour per method.")
+
+
+def _shown(panels: Sequence[Panel], caption: str) -> Figure:
+    return Figure([panel for panel in panels if panel.items], columns=2, caption=caption)
 
 
 def _curves(curves: Sequence[tuple[str, Series]], by_name: Mapping[str, str]) -> list[Item]:
-    items: list[Item] = []
-    named: set[str] = set()  # a row's first curve has its entry in the legend
-    for name, values in curves:
-        if values:
-            items.append(curve(values, name, by_name[name], width=1.4, in_legend=name not in named))
-            named.add(name)
-    return items
+    shown = [(name, values) for name, values in curves if values]
+    first = dict(reversed(shown))  # has the entry in the legend
+    return [
+        curve(values, name, by_name[name], width=1.4, in_legend=values is first[name])
+        for name, values in shown
+    ]
 
 
 def seeds(settings: Sequence[Setting]) -> Figure:
     """Draw the robust accuracy of every seed, and the mean of each row."""
     by_name = colours(name for setting in settings for name in setting.names)
     panels = [_seed_panel(setting, by_name, len(settings) > 1) for setting in settings]
-    shown = [panel for panel in panels if panel.items]
-    return Figure(shown, columns=2, caption="One circle per seed; the bar is the mean.")
+    return _shown(panels, "One circle per seed; the bar is the mean.")
 
 
 def _seed_panel(setting: Setting, by_name: Mapping[str, str], several: bool) -> Panel:

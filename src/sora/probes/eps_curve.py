@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sora._passes import frozen, input_gradient
 from sora._seeds import mix
@@ -68,17 +68,22 @@ class EpsCurve(Probe[ProbedModel]):
         correct: dict[str, list[Tensor | int]] = {name: [0] * len(MULTIPLES) for name in ("fgsm", "pgd10")}
         batches = torch.split(torch.arange(len(examples.labels)), self.batch_size)
         attacks = len(batches) * len(MULTIPLES[ZERO:])  # counts PGD only, which takes nearly all the time
+
+        def count(x: Tensor, y: Tensor) -> Any:
+            with torch.no_grad():
+                return (model(x).argmax(1) == y).sum()
+
         with frozen(model), progress_bar("eps-curve", attacks, subject.progress) as advance:
             for number, positions in enumerate(batches):
                 x, y = examples.take(positions, subject.device)
                 gradient, _ = input_gradient(model, x, y)  # the same for all radii
                 for index, multiple in enumerate(MULTIPLES):
                     fgsm = threat.step(x, gradient, multiple * threat.eps)
-                    correct["fgsm"][index] += _correct(model, fgsm, y)
+                    correct["fgsm"][index] += count(fgsm, y)
                     if multiple >= 0:
                         generator = torch.Generator(x.device).manual_seed(mix(subject.seed, number))
                         strong = pgd(model, x, y, threat.scaled(multiple), generator=generator)
-                        correct["pgd10"][index] += _correct(model, strong, y)
+                        correct["pgd10"][index] += count(strong, y)
                         advance()
         n = len(examples.labels)
         fgsm_curve, pgd_curve = ([int(count) / n for count in counts] for counts in correct.values())
@@ -141,15 +146,6 @@ def _panel(name: str, curve: Result) -> Panel:
     ]
     if curve["index"] > MARKED and gained >= MARKED_IMAGES:
         items.append(Span(curve["rise"]["from"], curve["rise"]["to"], "largest rise"))
-    return Panel(
-        items,
-        title=f"{name}: largest rise {100 * curve['index']:.1f} points ({gained} images)",
-        x=Axis(f"step in multiples of eps = {eps_text(curve['threat']['eps'])}"),
-        y=Axis(f"accuracy (n = {curve['n']})", 0, 1.02, percent=True),
-    )
-
-
-def _correct(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    with torch.no_grad():
-        logits: Tensor = model(x)
-    return (logits.argmax(1) == y).sum()
+    title = f"{name}: largest rise {100 * curve['index']:.1f} points ({gained} images)"
+    x = Axis(f"step in multiples of eps = {eps_text(curve['threat']['eps'])}")
+    return Panel(items, title, x, Axis(f"accuracy (n = {curve['n']})", 0, 1.02, percent=True))

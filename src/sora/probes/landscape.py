@@ -11,7 +11,7 @@ from sora._passes import cross_entropy, frozen
 from sora.evaluation.progress import progress_bar
 from sora.figures import BLUE, RED, Axis, Contours, Figure, Item, Line, Note, Panel, Rule, Surface
 from sora.probes._base import Probe, ProbedModel, Result, register
-from sora.probes._plane import SecondAxis, axis, plane
+from sora.probes._plane import SecondAxis, axes, axis, plane
 
 
 @register("landscape", "the loss over the FGSM direction and a random direction", images=64, figures=(13,))
@@ -71,18 +71,15 @@ class Landscape(Probe[ProbedModel]):
         return f"on the way from the images to their FGSM examples the mean loss {highest} (n = {n})"
 
 
-def _axes(result: Result) -> tuple[Axis, Axis]:
-    span = round(result["axis"][-1])
-    whole = {float(tick): str(tick) for tick in range(-span, span + 1)}
-    second = "PGD-10 direction" if result.get("second") == "pgd" else "random direction"
-    return Axis("FGSM direction", names=whole), Axis(second, names=whole)
+def _second(result: Result) -> str:
+    return "PGD-10" if result.get("second") == "pgd" else "random"
 
 
 def _surface(name: str, result: Result) -> Panel:
-    low, high = (limit(map(limit, result["loss"])) for limit in (min, max))
+    values, loss = result["axis"], result["loss"]
+    low, high = (limit(map(limit, loss)) for limit in (min, max))
     title = f"{name}: loss from {low:.2g} to {high:.2g}\n(mean of {result['n']} images)"
-    values = result["axis"]
-    return Panel([Surface(values, values, result["loss"], high, "loss")], title, *_axes(result))
+    return Panel([Surface(values, values, loss, high, "loss")], title, *axes(values, _second(result)))
 
 
 def _contours(name: str, result: Result) -> Panel:
@@ -94,18 +91,15 @@ def _contours(name: str, result: Result) -> Panel:
         Note(0, 0.08, "x"),
         Note(1, 0.08, "FGSM"),
     ]
-    return Panel(items, name, *_axes(result))
+    return Panel(items, name, *axes(values, _second(result)))
 
 
 def _way(name: str, result: Result) -> Panel:
     way = result["way"]
     fractions = [k / (len(way) - 1) for k in range(len(way))]
-    return Panel(
-        [
-            Line(fractions, way, "mean loss", BLUE, marker="circle"),
-            Rule(way[-1], "y", "loss at the FGSM example", RED),
-        ],
-        title=f"{name}: bump of {result['bump']:.2f} above the loss at the end",
-        x=Axis("from x (0) to the FGSM example (1)"),
-        y=Axis("mean loss", low=0),
-    )
+    items: list[Item] = [
+        Line(fractions, way, "mean loss", BLUE, marker="circle"),
+        Rule(way[-1], "y", "loss at the FGSM example", RED),
+    ]
+    title = f"{name}: bump of {result['bump']:.2f} above the loss at the end"
+    return Panel(items, title, Axis("from x (0) to the FGSM example (1)"), Axis("mean loss", low=0))

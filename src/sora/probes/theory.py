@@ -97,8 +97,8 @@ def _listed(numbers: Mapping[str, float]) -> str:
 
 
 def _lengths(result: Result, what: str, low: float) -> Axis:
-    unit = f"in multiples of eps = {eps_text(result['threat']['eps'])}"
-    return Axis(f"{what} {unit}", low, LONGEST, scale="log")
+    label = f"{what} in multiples of eps = {eps_text(result['threat']['eps'])}"
+    return Axis(label, low, LONGEST, scale="log")
 
 
 def _steps(result: Result) -> list[float]:
@@ -117,13 +117,11 @@ def _ratios(name: str, result: Result, y: Axis) -> Panel:
 
 
 def _bound(result: Result) -> Panel:
-    items = []
-    for key, label, colour in (
-        ("holds", "below a²/2 (||H||² - k²)", RED),
-        ("holds_loose", "below a²/2 ||H||²", BLUE),
-    ):
-        shares = [row["bound"][key] for row in result["lemma"]]
-        items.append(Line(_steps(result), shares, label, colour, marker="circle"))
+    bounds = {"holds": ("below a²/2 (||H||² - k²)", RED), "holds_loose": ("below a²/2 ||H||²", BLUE)}
+    items = [
+        Line(_steps(result), [row["bound"][key] for row in result["lemma"]], label, colour, marker="circle")
+        for key, (label, colour) in bounds.items()
+    ]
     y = Axis("images whose 1 - PertAlign is below the bound", -0.04, 1.04, percent=True)
     title = "upper bound on the misalignment,\nsteps along the gradient"
     return Panel(items, title, _lengths(result, "step", SHORTEST), y)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from sora import metrics
@@ -12,11 +11,11 @@ from sora.figures import BLUE, PALETTE, Axis, Figure, Item, Line, Marker, Panel,
 from sora.metrics import Scale
 from sora.probes._base import Probe, Result, register
 from sora.probes._records import alarms_of
-from sora.probes.training import accuracies, pert_align, series_of
+from sora.probes.training import accuracies, alarms_text, listed, pert_align, series_of
 from sora.runs import LOGS, RunFolder
 
 ZOOM, ZOOM_SHARE = 60, 1 / 6  # steps on either side of the alarm, and at most this share of the run
-WINDOW = 200  # values in which a fall of PertAlign is looked for
+WINDOW, FALL = 200, 0.5  # how many values are searched for a fall of PertAlign, and how large it must be
 SPARSE = 25  # a curve with at most this many values in a window gets a marker at each
 STYLES: Mapping[str, Style] = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dashed"}
 
@@ -32,6 +31,7 @@ class Look(NamedTuple):
 
 # Series that every run logs, drawn before and after the metrics chosen by --monitor.
 # Colours are visible on white and on dark pages.
+ALIGNED = "pert_align", BLUE
 FIRST = {"pert_align": Look(BLUE, width=2.4)}
 LAST = {
     "aae_share": Look("#e377c2", "--"),
@@ -66,20 +66,15 @@ class Traces(Probe[RunFolder]):
             rows = [row for row in logs["evals"] if (row.get("split") == "training") == (where == "training")]
             series |= {f"{where} {attack}": values for attack, values in accuracies(rows).items()}
         aligned = series.get("pert_align", {})
-        falls = falling_windows(list(aligned.values()))
         scales = {name: look.scale for name, look in looks().items()}
         return {
             "method": (config.get("threat") or {}).get("method"),
             "series": {
-                name: {
-                    "steps": list(points),
-                    "values": list(points.values()),
-                    "scaled": scaled(list(points.values()), scales.get(name, "as is")),
-                }
+                name: {**listed(points), "scaled": scaled([*points.values()], scales.get(name, "as is"))}
                 for name, points in series.items()
             },
             "events": logs["events"],
-            "falls": [list(aligned)[start] for start in falls],
+            "falls": [list(aligned)[start] for start in falling_windows([*aligned.values()])],
         }
 
     def figure(self, results: Mapping[str, Result]) -> Figure:
@@ -92,8 +87,7 @@ class Traces(Probe[RunFolder]):
 
     def sentence(self, result: Result) -> str:
         """State how many series there are, and the steps of the alarms."""
-        steps = ", ".join(map(str, alarms_of(result["events"])))
-        return f"{len(result['series'])} series; {f'alarms at step {steps}' if steps else 'no alarms'}"
+        return f"{len(result['series'])} series; {alarms_text(alarms_of(result['events']))}"
 
 
 @register(
@@ -107,18 +101,10 @@ class Collapse(Traces):
         others = iter(PALETTE[1:] * len(results))
         curves, around = [], []
         for name, result in results.items():
-            label, colour = f"PertAlign of {name}", BLUE if result.get("method") == "sora" else next(others)
+            aligned = f"PertAlign of {name}", BLUE if result.get("method") == "sora" else next(others)
             series = result["series"].get("pert_align", {"steps": [], "values": []})
-            values = dict(zip(series["steps"], series["values"], strict=True))
-            curves.append((label, colour, values, alarms_of(result["events"])))
-            for panel in _around_alarm(name, result):
-                items = [
-                    replace(item, name=label, colour=colour)
-                    if isinstance(item, Line) and item.name == "pert_align"
-                    else item
-                    for item in panel.items
-                ]
-                around.append(replace(panel, items=items))
+            curves.append((*aligned, series, alarms_of(result["events"])))
+            around += _around_alarm(name, result, aligned)
         return Figure([pert_align(curves), *around], columns=2, width=7.0, height=4.6, legend_below="")
 
 
@@ -132,27 +118,20 @@ def scaled(values: Sequence[float], scale: Scale) -> list[float]:
     return [(value - low) / (high - low) if high > low else 0.5 for value in values]
 
 
-def falling_windows(values: Sequence[float], width: int = WINDOW, fall: float = 0.5) -> list[int]:
+def falling_windows(values: Sequence[float]) -> list[int]:
     """Return the starts of windows in a finished series that end far lower than they begin.
 
-    A window is reported when the mean of its first quarter exceeds the mean of its last by `fall`; of
+    A window is reported when the mean of its first quarter exceeds the mean of its last by `FALL`; of
     consecutive such windows only the first is.
     """
-    width = min(width, len(values))
+    width = min(WINDOW, len(values))
     quarter = width // 4
-    if quarter == 0:
-        return []
-    starts, falling_before = [], False
-    for start in range(len(values) - width + 1):
-        window = values[start : start + width]
-        falling = sum(window[:quarter]) - sum(window[-quarter:]) >= fall * quarter
-        if falling and not falling_before:
-            starts.append(start)
-        falling_before = falling
-    return starts
+    windows = [values[start : start + width] for start in range(len(values) - width + 1)] if quarter else []
+    falling = [sum(window[:quarter]) - sum(window[-quarter:]) >= FALL * quarter for window in windows]
+    return [start for start, falls in enumerate(falling) if falls and not (start and falling[start - 1])]
 
 
-def _around_alarm(name: str, result: Result) -> list[Panel]:
+def _around_alarm(name: str, result: Result, aligned: tuple[str, str] = ALIGNED) -> list[Panel]:
     """Return the panel around the first alarm of a run; none without an alarm."""
     alarms = alarms_of(result["events"])
     if not alarms:
@@ -160,11 +139,16 @@ def _around_alarm(name: str, result: Result) -> list[Panel]:
     last = max((series["steps"][-1] for series in result["series"].values()), default=0)
     reach = max(1.0, min(ZOOM, ZOOM_SHARE * last))
     window = (max(0.0, alarms[0] - reach), alarms[0] + reach)
-    return [_panel(f"{name}, around the alarm at step {alarms[0]}", result, window)]
+    return [_panel(f"{name}, around the alarm at step {alarms[0]}", result, window, aligned)]
 
 
-def _panel(title: str, result: Result, window: tuple[float, float] | None = None) -> Panel:
-    """Draw all series of a run, or a window of them, over the steps."""
+def _panel(
+    title: str,
+    result: Result,
+    window: tuple[float, float] | None = None,
+    aligned: tuple[str, str] = ALIGNED,
+) -> Panel:
+    """Draw all series of a run, or a window of them, over the steps; `aligned`: PertAlign's look."""
     low, high = window or (None, None)
     items: list[Item] = []
     for name, look in looks().items():
@@ -172,9 +156,9 @@ def _panel(title: str, result: Result, window: tuple[float, float] | None = None
         constant = look.scale == "scaled" and len(set(series["scaled"])) == 1  # e.g. a fixed step size
         if series["steps"] and not constant:
             label = name if look.scale == "as is" else f"{name} ({look.scale})"
+            drawn = aligned if name == "pert_align" else (label, look.colour)
             style, marker = STYLES[look.style], _marker(series["steps"], window)
-            points = series["steps"], series["scaled"]
-            items.append(Line(*points, label, look.colour, style, look.width, marker))
+            items.append(Line(series["steps"], series["scaled"], *drawn, style, look.width, marker))
     for event in result["events"]:
         if event["event"] in ("alarm", "recovered"):
             colour = "#c1272d" if event["event"] == "alarm" else "#3c8d40"

@@ -9,23 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sora.errors import UserError
-from sora.figures import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PALETTE,
-    PURPLE,
-    RED,
-    Axis,
-    Figure,
-    Item,
-    Line,
-    Marker,
-    Panel,
-    Rule,
-    Style,
-)
+from sora.figures import BLUE, GREEN, GREY, ORANGE, PALETTE, PURPLE, RED, Axis, Figure, Line, Panel, Rule
 from sora.probes._base import Probe, Result, register
 from sora.probes._records import Rows, RunRecord, alarms_of, title_of
 from sora.runs import RunFolder
@@ -33,7 +17,7 @@ from sora.threat import threat
 
 COLOURS = (RED, BLUE, *PALETTE[2:])  # `sora demo` compares FGSM with SORA, whose colour is blue everywhere
 # In the picture of several runs a run has one colour, and attacks differ in the style of their line.
-ATTACKS: Mapping[str, tuple[Style, Marker, str]] = {
+ATTACKS: Mapping[str, Any] = {  # style, marker, and the colour in the picture of one run
     "clean": ("dotted", "circle", GREY),
     "fgsm": ("dashed", "square", ORANGE),
     "pgd10": ("solid", "diamond", BLUE),
@@ -58,6 +42,11 @@ def accuracies(evals: Rows, by: str = "step") -> dict[str, Series]:
     return series_of([{"step": row[by], **row["accuracy"]} for row in evals if row.get("accuracy")])
 
 
+def listed(values: Series, by: str = "steps") -> Result:
+    """Return a series as it is stored."""
+    return {by: list(values), "values": list(values.values())}
+
+
 def curve(values: Series, name: str, colour: str, **look: Any) -> Line:
     """Draw a series."""
     return Line(list(values), list(values.values()), name, colour, **look)
@@ -69,13 +58,19 @@ def watched_images(evals: Iterable[Mapping[str, Any]]) -> str:
     return f"{' or '.join(sorted(kinds)) or 'held-out'} images"
 
 
-def pert_align(runs: Sequence[tuple[str, str, Series, Sequence[int]]]) -> Panel:
-    """Draw the PertAlign of runs, each with a name, a colour, values by step, and the steps of alarms."""
-    items: list[Item] = []
-    for name, colour, values, alarms in runs:
-        items += [curve(values, name, colour, width=2.2)] if values else []
+def alarms_text(steps: Sequence[int]) -> str:
+    """Return the steps of a run's alarms in words."""
+    return f"alarms at step {', '.join(map(str, steps))}" if steps else "no alarms"
+
+
+def pert_align(runs: Sequence[tuple[str, str, Result, Sequence[int]]]) -> Panel:
+    """Draw the PertAlign of runs, each with a name, a colour, steps with values, and the steps of alarms."""
+    items: list[Line | Rule] = []
+    for name, colour, series, alarms in runs:
+        if series["steps"]:
+            items.append(Line(series["steps"], series["values"], name, colour, width=2.2))
         items += [Rule(step, colour=colour) for step in alarms]
-    lowest = min((value for _, _, values, _ in runs for value in values.values()), default=0.0)
+    lowest = min((value for _, _, series, _ in runs for value in series["values"]), default=0.0)
     return Panel(items, "PertAlign while training", STEP, Axis("PertAlign", min(0.0, lowest - 0.05), 1.02))
 
 
@@ -92,18 +87,13 @@ class Training(Probe[RunFolder]):
 
     def measure(self, subject: RunFolder) -> Result:
         """Read the series that the picture shows from the logs."""
-        aligned = series_of(subject.read_log("metrics")).get("pert_align", {})
         evals = subject.read_log("evals")
         by_attack = accuracies(evals, "epoch")
         return {
             "n": next(iter(evals[0]["attacks"].values()))["n"] if evals else 0,
             "split": evals[0].get("split", "holdout") if evals else "holdout",
-            "pert_align": {"steps": list(aligned), "values": list(aligned.values())},
-            "accuracy": {
-                attack: {"epochs": list(values), "values": list(values.values())}
-                for attack in ATTACKS
-                if (values := by_attack.get(attack))
-            },
+            "pert_align": listed(series_of(subject.read_log("metrics")).get("pert_align", {})),
+            "accuracy": {key: listed(by_attack[key], "epochs") for key in ATTACKS if key in by_attack},
             "alarms": alarms_of(subject.read_log("events")),
         }
 
@@ -111,24 +101,20 @@ class Training(Probe[RunFolder]):
         """Draw one panel of PertAlign for all runs, and one of accuracies per run that has any."""
         lines, panels = [], []
         for (name, result), colour in zip(results.items(), itertools.cycle(COLOURS), strict=False):
-            aligned, alarms = result["pert_align"], result["alarms"]
+            alarms = result["alarms"]
             label = f"{name}, alarm at step {', '.join(map(str, alarms))}" if alarms else name
-            values = dict(zip(aligned["steps"], aligned["values"], strict=True))
-            lines.append((label, colour, values, alarms))
+            lines.append((label, colour, result["pert_align"], alarms))
             panels += [_of_run(name, colour, result)] if result["accuracy"] else []
         columns = 2 if len(panels) == 3 else 3
         return Figure([pert_align(lines), *panels], columns=columns, width=4.6, title=self.title)
 
     def sentence(self, result: Result) -> str:
         """State the last PertAlign, the alarms and the last accuracies."""
-        aligned, steps = result["pert_align"], ", ".join(map(str, result["alarms"]))
-        last = "not logged"
-        if aligned["steps"]:
-            last = f"{aligned['values'][-1]:.2f} at step {aligned['steps'][-1]}"
+        values, steps = result["pert_align"]["values"], result["pert_align"]["steps"]
+        last = f"{values[-1]:.2f} at step {steps[-1]}" if steps else "not logged"
         shares = [f"{name} {100 * own['values'][-1]:.1f} %" for name, own in result["accuracy"].items()]
         where = f"; accuracy on {watched_images([result])} {', '.join(shares)} (n = {result['n']})"
-        alarms = f"alarms at step {steps}" if steps else "no alarms"
-        return f"PertAlign {last}; {alarms}{where if shares else ''}"
+        return f"PertAlign {last}; {alarms_text(result['alarms'])}{where if shares else ''}"
 
 
 def _of_run(name: str, colour: str, result: Result) -> Panel:
@@ -167,19 +153,21 @@ class StepSize(Probe[RunFolder]):
 
 
 def _step_sizes(config: Mapping[str, Any], series: Mapping[str, Series]) -> Result:
-    own, values = config["threat"], series.get("step_size", {})
+    own = config["threat"]
     about = {"norm": own["norm"], "eps": threat(own["norm"], own["eps"]).eps}
     cap = (own.get("set") or {}).get("sora.alpha_max")
-    return {"steps": list(values), "values": list(values.values()), "threat": about, "cap": cap}
+    return listed(series.get("step_size", {})) | {"threat": about, "cap": cap}
 
 
 def _step_size(result: Result) -> Panel:
     eps, cap = result["threat"]["eps"], result["cap"]
     factor, unit = (1, "") if result["threat"]["norm"] == "l2" else (255, "/255")
-    items: list[Item] = [Line(result["steps"], [factor * v for v in result["values"]], "step size", BLUE)]
-    items.append(Rule(factor * eps, "y", f"eps = {factor * eps:.3g}{unit}", GREY, "dashed"))
-    if cap is not None and math.isfinite(cap):
-        items.append(Rule(factor * eps * cap, "y", f"cap = {cap:g} eps", RED, "dashed"))
+    values, capped = [factor * value for value in result["values"]], cap is not None and math.isfinite(cap)
+    items: list[Line | Rule] = [
+        Line(result["steps"], values, "step size", BLUE),
+        Rule(factor * eps, "y", f"eps = {factor * eps:.3g}{unit}", style="dashed"),
+        *([Rule(factor * eps * cap, "y", f"cap = {cap:g} eps", RED, "dashed")] if capped else []),
+    ]
     label = "step size (1/255)" if unit else "step size"
     return Panel(items if result["steps"] else [], "Step size of the attack", STEP, Axis(label, low=0))
 
