@@ -56,7 +56,7 @@ def test_soras_start_is_the_one_it_trains_with(threat: Threat, monkeypatch: pyte
         assert starts["sora"].equal(starts["fgsm-rs"])
 
 
-def test_points_of_a_network_without_gradients_are_numbers() -> None:
+def test_points_of_a_model_without_gradients_are_numbers() -> None:
     x, y = images(6)
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
     nn.init.zeros_(model[1].weight)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sora.probes._plane import plane
+from sora.probes.landscape import plane
 from sora.threat import L2, Linf, Threat
 
 from ..no_float64 import without_float64

@@ -82,7 +82,7 @@ def test_boundary_shows_the_same_images_of_both_runs_and_a_key(figures: list[Any
         name: probe.measure(ProbedModel(smooth(seed), (x, y), THREAT)) for name, seed in (("a", 0), ("b", 3))
     }
     first = [[image["image"] for image in result["images"]] for result in results.values()]
-    assert first[0][:2] != first[1][:2]  # the networks make other mistakes
+    assert first[0][:2] != first[1][:2]  # the models make other mistakes
     probe.picture(results, NOWHERE)
     titles = [panel.get_title() for panel in figures[0].axes]
     rows = [[title.partition(": ")[2] for title in titles if title.startswith(name)] for name in ("a:", "b:")]

@@ -1,4 +1,4 @@
-"""The paper's theory: on a smooth network, on a loss that is exactly quadratic, and with rectifiers."""
+"""The paper's theory: on a smooth model, on a loss that is exactly quadratic, and with rectifiers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sora import probes
 from sora._files import plain
 from sora._passes import cross_entropy
 from sora.errors import UserError
-from sora.probes import _second_order as theory
+from sora.probes import theory
 from sora.threat import L2, Linf, Threat
 
 from .toys import THREAT, images, measure, smooth
@@ -41,7 +41,7 @@ def curved_down() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
 
 
 @pytest.mark.parametrize("threat", [THREAT, L2(0.5)])
-def test_both_lemmas_hold_on_a_smooth_network(threat: Threat) -> None:
+def test_both_lemmas_hold_on_a_smooth_model(threat: Threat) -> None:
     lemma = measure("curvature", smooth(), images(20), threat)["lemma"]
     assert lemma[-1]["step"] == threat.eps / 4096
     assert lemma[-1]["misalignment"] == pytest.approx([1, 1, 1], abs=0.01)
@@ -51,7 +51,7 @@ def test_both_lemmas_hold_on_a_smooth_network(threat: Threat) -> None:
 
 
 @pytest.mark.parametrize("threat", [THREAT, L2(0.5)])
-def test_alt_pert_align_follows_its_proof_on_a_smooth_network(threat: Threat) -> None:
+def test_alt_pert_align_follows_its_proof_on_a_smooth_model(threat: Threat) -> None:
     shortest = measure("curvature", smooth(), images(20), threat)["lemma"][-1]
     assert shortest["altpertalign"] == pytest.approx([1, 1, 1], abs=0.01)
     assert shortest["altpertalign_printed_sign"] == pytest.approx([-1, -1, -1], abs=0.01)
@@ -66,7 +66,7 @@ def test_lemmas_hold_from_a_noisy_start() -> None:
 
 
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.Softplus, nn.GELU])
-def test_the_bound_holds_for_short_steps_on_a_smooth_network(activation: type[nn.Module]) -> None:
+def test_the_bound_holds_for_short_steps_on_a_smooth_model(activation: type[nn.Module]) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 32), activation(), nn.Linear(32, 5))
     shortest = measure("curvature", model, images(20))["lemma"][-1]["bound"]
@@ -134,7 +134,7 @@ def test_the_metrics_are_those_of_the_batch() -> None:
     assert 0.5 < values["pertalign"] <= 1
 
 
-def test_a_network_without_gradients_has_a_sentence_and_a_picture(tmp_path: Path) -> None:
+def test_a_model_without_gradients_has_a_sentence_and_a_picture(tmp_path: Path) -> None:
     model = smooth()
     with torch.no_grad():
         model[3].weight.zero_()

@@ -27,7 +27,8 @@ from sora.runs import RunFolder, describe_model, find_runs, load_data, load_mode
 from sora.threat import threat
 
 LONGEST = 100  # characters of all runs in the picture's name; file systems allow 255 bytes for a name
-FLAGS = {"step": "--at", "images": "--limit"}  # of the options whose names differ
+FLAGS = {"step": "--at", "images": "--limit", "eps": "--eps", "seed": "--seed", "model": "--model"}
+FLAGS |= {"device": "--device", "data_dir": "--data-dir"}
 READS = {"logs": "reads the logs of a run", "comparison": "compares finished runs", "data": "shows data sets"}
 Steps = Sequence[int] | Literal["alarm"]
 

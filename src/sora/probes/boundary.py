@@ -19,7 +19,7 @@ from sora.evaluation.progress import progress_bar
 from sora.figures import Figure, Item, Panel, Points, Regions
 from sora.methods import Inputs
 from sora.probes._base import Probe, ProbedModel, Result, register
-from sora.probes._plane import Plane, axes, axis, plane
+from sora.probes.landscape import Plane, axes, axis, plane
 from sora.threat import L2, Threat
 
 CHUNK = 512  # grid points per forward pass
