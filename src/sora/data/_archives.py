@@ -1,4 +1,4 @@
-"""Archives as read-only mappings from member names to bytes.
+"""Archives as mappings from the names of their members to functions that read them.
 
 Nothing is unpacked to disk, so no member can be written outside the data folder. An archive whose members
 point outside it is refused all the same, and so is one that unpacks to far more than its own size.
@@ -12,22 +12,24 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from sora._files import UNPACKED, open_regular, read_bytes
 from sora.errors import UserError
 
-RATIO = 20
-"""An archive may unpack to this many times its own size, or to `UNPACKED` bytes; images hardly compress."""
+_RATIO = 20
+"""A file may unpack to this many times its own size, or to `UNPACKED` bytes; images hardly compress."""
+
+Files = dict[str, Callable[[], bytes]]
 
 
-def open_archive(path: Path) -> Mapping[str, bytes]:
+def open_archive(path: Path) -> Files:
     """Open a tar, tar.gz or zip file or a plain folder."""
     if path.is_dir():
         files = (file for file in path.rglob("*") if file.is_file())
-        return _Files({file.relative_to(path).as_posix(): partial(read_bytes, file) for file in files})
+        return {file.relative_to(path).as_posix(): partial(read_bytes, file) for file in files}
     if not path.exists():
         raise UserError(f"{path} does not exist")
     open_regular(path).close()  # raises for a FIFO, which the next line would wait for
@@ -47,32 +49,16 @@ class Flat:
     def __getitem__(self, name: str) -> bytes:
         if name not in self._full:
             raise UserError(f"{self._path} contains no {name}")
-        return self.archive[self._full[name]]
+        return self.archive[self._full[name]]()
 
 
-class _Files(Mapping[str, bytes]):
-    """Files that are read when they are looked up."""
-
-    def __init__(self, readers: Mapping[str, Callable[[], bytes]]) -> None:
-        self._readers = readers
-
-    def __getitem__(self, name: str) -> bytes:
-        return self._readers[name]()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._readers)
-
-    def __len__(self) -> int:
-        return len(self._readers)
-
-
-def _open_zip(path: Path) -> Mapping[str, bytes]:
+def _open_zip(path: Path) -> Files:
     try:
         archive = zipfile.ZipFile(path)
     except Exception as error:  # many kinds, NotImplementedError among them
         raise UserError(f"{path} is not a readable zip file: {error}") from None
     members = [member for member in archive.infolist() if not member.is_dir()]
-    if sum(member.file_size for member in members) > _limit(path):
+    if sum(member.file_size for member in members) > unpacked_limit(path):
         raise _bomb(path)
     for member in members:
         _check(path, member.filename, plain=not stat.S_ISLNK(member.external_attr >> 16))
@@ -83,11 +69,11 @@ def _open_zip(path: Path) -> Mapping[str, bytes]:
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError) as error:
             raise UserError(f"{path}: {member.filename} is damaged: {error}") from None
 
-    return _Files({member.filename: partial(read, member) for member in members})
+    return {member.filename: partial(read, member) for member in members}
 
 
-def _read_tar(path: Path) -> Mapping[str, bytes]:
-    files = {}
+def _read_tar(path: Path) -> Files:
+    files: Files = {}
     try:
         with path.open("rb") as raw:
             zipped = raw.read(2) == b"\x1f\x8b"
@@ -100,7 +86,7 @@ def _read_tar(path: Path) -> Mapping[str, bytes]:
                     _check(path, member.name, plain)
                     content = tar.extractfile(member) if member.isfile() else None
                     if content is not None:
-                        files[member.name] = content.read()
+                        files[member.name] = io.BytesIO(content.read()).getvalue
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise UserError(f"{path} is damaged or not an archive: {error}") from None
     return files
@@ -110,7 +96,7 @@ class _Capped:
     """A stream that raises if it yields more bytes than its archive may unpack to."""
 
     def __init__(self, file: gzip.GzipFile | io.BufferedReader, path: Path) -> None:
-        self._file, self._path, self._left = file, path, _limit(path)
+        self._file, self._path, self._left = file, path, unpacked_limit(path)
 
     def read(self, size: int) -> bytes:
         data = self._file.read(min(size, self._left + 1))
@@ -120,8 +106,9 @@ class _Capped:
         return data
 
 
-def _limit(path: Path) -> int:
-    return max(UNPACKED.value, RATIO * path.stat().st_size)
+def unpacked_limit(path: Path) -> int:
+    """Return how many bytes a file may unpack to."""
+    return max(UNPACKED.value, _RATIO * path.stat().st_size)
 
 
 def _check(path: Path, name: str, plain: bool) -> None:
@@ -134,6 +121,5 @@ def _check(path: Path, name: str, plain: bool) -> None:
 
 
 def _bomb(path: Path) -> UserError:
-    return UserError(
-        f"{path} refused: it unpacks to more than {_limit(path):,} bytes; set {UNPACKED.variable} to raise it"
-    )
+    limit = f"{unpacked_limit(path):,} bytes; set {UNPACKED.variable} to raise it"
+    return UserError(f"{path} refused: it unpacks to more than {limit}")

@@ -5,12 +5,11 @@ An interrupted build is resumed where it stopped, and a reader never sees an inc
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -69,11 +68,11 @@ class GrowingArray:
     def truncate(self, rows: int) -> None:
         """Drop everything after these rows."""
         self._file.truncate(_HEADER + rows * self._row_bytes)
-        self._file.seek(0, io.SEEK_END)
+        self._file.seek(0, os.SEEK_END)
 
     def append(self, rows: NDArray[np.generic]) -> None:
         """Write rows and flush them to the operating system."""
-        self._file.write(np.ascontiguousarray(rows, self._dtype).reshape(-1, *self._row).tobytes())
+        self._file.write(rows.astype(self._dtype, casting="safe", copy=False).tobytes())
         self._file.flush()
 
     def read(self) -> NDArray[np.generic]:
@@ -98,11 +97,8 @@ class Builder:
 
     def add(self, split: str, arrays: Arrays) -> None:
         """Write a split that is in memory."""
-        for kind, array in (("images", arrays.images), ("labels", arrays.labels)):
-            with closing(GrowingArray(self._path(split, kind), array.shape[1:], array.dtype)) as file:
-                file.truncate(0)
-                file.append(array)
-                file.finish()
+        images, labels = arrays
+        self.copy(split, labels, images.shape[1:], lambda start: iter([images[start:]]))
 
     def copy(
         self,
@@ -157,12 +153,13 @@ class Builder:
             with ThreadPoolExecutor() as pool:
                 for chunk in _chunks(pictures(len(done)), blank.nbytes):
                     rows = list(pool.map(lambda image: _try(image, decode, shape), chunk))
-                    bad += _count_bad(rows, skip_bad - bad, hint)
+                    errors = [row for row in rows if isinstance(row, UserError)]
+                    if bad + len(errors) > skip_bad:
+                        raise UserError(f"{errors[skip_bad - bad]}{hint}")
+                    bad += len(errors)
+                    images = [blank if isinstance(row, UserError) else row for row in rows]
                     good = [not isinstance(row, UserError) for row in rows]
-                    yield (
-                        np.stack([blank if isinstance(row, UserError) else row for row in rows]),
-                        np.where(good, [image.label for image in chunk], LEFT_OUT),
-                    )
+                    yield np.stack(images), np.where(good, [image.label for image in chunk], LEFT_OUT)
 
         self._grow(split, shape, total, decoded)
 
@@ -183,9 +180,9 @@ class Builder:
         split: str,
         shape: tuple[int, ...],
         total: int,
-        blocks: Callable[[NDArray[np.generic]], Iterable[_Block]],
+        blocks: Callable[[NDArray[np.generic]], Iterator[_Block]],
     ) -> None:
-        """Append what `blocks` yields after the labels that an earlier attempt has written."""
+        """Append the blocks of images and labels that follow the labels an earlier attempt has written."""
         if self._path(split, "labels").exists():  # gets its name last
             return
         with (
@@ -196,10 +193,10 @@ class Builder:
             images.truncate(done)
             labels.truncate(done)
             with progress(f"packing {split}", total, done) as advance:
-                for block in blocks(labels.read()):
-                    images.append(block[0])
-                    labels.append(block[1])
-                    advance(len(block[1]))
+                for new_images, new_labels in blocks(labels.read()):
+                    images.append(new_images)
+                    labels.append(new_labels)
+                    advance(len(new_labels))
             images.finish()
             labels.finish()
 
@@ -237,15 +234,14 @@ def _refuse_others(folder: Path, part: Path) -> None:
 
 
 def _first_shape(images: Iterator[ImageFile], decode: Decoder, skip_bad: int, hint: str) -> tuple[int, ...]:
-    rows = []
-    for image in images:
+    for position, image in enumerate(images):
         row = _try(image, decode)
         if not isinstance(row, UserError):
             if row.shape[0] * row.shape[1] > STORED_PIXELS.value:
                 raise STORED_PIXELS.refusal(f"{image.name}: {_size(row.shape)}{hint}")
             return row.shape
-        rows.append(row)
-        _count_bad(rows, skip_bad, hint)
+        if position >= skip_bad:
+            raise UserError(f"{row}{hint}")
     raise UserError("there is no image to read")
 
 
@@ -277,10 +273,3 @@ def _try(
 
 def _size(shape: tuple[int, ...]) -> str:
     return f"{shape[1]}x{shape[0]} pixels {'in grey' if shape[2] == 1 else 'in colour'}"
-
-
-def _count_bad(rows: Sequence[NDArray[np.uint8] | UserError], allowed: int, hint: str) -> int:
-    bad = [row for row in rows if isinstance(row, UserError)]
-    if len(bad) > allowed:
-        raise UserError(f"{bad[allowed]}{hint}")
-    return len(bad)

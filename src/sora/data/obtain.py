@@ -25,13 +25,7 @@ from sora.errors import RunError, UserError, short
 
 ATTEMPTS, PAUSE, TIMEOUT = 4, 2.0, 60.0
 _BLOCK = 1 << 18
-_NETWORK_ERRORS = (
-    urllib.error.URLError,
-    http.client.HTTPException,
-    ConnectionError,
-    TimeoutError,
-    ssl.SSLError,
-)
+_LOST = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError)
 
 
 def get(
@@ -118,19 +112,17 @@ def fetch(remote: Remote, folder: Path) -> Path:
     if not target.exists():
         folder.mkdir(parents=True, exist_ok=True)
         _download(remote.url, part)
-        try:
-            _verify(part, remote.checksum)
-        except RunError:
-            part.unlink()  # the next attempt starts over
-            raise
+        _verify(part, remote.checksum)
         os.replace(part, target)
     return target
 
 
 def _verify(path: Path, checksum: str) -> None:
+    """Remove a download that is not the official file, so that the next attempt starts over, and raise."""
     algorithm, _, expected = checksum.partition(":")
     actual = digest(path, algorithm)
     if actual != expected:
+        path.unlink()
         raise RunError(f"{path} is not the official file: {algorithm} {actual}, expected {expected}")
 
 
@@ -144,7 +136,7 @@ def _download(url: str, part: Path) -> None:
             if error.code < 500:
                 raise RunError(f"cannot fetch {url}: {error}") from None
             failure = str(error)
-        except _NETWORK_ERRORS as error:
+        except _LOST as error:
             failure = str(getattr(error, "reason", error))
         else:
             return

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sora._files import UNPACKED, open_regular, parse_json
+from sora.data._archives import unpacked_limit
 from sora.data._base import register_packed
 from sora.data.builder import Builder, in_order
 from sora.data.dataset import SPLITS
@@ -25,7 +26,6 @@ _ROWS = 8
 """Rows of a parquet file in memory at once; a column can repeat one value at no cost in the file."""
 _ROW_BYTES = 32
 """A row needs at least this much of the file: an image does not get smaller."""
-_RATIO = 20
 _CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZ4", "LZ4_RAW", "LZ4_HADOOP")
 """Not Brotli and Zstandard, which can unpack a few bytes to gigabytes."""
 _shrink = partial(decode, size=_STORED, mode="rgb")
@@ -103,7 +103,7 @@ def _open(path: Path, reader: Callable[[Any], Any]) -> Any:
         raise UserError(f"{path} refused: it declares {metadata.num_rows:,} rows in {size:,} bytes")
     if not codecs <= set(_CODECS):
         raise UserError(f"{path} is compressed by {', '.join(codecs)}; allowed: {', '.join(_CODECS)}")
-    if unpacked > max(UNPACKED.value, _RATIO * size):
+    if unpacked > unpacked_limit(path):
         raise UNPACKED.refusal(f"{path}: unpacked to {unpacked:,} bytes, it")
     if not {"image", "label"} <= set(file.schema_arrow.names):
         raise UserError(f"{path} has the columns {short(file.schema_arrow.names)}; expected image and label")

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from sora.data._archives import Flat
+from sora.data._archives import Files, Flat
 from sora.data._base import Remote, register_packed
 from sora.data.builder import Builder
 from sora.data.image_files import ImageFile, decode
@@ -47,6 +47,6 @@ def convert(path: Path, builder: Builder) -> None:
     builder.finish([names.get(wnid, wnid).split(",")[0] for wnid in classes])
 
 
-def _images(archive: Mapping[str, bytes], labels: Mapping[str, int], start: int) -> Iterator[ImageFile]:
+def _images(archive: Files, labels: Mapping[str, int], start: int) -> Iterator[ImageFile]:
     for name, label in islice(labels.items(), start, None):
-        yield ImageFile(name, archive[name], label)
+        yield ImageFile(name, archive[name](), label)
