@@ -159,8 +159,8 @@ def test_resized_crop_cannot_be_inverted() -> None:
         done.to_canvas(canvas, canvas)
 
 
-PAD = "crop:PAD with PAD a whole number from 1 to 4096"
-SIZE = "resized-crop:SIZE with SIZE a whole number from 1 to 4096"
+PAD = "crop:PAD with PAD an integer from 1 to 4096"
+SIZE = "resized-crop:SIZE with SIZE an integer from 1 to 4096"
 DEGREES = "rotate:DEGREES with DEGREES above 0 and at most 180"
 
 

@@ -183,7 +183,7 @@ def test_labels_are_a_flat_list(tmp_path: Path, labels: object) -> None:
         (folder / name).write_bytes(pickled)
     meta = {b"label_names": [b"a", b"b"]}
     (folder / "batches.meta").write_bytes(formats.python2_pickle(meta))
-    with pytest.raises(UserError, match="labels are not a list of whole numbers"):
+    with pytest.raises(UserError, match="labels are not a list of integers"):
         data.get("cifar10", given=folder)
 
 

@@ -150,7 +150,7 @@ def test_empty_and_unknown_classes(photos: Path) -> None:
         ("folder:", "must be written folder:PATH"),
         ("npz:", "must be written npz:PATH"),
         ("folder:.?sise=8", "unknown folder option 'sise'; did you mean 'size'"),
-        ("folder:.?size=0", "size=0 is not a positive whole number"),
+        ("folder:.?size=0", "size=0 is not a positive integer"),
         ("folder:.?mode=cmyk", "unknown mode 'cmyk'"),
         ("fodler:x", "unknown data set"),
         ("npz:loop", "is not a path: Symlink loop"),

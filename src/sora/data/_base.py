@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _ORDER = ("digits", "cifar", "tinyimagenet", "imagenet100", "medmnist")
 
 Load = Callable[..., Dataset]
-"""(root) or, for a source that takes an argument, (root, argument) -> data set."""
+"""(root) -> data set, or (root, argument) for a source that takes one."""
 Convert = Callable[[Path, "Builder"], None]
 """(downloaded file or folder, builder) -> fills the store."""
 
@@ -166,8 +166,8 @@ def data_root(root: str | Path | None = None) -> Path:
         if not isinstance(root, (str, Path)):
             raise UserError(f"root is {short(root)}; expected the path of a folder")
         return Path(root).expanduser()
-    if os.environ.get("SORA_DATA"):
-        return Path(os.environ["SORA_DATA"]).expanduser()
+    if named := os.environ.get("SORA_DATA"):
+        return Path(named).expanduser()
     if sys.platform == "win32":
         cache = Path(os.environ.get("LOCALAPPDATA", "~/AppData/Local"))
     elif sys.platform == "darwin":

@@ -52,10 +52,9 @@ def open_store(folder: Path, name: str) -> Dataset:
 def survey(folder: Path) -> dict[str, int]:
     """Count the images in each split, from meta.json and headers alone; raises one of `DAMAGE`."""
     _refuse_foreign(folder)
-    meta, counts = read_meta(folder), {}
-    for split in meta["splits"]:
-        counts[split] = meta.get("counts", {}).get(split, _check_headers(folder, split))
-    return counts
+    meta = read_meta(folder)
+    rows = {split: _check_headers(folder, split) for split in meta["splits"]}
+    return {split: meta.get("counts", {}).get(split, count) for split, count in rows.items()}
 
 
 def _check_headers(folder: Path, split: str) -> int:

@@ -1,7 +1,7 @@
-"""Reads the pickles of CIFAR's python archives without running any code they name.
+"""The pickles of CIFAR's python archives, read without running any code they name.
 
-They contain dictionaries, lists, text, numbers and uint8 arrays. Everything else a pickle names is refused,
-and the NumPy names that an array needs are replaced by classes defined here.
+They contain dictionaries, lists, text, numbers and uint8 arrays. A pickle of anything else is refused, and
+the NumPy names that an array needs are replaced by classes defined here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ def unpickle(data: bytes, what: str) -> dict[str, Any]:
     try:
         _check_opcodes(data)
         batch = _Unpickler(io.BytesIO(data), encoding="bytes").load()
-        return {key.decode() if isinstance(key, bytes) else key: _plain(v) for key, v in batch.items()}
+        arrays = {key: value.array if isinstance(value, _Array) else value for key, value in batch.items()}
+        return {key.decode() if isinstance(key, bytes) else key: value for key, value in arrays.items()}
     except UserError:
         raise
     except Exception as error:  # a broken pickle can raise anything
@@ -31,11 +32,12 @@ def unpickle(data: bytes, what: str) -> dict[str, Any]:
 
 _VALUES = """NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 FLOAT BINFLOAT STRING BINSTRING
     SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINBYTES SHORT_BINBYTES GLOBAL STACK_GLOBAL"""
-_CONTAINERS = "EMPTY_DICT DICT EMPTY_LIST LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3"
-_PUT = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE")
-_GET = ("GET", "BINGET", "LONG_BINGET")
 _OTHER = "PROTO FRAME MARK APPEND APPENDS SETITEM SETITEMS REDUCE BUILD STOP"
-_OPCODES = {*_VALUES.split(), *_CONTAINERS.split(), *_PUT, *_GET, *_OTHER.split()}
+_CONTAINERS = {"EMPTY_DICT", "DICT", "EMPTY_LIST", "LIST"}
+_CONTAINERS |= {"EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
+_PUT = {"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"}
+_GET = {"GET", "BINGET", "LONG_BINGET"}
+_OPCODES = {*_VALUES.split(), *_OTHER.split()} | _CONTAINERS | _PUT | _GET
 MAX_CONTAINERS = 1000
 """Lists, tuples and dictionaries in one pickle; CIFAR's have about ten."""
 
@@ -58,11 +60,11 @@ def _check_opcodes(data: bytes) -> None:
             memoised += 1
             if number > len(data):  # a file has fewer instructions than bytes
                 raise UserError(f"refused a pickle that numbers an object {number:,}")
-            if previous in _CONTAINERS.split():
+            if previous in _CONTAINERS:
                 containers.add(number)
         elif name in _GET and int(argument or 0) in containers:
             raise UserError("refused a pickle that uses a list, tuple or dictionary twice")
-        count += name in _CONTAINERS.split()
+        count += name in _CONTAINERS
         if count > MAX_CONTAINERS:
             raise UserError(f"refused a pickle of more than {MAX_CONTAINERS} lists, tuples and dictionaries")
         previous = name
@@ -72,6 +74,8 @@ class _Array:
     """Replaces numpy.ndarray; a pickle fills it through `__setstate__`."""
 
     array: NDArray[np.uint8]
+
+    def __init__(self, *_: object) -> None: ...
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, _, raw = state
@@ -91,24 +95,16 @@ class _Dtype:
         """Ignore byte order and the like, which do not matter for uint8."""
 
 
-def _reconstruct(*_: object) -> _Array:
-    return _Array()
-
-
-_ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy", "ndarray"): _Array,
-    ("numpy", "dtype"): _Dtype,
+_ALLOWED = {
+    "numpy.core.multiarray._reconstruct": _Array,
+    "numpy._core.multiarray._reconstruct": _Array,
+    "numpy.ndarray": _Array,
+    "numpy.dtype": _Dtype,
 }
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
+        if f"{module}.{name}" not in _ALLOWED:
             raise UserError(f"refused a pickle that asks for {module}.{name}; CIFAR's contain no code")
-        return _ALLOWED[module, name]
-
-
-def _plain(value: object) -> object:
-    return value.array if isinstance(value, _Array) else value
+        return _ALLOWED[f"{module}.{name}"]

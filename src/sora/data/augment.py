@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -84,13 +84,11 @@ class Transform:
 
     def _check_invertible(self) -> None:
         if self.box is not None:
-            raise UserError(
-                "a resized crop cannot be inverted, so a per-image memory (ATAS) cannot be mapped through it"
-            )
+            reason = "so a per-image memory (ATAS) cannot be mapped through it"
+            raise UserError(f"a resized crop cannot be inverted, {reason}")
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Transform:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        changed: dict[str, Any] = {k: change(v) for k, v in values.items() if isinstance(v, Tensor)}
+        changed: dict[str, Any] = {k: change(v) for k, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **changed)
 
 
@@ -108,9 +106,8 @@ class Augment:
         """Read names such as `("crop:4", "flip")`; the order is always crop, flip, rotate."""
         amounts: dict[str, float] = {}
         if isinstance(operations, str) or not all(isinstance(operation, str) for operation in operations):
-            raise UserError(
-                f"augmentation is {short(operations)}; expected a list such as ['crop:4', 'flip']"
-            )
+            expected = "expected a list such as ['crop:4', 'flip']"
+            raise UserError(f"augmentation is {short(operations)}; {expected}")
         for operation in operations:
             name, _, value = operation.partition(":")
             if name not in _USAGE:
@@ -127,31 +124,29 @@ class Augment:
 
     def draw(self, n: int, size: Sequence[int], generator: torch.Generator) -> Transform:
         """Draw random choices for n images of (H, W), from the generator alone, on the CPU."""
-        transform = Transform(pad=self.pad, size=self.size)
+        drawn: dict[str, Any] = {}
         if self.size:
-            transform = replace(transform, box=_draw_boxes(n, size[0], size[1], generator))
+            drawn["box"] = _draw_boxes(n, size[0], size[1], generator)
         if self.pad:
-            top, left = torch.randint(2 * self.pad + 1, (2, n), generator=generator)
-            transform = replace(transform, top=top, left=left)
+            drawn["top"], drawn["left"] = torch.randint(2 * self.pad + 1, (2, n), generator=generator)
         if self.flip:
-            transform = replace(transform, flip=torch.rand(n, generator=generator) < 0.5)
+            drawn["flip"] = torch.rand(n, generator=generator) < 0.5
         if self.degrees:
-            angle = (2 * torch.rand(n, generator=generator) - 1) * self.degrees
-            transform = replace(transform, angle=angle)
-        return transform
+            drawn["angle"] = (2 * torch.rand(n, generator=generator) - 1) * self.degrees
+        return Transform(pad=self.pad, size=self.size, **drawn)
 
 
 def _amount(operation: str, usage: str, value: str) -> float:
     if ":" not in usage and ":" not in operation:
         return 1.0
-    whole = not usage.startswith("rotate")
+    integer = not usage.startswith("rotate")
     try:
-        amount = float(int(value) if whole else value)
+        amount = float(int(value) if integer else value)
     except ValueError:
         amount = math.nan
     unit = usage.partition(":")[2]
-    if not unit or not 0 < amount <= (4096 if whole else 180):
-        allowed = "a whole number from 1 to 4096" if whole else "above 0 and at most 180"
+    if not unit or not 0 < amount <= (4096 if integer else 180):
+        allowed = "an integer from 1 to 4096" if integer else "above 0 and at most 180"
         amounts = f" with {unit} {allowed}" if unit else ""
         raise UserError(f"augmentation {short(operation)} must be written {usage}{amounts}")
     return amount

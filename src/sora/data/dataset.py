@@ -144,9 +144,8 @@ class Dataset:
             if highest >= len(self.classes):
                 raise UserError(f"{name} has the label {highest}, but there are {len(self.classes)} classes")
             if images.images.shape[3] != self.in_channels:
-                raise UserError(
-                    f"{name} has images of {_shape(images.images)}, test {_shape(self.test.images)}"
-                )
+                shapes = f"{_shape(images.images)}, test {_shape(self.test.images)}"
+                raise UserError(f"{name} has images of {shapes}")
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{split} {len(images)}" for split, images in self.splits.items())

@@ -64,7 +64,7 @@ def decode(
             if pixels > _LARGE:
                 return _one_at_a_time.submit(_convert, image, wanted, size).result()
             return _convert(image, wanted, size)
-    except UserError:
+    except UserError:  # is a ValueError
         raise
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         # The caller adds the file name: Pillow includes it in some messages and not in others.
@@ -131,13 +131,12 @@ def _scan_classes(path: Path, known: list[str] | None = None) -> tuple[list[str]
         if folder.name not in classes:
             raise UserError(f"{folder} is a class that the training set does not have")
         files = [f for f in folder.rglob("*") if f.suffix.lower() in _SUFFIXES and f.name[0] != "."]
-        files.sort(key=lambda file: file.parts)
-        for file in files:
-            if not file.is_file():
-                raise UserError(f"{file} is not a regular file; remove it")
         if not files:
             raise UserError(f"{folder} contains no images; remove the folder or fill it")
-        images += [ImageFile(str(file), file, classes.index(folder.name)) for file in files]
+        for file in sorted(files, key=lambda file: file.parts):
+            if not file.is_file():
+                raise UserError(f"{file} is not a regular file; remove it")
+            images.append(ImageFile(str(file), file, classes.index(folder.name)))
     return classes, images
 
 
@@ -148,10 +147,8 @@ def _refuse_unknown_splits(path: Path) -> None:
     direct = any(file.suffix.lower() in _SUFFIXES for each in folders for file in each.iterdir())
     if len(folders) > 1 and len(inside) == 1 and len(next(iter(inside))) > 1 and not direct:
         names, classes = (", ".join(list(part)[:3]) for part in ([f.name for f in folders], *inside))
-        raise UserError(
-            f"{path}: the folders {names} all contain the folders {classes}; if they are splits, name them"
-            " train, val and test"
-        )
+        advice = "if they are splits, name them train, val and test"
+        raise UserError(f"{path}: the folders {names} all contain the folders {classes}; {advice}")
 
 
 def _folders(path: Path) -> list[Path]:
@@ -164,7 +161,5 @@ def _split(images: list[ImageFile]) -> dict[str, list[ImageFile]]:
     """Take a fifth of each class for testing, by a constant seed."""
     labels = torch.tensor([image.label for image in images])
     test = set(stratified(labels, len(images) // 5, mix(SPLIT_SEED, len(images))).tolist())
-    parts: dict[str, list[ImageFile]] = {"train": [], "test": []}
-    for position, image in enumerate(images):
-        parts["test" if position in test else "train"].append(image)
-    return parts
+    train = [image for position, image in enumerate(images) if position not in test]
+    return {"train": train, "test": [images[position] for position in sorted(test)]}

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from sora.data.builder import Builder
 
 _KEYS = ("{}_images", "{}_labels"), ("x_{}", "y_{}")  # of MedMNIST and of Keras
+_EXPECTED = "train_images train_labels test_images test_labels (val_* is optional)"
+_EXPECTED += ", or x_train y_train x_test y_test"
 _BLOCK = 1 << 24
 """Bytes of images read and written together."""
 
@@ -113,10 +115,7 @@ class ImageArchive(ArrayArchive):
                 self._keys[split] = x
                 self.labels[split] = self.array(y).reshape(-1).astype(np.int64)
         if not {"train", "test"} <= self.labels.keys():
-            raise UserError(
-                f"{path} contains {', '.join(headers) or 'nothing'}; expected train_images train_labels "
-                "test_images test_labels (val_* is optional), or x_train y_train x_test y_test"
-            )
+            raise UserError(f"{path} contains {', '.join(headers) or 'nothing'}; expected {_EXPECTED}")
         if "classes" in headers and headers["classes"].nbytes > TEXT.value:
             raise TEXT.refusal(f"{path}: its array classes")
         names = self.array("classes").reshape(-1).tolist() if "classes" in headers else None
@@ -167,10 +166,8 @@ def _row(images: Header) -> tuple[int, ...]:
 def _check(what: str, images: Header, labels: Header) -> None:
     row = _row(images)
     if images.dtype != np.uint8 or len(row) != 3 or row[2] not in (1, 3) or min(row) < 1:
-        raise UserError(
-            f"{what} images are {images.dtype} {images.shape}; "
-            "expected uint8 (N, H, W), (N, H, W, 1) or (N, H, W, 3)"
-        )
+        expected = "expected uint8 (N, H, W), (N, H, W, 1) or (N, H, W, 3)"
+        raise UserError(f"{what} images are {images.dtype} {images.shape}; {expected}")
     count = images.shape[0]
     if labels.dtype.kind not in "iu" or math.prod(labels.shape) != count or count < 1:
         raise UserError(f"{what} labels are {labels.dtype} {labels.shape} for {count} images")

@@ -59,10 +59,8 @@ def _refuse_nested(given: Path, store: Path) -> None:
     """Raise if the originals contain the store or the reverse: building the store could remove them."""
     for place in (store.resolve(), store.with_name(f"{store.name}.part").resolve()):
         if given.is_relative_to(place) or (given.is_dir() and place.is_relative_to(given)):
-            raise UserError(
-                f"--from {given} and the store {store} must not contain one another; "
-                "choose another --data-dir"
-            )
+            advice = "must not contain one another; choose another --data-dir"
+            raise UserError(f"--from {given} and the store {store} {advice}")
 
 
 def _convert(name: str, packed: Packed, path: Path, builder: Builder) -> None:
@@ -170,9 +168,8 @@ def _write(file: IO[bytes], block: bytes) -> None:
         file.write(block)
         file.flush()
     except OSError as error:  # caught here because network errors are OSErrors too
-        raise RunError(
-            f"cannot write {file.name}: {error.strerror}; run the same command again to resume"
-        ) from None
+        reason = f"{error.strerror}; run the same command again to resume"
+        raise RunError(f"cannot write {file.name}: {reason}") from None
 
 
 def _fetch_by_npm(package: Remote, folder: Path) -> Path:

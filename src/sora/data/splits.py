@@ -29,10 +29,9 @@ class Splits:
 
     @cached_property
     def watched(self) -> ImageSet:
-        """The images that monitors and evaluations during training use.
+        """The images for monitors and evaluations during training.
 
-        The held-out images. If there are none: a tenth of the training images (at most 1,000). Training uses
-        these as well.
+        Without held-out images these are a tenth of the training images, at most 1,000.
         """
         if len(self.holdout) or not len(self.train):
             return self.holdout
@@ -125,7 +124,7 @@ def _limit(images: ImageSet, count: int | None, what: str) -> ImageSet:
 
 def _checked(count: int, images: ImageSet, what: str) -> int:
     if not isinstance(count, int) or isinstance(count, bool):
-        raise UserError(f"{what}: {short(count)} images were requested; expected a whole number")
+        raise UserError(f"{what}: {short(count)} images were requested; expected an integer")
     if not 0 <= count <= len(images):
         raise UserError(f"{what} has {len(images)} images, {count} were requested")
     return count

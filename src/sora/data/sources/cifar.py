@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +46,8 @@ class CifarFormat:
                 meta = unpickle(files[self.pickled_names], self.pickled_names)
                 classes = [name.decode() for name in meta[f"{self.prefix}label_names"]]
             train = [read(name, files) for name in self.train]
-            splits = {"train": _join(train), "test": read(self.test, files)}
+            joined = Arrays(*(np.concatenate(parts) for parts in zip(*train, strict=True)))
+            splits = {"train": joined, "test": read(self.test, files)}
         for split, arrays in splits.items():
             builder.add(split, arrays)
         builder.finish(classes)
@@ -55,7 +55,7 @@ class CifarFormat:
     def _records(self, name: str, files: Flat) -> Arrays:
         raw = np.frombuffer(files[f"{name}.bin"], np.uint8)
         if raw.size % (self.label_bytes + 3072):
-            raise UserError(f"{name}.bin is not a CIFAR batch: {raw.size} bytes are not whole records")
+            raise UserError(f"{name}.bin is not a CIFAR batch: {raw.size} bytes are not complete records")
         records = raw.reshape(-1, self.label_bytes + 3072)
         return _planar(records[:, self.label_bytes :], records[:, self.label_bytes - 1])
 
@@ -77,7 +77,7 @@ def _planar(pixels: NDArray[np.uint8], labels: NDArray[np.generic]) -> Arrays:
 def _labels(values: object) -> NDArray[np.int64]:
     """Check that this is a flat list of classes; NumPy would expand a nested one whatever its size."""
     if not isinstance(values, list) or not all(type(v) is int and 0 <= v < 256 for v in values):
-        raise UserError("its labels are not a list of whole numbers from 0 to 255")
+        raise UserError("its labels are not a list of integers from 0 to 255")
     return np.array(values, np.int64)
 
 
@@ -92,10 +92,6 @@ def _sheets(files: Flat) -> dict[str, Arrays]:
 
     train = np.concatenate([sheet(name) for name in CIFAR10.train])
     return {"train": Arrays(train, labels("train")), "test": Arrays(sheet("test_batch"), labels("test"))}
-
-
-def _join(parts: Sequence[Arrays]) -> Arrays:
-    return Arrays(np.concatenate([p.images for p in parts]), np.concatenate([p.labels for p in parts]))
 
 
 CIFAR10 = CifarFormat(

@@ -49,7 +49,7 @@ class FolderRequest:
             if key == "mode" and value not in ("rgb", "grey"):
                 raise unknown("mode", value, ("rgb", "grey"))
             if key != "mode" and not (value.isdecimal() and 0 < int(value) <= 1_000_000):
-                raise UserError(f"folder option {key}={value} is not a positive whole number")
+                raise UserError(f"folder option {key}={value} is not a positive integer")
         size = int(options["size"]) if "size" in options else None
         return cls(absolute(place), size, options.get("mode"), int(options.get("skip-bad", 0)))
 
@@ -75,15 +75,11 @@ def load(root: Path, argument: str) -> Dataset:
     origin = _store.listing(Path(file.name) for files in splits.values() for file in files)
     name = _store.cache_name(request.path, request.size, request.mode, request.skip_bad)
     dataset = _store.open_store(build(root, name, origin, fill), f"folder:{argument}")
-    for split, files in splits.items():
-        rows = dataset.splits[split].rows
-        kept = set(range(len(files)) if rows is None else rows.tolist())
-        left_out = [file.name for position, file in enumerate(files) if position not in kept]
-        if left_out:
-            more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
-            names = ", ".join(left_out[:_NAMED]) + more
-            log = logging.getLogger(__name__)
-            log.warning(
-                "%s: unreadable images left out of %s (%d): %s", request.path, split, len(left_out), names
-            )
+    for split, images in dataset.splits.items():
+        if images.rows is not None:
+            kept = set(images.rows.tolist())
+            bad = [file.name for position, file in enumerate(splits[split]) if position not in kept]
+            names = ", ".join(bad[:_NAMED]) + (f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else "")
+            where = f"{request.path}: unreadable images left out of {split} ({len(bad)})"
+            logging.getLogger(__name__).warning("%s: %s", where, names)
     return dataset
