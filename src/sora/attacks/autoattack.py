@@ -31,7 +31,6 @@ PARTS = {
     "fab-t": "part of AutoAttack: targeted FAB",
     "square": "part of AutoAttack: random search with 5000 queries, without gradients; squareQ: Q queries",
 }
-STEPS = {"square": 5000}  # queries; the others make 100 iterations
 VERSIONS = {
     "aa": ("apgd-ce", "apgd-t", "fab-t", "square"),
     "aa-plus": ("apgd-cex5", "apgd-dlrx5", "fabx5", "square", "apgd-t", "fab-t"),
@@ -63,15 +62,8 @@ class _InSinglePrecision(nn.Module):
 class _FromPackage(Attack):
     """What AutoAttack and its parts have in common."""
 
-    @property
-    def slow(self) -> bool:
-        """Thousands of passes per image."""
-        return True
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """The package that AutoAttack's own code is taken from."""
-        return ("pyautoattack",)
+    slow = True  # thousands of passes per image
+    packages = ("pyautoattack",)
 
 
 @dataclass(frozen=True)
@@ -96,7 +88,7 @@ class AutoPart(_FromPackage):
     @property
     def steps(self) -> int:
         """Iterations; queries for Square."""
-        return self.queries or STEPS.get(self.kind, 100)
+        return self.queries or (5000 if self.kind == "square" else 100)
 
     @property
     def stream(self) -> int:
@@ -160,8 +152,7 @@ class AutoAttack(_FromPackage):
 
     def __post_init__(self) -> None:
         if not self.members:
-            members = tuple(_part(name) for name in VERSIONS[self.version])
-            object.__setattr__(self, "members", members)
+            object.__setattr__(self, "members", tuple(_part(name) for name in VERSIONS[self.version]))
 
     @property
     def version(self) -> str:

@@ -33,6 +33,8 @@ def fgsm(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, eps: float | No
 class FGSM(Attack):
     """One full step."""
 
+    passes = 2  # the gradient and the prediction
+
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
         """Take one step along the gradient's direction at `x`."""
         return fgsm(model, x, y, threat)
@@ -40,8 +42,3 @@ class FGSM(Attack):
     def settings(self, threat: Threat) -> dict[str, Any]:
         """Return one step as long as the radius."""
         return super().settings(threat) | {"steps": 1, "step_size": threat.eps}
-
-    @property
-    def passes(self) -> int:
-        """The gradient and the prediction."""
-        return 2

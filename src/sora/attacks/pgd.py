@@ -36,7 +36,7 @@ def pgd(
     generator: torch.Generator | None = None,
     eot: int = 1,
 ) -> Tensor:
-    """Projected gradient ascent from random starts; the best last iterate of each example.
+    """Return the best last iterate of projected gradient ascent from random starts, example by example.
 
     Args:
         model: From inputs to logits; attacked in evaluation mode and left unchanged.
@@ -128,6 +128,7 @@ class PGD(Attack):
     steps: int = 10
     restarts: int = 1
     eot: int = 1
+    stream = zlib.crc32(b"pgd")  # more restarts begin with the same numbers, so they can only be stronger
 
     def __post_init__(self) -> None:
         for letter, count in (("K", self.steps), ("R", self.restarts), ("N", self.eot)):
@@ -147,11 +148,6 @@ class PGD(Attack):
         """Return steps of a quarter of the radius."""
         own = {"steps": self.steps, "step_size": STEP * threat.eps, "restarts": self.restarts}
         return super().settings(threat) | own | ({"eot": self.eot} if self.eot > 1 else {})
-
-    @property
-    def stream(self) -> int:
-        """One for all of PGD: more restarts begin with the same ones, so they can only be stronger."""
-        return zlib.crc32(b"pgd")
 
     @property
     def passes(self) -> int:

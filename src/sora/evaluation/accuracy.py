@@ -20,7 +20,7 @@ from sora.errors import UserError, short
 from sora.evaluation.examples import Data, Examples, as_examples, in_precision_of
 from sora.evaluation.fingerprints import Fingerprint, fingerprint_of, hash_inputs, identity_of, state_name
 from sora.evaluation.progress import PassMeter
-from sora.evaluation.scores import Evaluation
+from sora.evaluation.scores import OBSERVED, Evaluation
 from sora.evaluation.trust import masking_tests
 from sora.evaluation.units import AttackRunner, UnitStore
 from sora.evaluation.validity import AttackFailed, inspect_model
@@ -158,10 +158,7 @@ def measure(
         inspection.num_classes,
         {name: outcome.predictions for name, outcome in outcomes.items()},
         settings,
-        inspection.zero_gradients,
-        inspection.nonnegative,
-        inspection.randomised,
-        inspection.dynamic,
+        **{name: getattr(inspection, name) for name in OBSERVED},
         void=runner.void,
         versions={name: versions[name] for name in (*outcomes, *runner.void)},
         inputs={name: each.inputs for name, each in outcomes.items() if each.inputs is not None},

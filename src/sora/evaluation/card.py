@@ -17,6 +17,7 @@ PROTOCOL = (
     " images by Wilson's formula. An image counts as robust if no restart of the attack changes its"
     " prediction, in the worst case if no attack does."
 )
+_NUMBERS = ("accuracy", "95 % interval", "n", "number", "limit")  # columns that are aligned to the right
 _MINOR = ("commit", "numpy", "safetensors", "python", "attack")  # left to evaluation.json
 
 
@@ -90,7 +91,7 @@ def markdown(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> str:
     for each in evaluations:
         notes += [f"- **Warning** ({_threat(each)}): {text}." for text in warnings_about(each)]
     training = [[key, f"`{value}`"] for key, value in facts.training.items() if value is not None]
-    columns = {"threat": "---", "attack": "---", "accuracy": "---:", "95 % interval": "---:", "n": "---:"}
+    columns = ("threat", "attack", "accuracy", "95 % interval", "n")
     parts = [
         f"# {facts.name}",
         f"`{facts.architecture}` for `{facts.dataset}`.",
@@ -101,7 +102,7 @@ def markdown(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> str:
         "\n\n".join(_masking_tests(each) for each in evaluations if each.trust),
         "\n".join(_reproduction(facts, evaluations[0])),
         "## How it was trained",
-        _table({"setting": "---", "value": "---"}, training) if training else "Unknown.",
+        _table(("setting", "value"), training) if training else "Unknown.",
         "## How to load it",
         f"```python\n{facts.load}\n```",
         _usage(facts.architecture),
@@ -109,9 +110,9 @@ def markdown(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _table(columns: Mapping[str, str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a Markdown table; `columns` gives the alignment under each heading."""
-    lines = [list(columns), list(columns.values()), *rows]
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a Markdown table."""
+    lines = [columns, ["---:" if column in _NUMBERS else "---" for column in columns], *rows]
     return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
 
 
@@ -129,14 +130,7 @@ def _usage(architecture: str) -> str:
 
 def _masking_tests(evaluation: Evaluation) -> str:
     """Return the masking tests under one threat, and what to do about those that failed."""
-    columns = {
-        "test": "---",
-        "outcome": "---",
-        "number": "---:",
-        "limit": "---:",
-        "n": "---:",
-        "measured": "---",
-    }
+    columns = ("test", "outcome", "number", "limit", "n", "measured")
     rows = []
     for each in evaluation.trust:
         numbers = ["" if number is None else f"{number:.3g}" for number in (each.value, each.threshold)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -16,26 +16,23 @@ Data = ImageSet | tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
 Load = Callable[[Tensor, torch.device], Tensor]  # inputs at some positions
 
 
-class Examples(Protocol):
+@dataclass(frozen=True)
+class Examples:
     """Labels, and inputs that are loaded one batch at a time.
 
     Inputs are always contiguous: noise is drawn in memory order, and the same images must get the same noise
     in whatever form they were given.
     """
 
+    load: Load
     labels: Tensor
+    dtype: torch.dtype | None = None
+    """Type of the inputs; None: as loaded."""
 
     def take(self, positions: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return inputs and labels at these positions."""
-
-
-class _Loaded:
-    def __init__(self, load: Load, labels: Tensor, dtype: torch.dtype | None = None) -> None:
-        self._load, self.labels, self._dtype = load, labels, dtype
-
-    def take(self, positions: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        x = self._load(positions, device).contiguous()
-        return x.to(self._dtype or x.dtype), self.labels[positions].to(device)
+        x = self.load(positions, device).contiguous()
+        return x.to(self.dtype or x.dtype), self.labels[positions].to(device)
 
 
 def in_precision_of(model: nn.Module, examples: Examples) -> Examples:
@@ -46,11 +43,7 @@ def in_precision_of(model: nn.Module, examples: Examples) -> Examples:
     dtype = next((each.dtype for each in model.parameters() if each.is_floating_point()), None)
     x, _ = examples.take(torch.arange(1), torch.device("cpu"))
     precise = dtype in (torch.float32, torch.float64) and x.is_floating_point()
-    return (
-        _Loaded(lambda at, device: examples.take(at, device)[0], examples.labels, dtype)
-        if precise
-        else examples
-    )
+    return replace(examples, dtype=dtype) if precise else examples
 
 
 def as_examples(data: Data) -> Examples:
@@ -60,10 +53,7 @@ def as_examples(data: Data) -> Examples:
     every attack must get the same examples in the same order.
     """
     if isinstance(data, ImageSet):
-        images = data
-        examples: Examples = _Loaded(
-            lambda at, device: images.gather(at).to(device).float().div_(255), images.labels
-        )
+        examples = Examples(lambda at, device: data.gather(at).to(device).float().div_(255), data.labels)
     elif isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
         examples = _from_tensors(*data)
     else:
@@ -94,4 +84,4 @@ def _from_tensors(inputs: Tensor, labels: Tensor) -> Examples:
     if len(inputs) != len(labels):
         raise UserError(f"{len(inputs)} inputs come with {len(labels)} labels; expected one label each")
     labels = labels.cpu().long() if has_integers(labels) else labels.cpu()  # refused later
-    return _Loaded(lambda at, device: inputs[at.to(inputs.device)].to(device), labels)
+    return Examples(lambda at, device: inputs[at.to(inputs.device)].to(device), labels)

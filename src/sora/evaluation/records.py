@@ -19,7 +19,7 @@ from sora.errors import UserError
 from sora.evaluation.accuracy import EvaluationOptions, measure
 from sora.evaluation.examples import as_examples
 from sora.evaluation.fingerprints import Fingerprint, fingerprint_of, hash_inputs, state_name
-from sora.evaluation.scores import Evaluation, warnings_about
+from sora.evaluation.scores import OBSERVED, Evaluation, warnings_about
 from sora.evaluation.trust import Finding
 from sora.evaluation.units import remove_units
 from sora.evaluation.validity import AttackFailed
@@ -28,7 +28,6 @@ from sora.threat import Threat
 
 Record = dict[str, Any]
 CONFUSION = 1000  # classes up to which the confusion matrix is stored; it grows with their square
-_OBSERVED = ("zero_gradients", "nonnegative", "randomised", "dynamic")  # stored as they are
 
 
 def evaluate_into(
@@ -118,7 +117,7 @@ def full_record(evaluation: Evaluation) -> Record:
         "worst_case": evaluation.worst_case,
         "per_class": {name: evaluation.per_class(name) for name in names},
         "confusion": {name: evaluation.confusion(name).tolist() for name in names if small},
-        **{name: getattr(evaluation, name) for name in _OBSERVED},
+        **{name: getattr(evaluation, name) for name in OBSERVED},
         "void": dict(evaluation.void),
         "void_versions": {name: evaluation.versions.get(name) for name in evaluation.void},
         "warnings": warnings_about(evaluation),
@@ -143,7 +142,7 @@ def restore(record: Record, labels: Tensor, threat: Threat) -> Evaluation:
             name: {key: value for key, value in own.items() if key not in computed}
             for name, own in attacks.items()
         },
-        **{name: record[name] for name in _OBSERVED if name in record},
+        **{name: record[name] for name in OBSERVED if name in record},
         void=record.get("void", {}),
         versions={name: own for name, own in versions.items() if own},
         fingerprint=record["fingerprint"],

@@ -24,6 +24,8 @@ Z = 1.959963984540054  # two-sided 95 % of a normal distribution
 VERDICTS = ("overfitted", "suspect", "not robust", "robust")
 """From the worst to the best: where runs differ, the first of these is reported."""
 
+OBSERVED = ("zero_gradients", "nonnegative", "randomised", "dynamic")  # what the first batch shows
+
 FAR = 0.75  # AutoAttack accuracy below this share of PGD accuracy; usually the gap is a tenth
 MANY_ZERO = 0.1  # share of examples without an input gradient
 SQUARE_GAIN = 0.002  # share of examples that only Square breaks: AutoAttack's own limit

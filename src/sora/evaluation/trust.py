@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -106,22 +106,13 @@ def masking_tests(
         source = bare(source).to(device)
     stream = mix(options.seed, zlib.crc32(b"trust"))
     with frozen(model), nullcontext() if source is None else frozen(source), seeded(stream):
-        measured = Measurements(model, source, examples, threat, device, options.batch_size)
-        return [_finding(name, test, measured) for name, test in TESTS.items()]
-
-
-def _finding(name: str, test: Callable[[Measurements], Finding], measured: Measurements) -> Finding:
-    try:
-        return replace(test(measured), test=name)
-    except NotApplicable as reason:
-        return Finding(name, "not applicable", str(reason))
-
-
-class UnderAttack(NamedTuple):
-    """Which images are still correctly classified, and their loss."""
-
-    correct: Tensor
-    loss: Tensor
+        measured, findings = Measurements(model, source, examples, threat, device, options.batch_size), []
+        for name, test in TESTS.items():
+            try:
+                findings.append(replace(test(measured), test=name))
+            except NotApplicable as reason:
+                findings.append(Finding(name, "not applicable", str(reason)))
+    return findings
 
 
 class Measurements:
@@ -151,11 +142,9 @@ class Measurements:
 
     def each_batch(self, function: Callable[[Tensor, Tensor], Tensor], rows: Tensor) -> Tensor:
         """Apply a function of images and labels to these rows, batch by batch."""
-        results = [
-            function(self.x[chunk].to(self.device), self.y[chunk].to(self.device)).cpu()
-            for chunk in torch.split(rows, self.batch_size)
-        ]
-        return torch.cat(results)
+        chunks = torch.split(rows, self.batch_size)
+        batches = ((self.x[chunk].to(self.device), self.y[chunk].to(self.device)) for chunk in chunks)
+        return torch.cat([function(x, y).cpu() for x, y in batches])
 
     @torch.no_grad()
     def logits(self, x: Tensor, y: Tensor) -> Tensor:
@@ -193,15 +182,15 @@ class Measurements:
         return correct > 0, size
 
     @cached_property
-    def pgd(self) -> UnderAttack:
-        """PGD-10 from a random start, on every second image."""
+    def pgd(self) -> tuple[Tensor, Tensor]:
+        """Which of every second image withstand PGD-10 from a random start, and their loss."""
         self.require_radius()
         return self.attack(self.model, self.part(HALF), self.threat)
 
     def left_by_pgd(self, stride: int) -> tuple[Tensor, Tensor]:
         """Return the positions of a part of the images, and which of them withstand PGD-10."""
         rows = self.part(stride)
-        correct = self.pgd.correct[torch.searchsorted(self.part(HALF), rows)]
+        correct = self.pgd[0][torch.searchsorted(self.part(HALF), rows)]
         if not bool(correct.any()):
             raise NotApplicable("PGD-10 leaves no image to break")
         return rows, correct
@@ -214,8 +203,8 @@ class Measurements:
         loss: Callable[[Tensor], Loss] = lambda y: lambda logits: cross_entropy(logits, y),
         *,
         random_start: bool = True,
-    ) -> UnderAttack:
-        """Attack a model by PGD-10, and judge the result by the measured model."""
+    ) -> tuple[Tensor, Tensor]:
+        """Attack a model by PGD-10; return which images the measured model still gets right, and its loss."""
 
         def measure(x: Tensor, y: Tensor) -> Tensor:
             start = threat.clamp(x + threat.random_start(x)) if random_start else x
@@ -224,8 +213,8 @@ class Measurements:
             correct = (logits.argmax(1) == y).to(at.dtype)
             return torch.stack((correct, cross_entropy(logits, y, "none").to(at.dtype)), 1)
 
-        columns = self.each_batch(measure, rows)
-        return UnderAttack(columns[:, 0] > 0, columns[:, 1])
+        correct, loss_there = self.each_batch(measure, rows).unbind(1)
+        return correct > 0, loss_there
 
 
 # Tests of the forward pass: is a prediction a function of the image alone?
@@ -288,7 +277,7 @@ def rising_loss(measured: Measurements) -> Finding:
     """Count images whose loss ten ascent steps do not raise."""
     rows = measured.part(HALF)
     before = cross_entropy(measured.clean[rows], measured.y[rows], "none")
-    count = int((~(measured.pgd.loss > before)).sum())
+    count = int((~(measured.pgd[1] > before)).sum())
     text = f"PGD-10 does not raise the loss of {count} of {len(rows)} images"
     advice = "gradients do not describe the loss; use attacks without them (square), or with EOT"
     return _judge_share(count, len(rows), FEW, text, advice)
@@ -297,7 +286,7 @@ def rising_loss(measured: Measurements) -> Finding:
 def more_steps(measured: Measurements) -> Finding:
     """Count images that one step breaks and ten steps do not."""
     rows = measured.part(HALF)
-    count = int((measured.pgd.correct & ~measured.fgsm[0][rows]).sum())
+    count = int((measured.pgd[0] & ~measured.fgsm[0][rows]).sum())
     text = f"FGSM breaks {count} of {len(rows)} images that PGD-10 leaves"
     advice = "ten steps must be stronger than one: quote the worst case over attacks, and run aa or pgd50x10"
     return _judge_share(count, len(rows), BETTER, text, advice)
@@ -310,7 +299,7 @@ def single_step(measured: Measurements) -> Finding:
     correct = {
         "clean": measured.clean[rows].argmax(1) == measured.y[rows],
         "fgsm": measured.fgsm[0][rows],
-        "pgd10": measured.pgd.correct,
+        "pgd10": measured.pgd[0],
     }
     accuracy = {attack: int(flags.sum()) / n for attack, flags in correct.items()}
     if accuracy["fgsm"] < accuracy["clean"] / 2:
@@ -334,7 +323,7 @@ def large_eps(measured: Measurements) -> Finding:
     size = math.sqrt(measured.x[0].numel()) if measured.threat.norm == "l2" else 1.0
     radius = max(width / 2 * size, eps)
     large = measured.threat.scaled(radius / eps)
-    count = int(measured.attack(measured.model, rows, large, random_start=False).correct.sum())
+    count = int(measured.attack(measured.model, rows, large, random_start=False)[0].sum())
     text = f"accuracy at eps {radius:.3g} is {count / len(rows):.1%}; chance is {measured.chance:.1%}"
     advice = "no model can withstand this radius, so it is the attack that fails; use square or aa"
     return _judge_share(count, len(rows), measured.chance, text, advice)
@@ -386,7 +375,7 @@ def second_model(measured: Measurements) -> Finding:
 def _transfer(measured: Measurements, what: str, source: nn.Module) -> Finding:
     rows, left = measured.left_by_pgd(QUARTER)
     try:
-        correct = measured.attack(source, rows, measured.threat, _margin).correct
+        correct = measured.attack(source, rows, measured.threat, _margin)[0]
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
@@ -444,10 +433,7 @@ class Smoothed(nn.Module):
 
     Functions are replaced while the forward pass runs, whether a module or the code of `forward` calls them:
     ReLU by softplus, rounding and clamping by a straight-through estimate (BPDA, Athalye et al. 2018), a
-    softmax over classes by its logarithm; `detach` and `no_grad` have no effect.
-
-    Args:
-        model: The model; it is used as it is, not copied.
+    softmax over classes by its logarithm; `detach` and `no_grad` have no effect. The model is not copied.
     """
 
     def __init__(self, model: nn.Module) -> None:

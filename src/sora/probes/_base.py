@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -122,7 +122,8 @@ class ProbedModel:
     def examples(self) -> Examples:
         """Return the images, to be taken by position, in the model's precision; they are checked as taken."""
         model = self.bare_model
-        examples = _Checked(in_precision_of(model, as_examples(self.data)), self.threat)
+        given = in_precision_of(model, as_examples(self.data))
+        examples = _Checked(given.load, given.labels, given.dtype, threat=self.threat)
         first = examples.take(torch.arange(1), self.device)
 
         def check(logits: Tensor, _: Tensor) -> None:
@@ -142,13 +143,13 @@ class ProbedModel:
         return examples.take(torch.arange(len(examples.labels)), self.device)
 
 
-class _Checked:
+@dataclass(frozen=True)
+class _Checked(Examples):
     """Examples that are refused outside the box: a probe of normalised images would be silently wrong."""
 
-    def __init__(self, examples: Examples, threat: Threat) -> None:
-        self._examples, self._threat, self.labels = examples, threat, examples.labels
+    threat: Threat = field(kw_only=True)
 
     def take(self, positions: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        x, y = self._examples.take(positions, device)
-        check_inputs(x, y, self._threat)
+        x, y = super().take(positions, device)
+        check_inputs(x, y, self.threat)
         return x, y
