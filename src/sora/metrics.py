@@ -39,7 +39,7 @@ Scale = Literal["as is", "scaled", "log, scaled"]
 
 
 class GradientAndLogits(NamedTuple):
-    """What one forward and one backward pass give."""
+    """The results of one forward and one backward pass."""
 
     gradient: Tensor
     """Gradient of the mean cross-entropy with respect to the input."""

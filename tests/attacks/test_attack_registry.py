@@ -23,11 +23,8 @@ def test_settings_match_the_definition() -> None:
     assert create("clean").settings(threat)["eps"] == 0
     expected = {"norm": "linf", "eps": 8 / 255, "steps": 1, "step_size": 8 / 255, "restarts": 1}
     assert create("fgsm").settings(threat) == expected
-    assert create("pgd50x10").settings(threat) == expected | {
-        "steps": 50,
-        "step_size": 2 / 255,
-        "restarts": 10,
-    }
+    many = {"steps": 50, "step_size": 2 / 255, "restarts": 10}
+    assert create("pgd50x10").settings(threat) == expected | many
     assert create("pgd7").settings(L2(1.0))["step_size"] == 0.25
 
 
@@ -37,16 +34,13 @@ def test_names_are_listed_in_order_and_all_can_be_created() -> None:
     listed = ["clean", "fgsm", "pgd10", "pgd50x10", "pgd20@eot8", *versions, *parts]
     assert attacks.names() == listed
     assert [attack.name for attack in create_all(listed)] == listed
+    summaries = [attacks.info(name).summary for name in listed]
+    assert all(summaries)
+    assert len(set(summaries)) == len(summaries)
 
 
 def test_text_with_commas_gives_each_attack_once() -> None:
     assert [attack.name for attack in create_all(" FGSM,clean,,fgsm ")] == ["fgsm", "clean"]
-
-
-def test_every_attack_has_a_summary_of_its_own() -> None:
-    summaries = [attacks.info(name).summary for name in attacks.names()]
-    assert all(summaries)
-    assert len(set(summaries)) == len(summaries)
 
 
 def test_a_family_of_names_has_one_entry() -> None:
@@ -72,33 +66,26 @@ def test_an_unknown_name_or_a_count_of_zero_is_refused_with_what_is_allowed(name
     assert repr(name) in str(caught.value)
 
 
-def test_a_list_without_an_attack_is_refused() -> None:
-    with pytest.raises(UserError, match="no attack was given"):
-        create_all(" , ")
-
-
-@pytest.mark.parametrize("name", ["mine[1]", "mine/2", ""])
-def test_names_that_cannot_name_a_file_are_refused(name: str) -> None:
-    with pytest.raises(UserError, match="allowed: letters, digits"):
-        create_all([PGD(name)])
-
-
-def test_two_attacks_of_one_name_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (" , ", "no attack was given"),
+        *[([PGD(name)], "allowed: letters, digits") for name in ("mine[1]", "mine/2", "")],  # they name files
+        ([PGD("mine"), PGD("mine", 3)], "two different attacks are called mine"),
+    ],
+)
+def test_lists_of_attacks_that_are_refused(given: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        create_all(given)
     assert len(create_all([PGD("mine"), PGD("mine")])) == 1
-    with pytest.raises(UserError, match="two different attacks are called mine"):
-        create_all([PGD("mine"), PGD("mine", 3)])
 
 
 @pytest.fixture
-def brightness() -> str:
+def brightness() -> None:
     """An attack that somebody else writes: every pixel brighter by K percent of eps."""
+    pattern = r"bright(?P<percent>\d+)"
 
-    @attacks.register(
-        "bright",
-        "brighter by K percent of eps",
-        pattern=r"bright(?P<percent>\d+)",
-        examples=("bright50",),
-    )
+    @attacks.register("bright", "brighter by K percent of eps", pattern=pattern, examples=("bright50",))
     @dataclass(frozen=True)
     class Brightness(Attack):
         percent: int = 100
@@ -109,32 +96,24 @@ def brightness() -> str:
         def settings(self, threat: Threat) -> dict[str, Any]:
             return super().settings(threat) | {"steps": 1}
 
-    return "bright"
-
 
 class BrightIsOne(nn.Module):
-    """Class 1 where the mean is above a threshold."""
-
-    def __init__(self, threshold: float) -> None:
-        super().__init__()
-        self.threshold = threshold
+    """Class 1 where the mean is above 0.58."""
 
     def forward(self, x: Tensor) -> Tensor:
-        excess = x.flatten(1).mean(1) - self.threshold
+        excess = x.flatten(1).mean(1) - 0.58
         return torch.stack((-excess, excess), 1)
 
 
-def test_a_registered_attack_works_in_evaluate(brightness: str) -> None:
+@pytest.mark.usefixtures("brightness")
+def test_a_registered_attack_is_listed_and_works_in_evaluate_and_its_name_is_taken() -> None:
+    assert attacks.names()[-1] == "bright50"
     x, y = torch.full((4, 1, 2, 2), 0.5), torch.zeros(4, dtype=torch.long)
-    result = evaluate(BrightIsOne(0.58), (x, y), Linf(0.1), attacks="clean,bright50,bright100")
+    result = evaluate(BrightIsOne(), (x, y), Linf(0.1), attacks="clean,bright50,bright100")
     assert result.accuracy == {"clean": 1.0, "bright50": 1.0, "bright100": 0.0}
     assert result.attacks["bright100"]["steps"] == 1
-
-
-def test_a_registered_attack_is_listed_and_its_name_is_taken(brightness: str) -> None:
-    assert attacks.names()[-1] == "bright50"
     with pytest.raises(UserError, match="attack 'bright' is already registered"):
-        attacks.register(brightness, "again")(Attack)
+        attacks.register("bright", "again")(Attack)
 
 
 def test_an_attack_of_an_installed_package_is_found_by_name(

@@ -47,9 +47,8 @@ def test_any_number_of_classes_runs(classes: int, threat: Threat) -> None:
     parts = [part for part in VERSIONS["aa"] if classes >= 4 or part != "apgd-t"]
     assert fitted.name == ("aa" if classes >= 4 else "aa-reduced")
     assert [part.name for part in fitted.parts] == parts
-    assert fitted.settings(threat)["targets"] == {
-        part: min(9, classes - 1) for part in parts if part[-2:] == "-t"
-    }
+    targets = {part: min(9, classes - 1) for part in parts if part[-2:] == "-t"}
+    assert fitted.settings(threat)["targets"] == targets
 
 
 @pytest.mark.parametrize("threat", THREATS, ids=["linf", "l2"])
@@ -91,11 +90,11 @@ def test_parts_stay_inside_ball_and_box(seed: int, name: str, threat: Threat) ->
         assert torch.equal(x_adv, x)
 
 
-def test_the_targeted_part_alone_needs_four_classes() -> None:
-    model = net(0, 3)
-    x, y = batch(model, 0, 2)
-    with pytest.raises(UserError, match="apgd-t needs 4 classes or more, the model has 3"):
-        create("apgd-t")(model, x, y, Linf(0.1))
+@pytest.mark.parametrize(("name", "least"), [("apgd-t", 4), ("apgd-dlr", 3)])
+def test_parts_that_need_more_classes_say_so(name: str, least: int) -> None:
+    model = net(0, least - 1)
+    with pytest.raises(UserError, match=f"{name} needs {least} classes or more, the model has {least - 1}"):
+        create(name)(model, *batch(model, 0, 2), Linf(0.1))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from sora import evaluate
 from sora.attacks import create
 from sora.attacks.autoattack import AutoPart, build
-from sora.errors import UserError
 from sora.threat import L2, Linf, Threat
 
 torch.set_num_threads(1)
@@ -98,10 +97,9 @@ def test_parts_are_those_of_the_package(version: str, threat: Threat) -> None:
     model = Noisy(10)
     norm = {"linf": "Linf", "l2": "L2"}[threat.norm]
     theirs = AutoAttack(model, norm=norm, eps=threat.eps, version=version, device="cpu")
-    objects = dict.fromkeys(("apgd-ce", "apgd-dlr"), theirs.apgd) | dict.fromkeys(
-        ("fab", "fab-t"), theirs.fab
-    )
-    objects |= {"apgd-t": theirs.apgd_targeted, "square": theirs.square}
+    objects = {"apgd-t": theirs.apgd_targeted, "square": theirs.square}
+    objects |= dict.fromkeys(("apgd-ce", "apgd-dlr"), theirs.apgd)
+    objects |= dict.fromkeys(("fab", "fab-t"), theirs.fab)
     ours = create(f"aa-{version}").for_classes(10).parts
     assert [part.kind for part in ours if isinstance(part, AutoPart)] == theirs.attacks_to_run
     for part in ours:
@@ -124,5 +122,3 @@ def test_versions_without_some_parts_say_so() -> None:
     assert create("aa-rand").for_classes(3).name == "aa-rand"
     assert create("aa-plus").for_classes(3).name == "aa-plus-reduced"
     assert create("aa-plus-reduced").for_classes(3).name == "aa-plus-reduced"
-    with pytest.raises(UserError, match="apgd-dlr needs 3 classes or more, the model has 2"):
-        create("apgd-dlr").for_classes(2)

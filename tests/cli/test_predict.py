@@ -133,7 +133,7 @@ def test_a_network_for_images_that_are_not_square_takes_them_as_they_are(sora, t
     Image.fromarray(images[0, :, :8]).save(tmp_path / "square.png")
     done = sora("predict", run, tmp_path / "square.png", "--threads", "1")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "square.png: 8x8 pixels; the network was trained on 12x8: resize it" in done.err
+    assert "square.png: 8x8 pixels; the model was trained on 12x8: resize it" in done.err
 
 
 def test_damaged_weights_are_not_used(sora, run, tmp_path) -> None:

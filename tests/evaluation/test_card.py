@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from sora import evaluate
 from sora.attacks import create
 from sora.evaluation import Evaluation
-from sora.evaluation.card import ModelFacts, markdown, write_card
-from sora.runs import RunFolder
+from sora.evaluation.card import ModelFacts, entry, markdown
 from sora.threat import Linf
 
 ROBUSTBENCH = (
@@ -23,7 +18,6 @@ ROBUSTBENCH = (
     " reported autoattack_acc unreliable"
 )
 FACTS = ModelFacts("mine", "own:net", "digits", "...")
-Card = Callable[..., tuple[dict[str, Any], str]]
 
 
 def evaluation(**wrong: int) -> Evaluation:
@@ -37,17 +31,8 @@ def evaluation(**wrong: int) -> Evaluation:
     return Evaluation(threat, labels, 10, predictions, settings)
 
 
-@pytest.fixture
-def card(tmp_path: Path) -> Card:
-    """A card as it is written: the JSON and the text."""
-
-    def write(facts: ModelFacts, result: Evaluation) -> tuple[dict[str, Any], str]:
-        write_card(RunFolder(tmp_path), facts, [result])
-        return json.loads((tmp_path / "model_card.json").read_text()), (
-            tmp_path / "model_card.md"
-        ).read_text()
-
-    return write
+def card(facts: ModelFacts, result: Evaluation) -> tuple[dict[str, Any], str]:
+    return entry(facts, [result]), markdown(facts, [result])
 
 
 def notes(*evaluations: Evaluation) -> list[str]:
@@ -69,15 +54,19 @@ def test_notes_about_autoattack_know_every_version_and_belong_to_a_radius() -> N
     assert len(notes(evaluation(clean=1), other)) == 1
 
 
-def test_card_has_numbers_training_and_loading(card: Card) -> None:
+def test_card_has_numbers_training_and_loading() -> None:
     training = {"method": "sora", "epochs": 30}
     network = {"name": "preactresnet18", "width": 4, "mean": None, "options": {"stages": 2}}
     facts = ModelFacts("mine", "preactresnet18", "cifar10", 'sora.load("a")', training, network=network)
-    entry, text = card(facts, evaluation(clean=30, fgsm=90, pgd10=100, aa=107))
-    assert list(entry)[:9] == ROBUSTBENCH.split()[:9]
-    assert set(ROBUSTBENCH.split()) <= entry.keys()
-    assert (entry["eps"], entry["threat_model"]) == ("8/255", "Linf")
-    assert (entry["clean_acc"], entry["autoattack_acc"], entry["unreliable"]) == ("85.00", "46.50", False)
+    numbers, text = card(facts, evaluation(clean=30, fgsm=90, pgd10=100, aa=107))
+    assert list(numbers)[:9] == ROBUSTBENCH.split()[:9]
+    assert set(ROBUSTBENCH.split()) <= numbers.keys()
+    assert (numbers["eps"], numbers["threat_model"]) == ("8/255", "Linf")
+    assert (numbers["clean_acc"], numbers["autoattack_acc"], numbers["unreliable"]) == (
+        "85.00",
+        "46.50",
+        False,
+    )
     for words in (
         "| linf 8/255 | aa | 46.50 % | 39.72 - 53.41 | 200 |",
         "**worst case** | 46.50 %",
@@ -90,21 +79,20 @@ def test_card_has_numbers_training_and_loading(card: Card) -> None:
         assert words in text
 
 
-def test_card_states_what_is_missing_doubtful_or_unknown(card: Card) -> None:
-    entry, text = card(FACTS, evaluation(clean=30, fgsm=10, pgd10=190))
-    assert (entry["autoattack_acc"], entry["unreliable"]) == ("", True)
+def test_card_states_what_is_missing_doubtful_or_unknown() -> None:
+    numbers, text = card(FACTS, evaluation(clean=30, fgsm=10, pgd10=190))
+    assert (numbers["autoattack_acc"], numbers["unreliable"]) == ("", True)
     for words in ("AutoAttack was not run", "**overfitted**", "exceeds clean accuracy", "Unknown."):
         assert words in text
     assert "normalisation is its first layer" not in text  # it is custom code
     assert "module `own` must be importable" in text
 
 
-def test_only_attacks_that_run_a_package_name_its_version(card: Card) -> None:
+def test_only_attacks_that_run_a_package_name_its_version() -> None:
     inputs = torch.rand(8, 3, 5, 5, generator=torch.Generator().manual_seed(0))
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(75, 5))
     result = evaluate(model, (inputs, torch.arange(8) % 5), Linf(0.05), "fgsm,apgd-ce")
-    lines = [
-        line for line in card(FACTS, result)[1].splitlines() if line.startswith(("- fgsm:", "- apgd-ce:"))
-    ]
+    _, text = card(FACTS, result)
+    lines = [line for line in text.splitlines() if line.startswith(("- fgsm:", "- apgd-ce:"))]
     assert ["pyautoattack" in line for line in lines] == [False, True]
     assert "pyautoattack" not in result.versions["fgsm"]

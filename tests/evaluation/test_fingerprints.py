@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import sora
 from sora.attacks import create_all
 from sora.evaluation import EvaluationOptions
-from sora.evaluation.fingerprints import network_fingerprint
+from sora.evaluation.fingerprints import model_fingerprint
 from sora.evaluation.records import evaluate_into
 from sora.runs import RunFolder, digest_model
 from sora.threat import Linf
@@ -115,33 +115,33 @@ DIFFERENT: dict[str, Callable[[float], nn.Module]] = {
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_every_attribute_and_hook_belongs_to_the_network(name: str) -> None:
     first, same, other = (DIFFERENT[name](number) for number in (1.0, 1.0, 2.0))
-    assert network_fingerprint(first) == network_fingerprint(same) != network_fingerprint(other)
+    assert model_fingerprint(first) == model_fingerprint(same) != model_fingerprint(other)
     assert digest_model(first) == digest_model(other)  # weights alone do not tell them apart
 
 
 def test_the_description_belongs_to_the_network() -> None:
-    assert network_fingerprint(Scaled(), {"width": 4}) != network_fingerprint(Scaled(), {"width": 8})
+    assert model_fingerprint(Scaled(), {"width": 4}) != model_fingerprint(Scaled(), {"width": 8})
 
 
 def test_compiling_a_network_again_does_not_change_its_fingerprint() -> None:
     network = Scaled()
-    plain, compiled = network_fingerprint(network), network_fingerprint(torch.compile(network))
-    assert network_fingerprint(torch.compile(network)) == compiled
-    assert network_fingerprint(network) == plain
+    plain, compiled = model_fingerprint(network), model_fingerprint(torch.compile(network))
+    assert model_fingerprint(torch.compile(network)) == compiled
+    assert model_fingerprint(network) == plain
 
 
 def test_a_network_that_cannot_be_hashed_is_never_mistaken_for_another() -> None:
     network = with_attribute(lambda _: object())
-    assert network_fingerprint(network) != network_fingerprint(network)
+    assert model_fingerprint(network) != model_fingerprint(network)
 
 
 def test_attributes_of_torchs_own_modules_count_if_they_are_plain() -> None:
     networks = [nn.Linear(2, 2), nn.Linear(2, 2)]
     for network in networks:
         network._private = object()
-    assert network_fingerprint(networks[0]) == network_fingerprint(networks[1])
+    assert model_fingerprint(networks[0]) == model_fingerprint(networks[1])
     networks[1]._option = 2
-    assert network_fingerprint(networks[0]) != network_fingerprint(networks[1])
+    assert model_fingerprint(networks[0]) != model_fingerprint(networks[1])
 
 
 def test_the_source_of_a_users_function_belongs_to_it(
@@ -154,7 +154,7 @@ def test_the_source_of_a_users_function_belongs_to_it(
     for number in (1, 2):
         (tmp_path / f"own_source_{number}.py").write_text(text.format(number))
         network = sora.models.create(f"own_source_{number}:build", 5)
-        hashes.append(network_fingerprint(network))
+        hashes.append(model_fingerprint(network))
     assert hashes[0] != hashes[1]
 
 
@@ -162,16 +162,10 @@ def test_another_network_with_the_same_weights_is_measured_again(tmp_path: Path)
     folder, attacks = RunFolder(tmp_path), create_all("clean,fgsm")
     x = torch.rand(30, 3, 5, 5, generator=torch.Generator().manual_seed(0))
     pair = (x, Scaled()(x).argmax(1))
+    described = [(power, EvaluationOptions(network={"options": {"power": power}})) for power in (1.0, 3.0)]
     first, second = (
-        evaluate_into(
-            folder,
-            Scaled(power),
-            pair,
-            [Linf(0.05)],
-            attacks,
-            EvaluationOptions(network={"options": {"power": power}}),
-        )[0]
-        for power in (1.0, 3.0)
+        evaluate_into(folder, Scaled(power), pair, [Linf(0.05)], attacks, options)[0]
+        for power, options in described
     )
     assert first.accuracy["clean"] == 1.0 > second.accuracy["clean"]
     records = folder.read_evaluations()

@@ -255,19 +255,10 @@ def test_damaged_units_are_computed_again(
 
 
 def stored(folder: Path, *attacks: str) -> Path:
+    """The file of names beside a unit of these attacks."""
     UnitStore(folder, attacks).save("unit", Attacked(torch.tensor([1, 0, 2])))
     (names,) = [path for path in folder.glob(f"*/{NAMES}") if path.read_text() == "\n".join(attacks)]
     return names
-
-
-def test_units_stay_until_all_their_attacks_have_a_record(tmp_path: Path) -> None:
-    stored(tmp_path / "units", "fgsm", "pgd10")
-    remove_units(tmp_path / "units", ["fgsm"])
-    loaded = UnitStore(tmp_path / "units", ["pgd10"]).load("unit", 3, with_inputs=False)
-    assert loaded is not None
-    assert loaded.predictions.tolist() == [1, 0, 2]
-    remove_units(tmp_path / "units", ["fgsm", "pgd10", "clean"])
-    assert not (tmp_path / "units").exists()
 
 
 @pytest.mark.parametrize("content", [b"fgsn\npgd10", b"\xf0\x0a", b""])
@@ -304,6 +295,21 @@ def test_an_ensemble_of_plain_attacks_does_not_share_their_units(
     alone = evaluate(model, (x, y), Linf(0.02), [ensemble])
     assert result.predictions["both"].equal(alone.predictions["both"])
     assert result.accuracy["both"] <= result.accuracy["fgsm"] < 2 / 3
+
+
+@dataclass(frozen=True)
+class Tenth(Attack):
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
+        return create("fgsm")(model, x, y, threat.scaled(0.1), seed)
+
+
+def test_what_each_part_broke_is_counted(model: nn.Module, pair: Pair) -> None:
+    in_turn = Ensemble("in-turn", (Tenth("tenth"), create("pgd5")))
+    evaluation = evaluate(model, pair, Linf(0.05), ["clean", in_turn])
+    broken = evaluation.attacks["in-turn"]["broken"]
+    assert list(broken) == ["tenth", "pgd5"]
+    assert min(broken.values()) > 0
+    assert sum(broken.values()) == 30 - int(evaluation.robust["in-turn"].sum())
 
 
 def test_results_that_another_process_added_meanwhile_are_kept(

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
 
-from sora import evaluate
-from sora.attacks import Attack, create
+from sora.attacks import create
 from sora.errors import UserError
 from sora.evaluation import Evaluation, verdict, warnings_about, wilson
-from sora.evaluation.records import full_record, restore
 from sora.evaluation.scores import VERDICTS, at_least
-from sora.threat import Linf, Threat
+from sora.threat import Linf
 
 torch.set_num_threads(1)
 
@@ -179,84 +175,3 @@ def test_images_of_one_class_have_no_verdict(wrong: int) -> None:
     assert evaluation.verdict is None
     (warning,) = warnings_about(evaluation)
     assert warning.startswith("all images are of one class: there is no verdict")
-
-
-class Linear(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer = nn.Linear(12, 4)
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.layer(x.flatten(1))
-        return logits
-
-
-class Random(Linear):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x + 0.01 * torch.randn_like(x))
-
-
-class Purifying(Linear):
-    """Moves its input along a gradient before it classifies it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.enable_grad():
-            leaf = x.detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(super().forward(leaf).logsumexp(1).sum(), leaf)
-        return super().forward(x - 0.01 * gradient)
-
-
-class Counting(Linear):
-    """Changes a buffer in every pass."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        return super().forward(x)
-
-
-@pytest.mark.parametrize(
-    ("model", "attacks", "message"),
-    [
-        (Linear, "clean", ""),
-        (Random, "clean", "the model is random"),
-        (Random, "clean,pgd2@eot2", ""),  # it averages gradients
-        (Purifying, "clean", "dynamic defences"),
-        (Counting, "clean", "dynamic defences"),
-    ],
-)
-def test_random_and_dynamic_models_are_named(model: type[Linear], attacks: str, message: str) -> None:
-    x = torch.rand(20, 3, 2, 2, generator=torch.Generator().manual_seed(0))
-    evaluation = evaluate(model(), (x, torch.arange(20) % 4), Linf(0.1), attacks)
-    warnings = [text for text in warnings_about(evaluation) if "random" in text or "dynamic" in text]
-    assert len(warnings) == bool(message)
-    assert message in "".join(warnings)
-    restored = restore(full_record(evaluation), evaluation.labels, evaluation.threat)
-    assert warnings_about(restored) == warnings_about(evaluation)
-
-
-@dataclass(frozen=True)
-class Tenth(Attack):
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
-        return create("fgsm")(model, x, y, threat.scaled(0.1), seed)
-
-
-@dataclass(frozen=True)
-class InTurn(Tenth):
-    """FGSM at a tenth of the radius, then PGD on what is left."""
-
-    @property
-    def parts(self) -> tuple[Attack, ...]:
-        return (Tenth("tenth"), create("pgd5"))
-
-
-def test_what_each_part_broke_is_counted() -> None:
-    model, x = Linear(), torch.rand(100, 3, 2, 2, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        y = model(x).argmax(1)
-    evaluation = evaluate(model, (x, y), Linf(0.2), ["clean", InTurn("in-turn")])
-    broken = evaluation.attacks["in-turn"]["broken"]
-    assert list(broken) == ["tenth", "pgd5"]
-    assert min(broken.values()) > 0
-    assert sum(broken.values()) == 100 - int(evaluation.robust["in-turn"].sum())

@@ -17,7 +17,7 @@ from sora._passes import cross_entropy, gradient_of
 from sora.attacks import Attack, create, create_all
 from sora.errors import RunError, UserError
 from sora.evaluation import warnings_about
-from sora.evaluation.records import evaluate_into
+from sora.evaluation.records import evaluate_into, full_record, restore
 from sora.evaluation.validity import AttackFailed, relative_difference
 from sora.runs import RunFolder
 from sora.threat import L2, Linf, Threat
@@ -134,6 +134,48 @@ def test_float64_is_supported(attacks: str) -> None:
     single = evaluate(Linear(), (x, y), Linf(0.02), attacks)
     for model, inputs in ((Linear().double(), x), (Linear(), x.double()), (Linear().double(), x.double())):
         assert evaluate(model, (inputs, y), Linf(0.02), attacks).accuracy == single.accuracy
+
+
+def random_model() -> Linear:
+    return Linear(lambda z, _: z + 0.01 * torch.randn_like(z))
+
+
+def purifying() -> Linear:
+    """Computes a gradient in its forward pass."""
+
+    def output(z: Tensor, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(leaf.square().sum(), leaf)
+        return z - 0.01 * gradient.flatten(1)[:, :5]
+
+    return Linear(output)
+
+
+def counting() -> Linear:
+    """Changes a buffer in every pass."""
+    model = Linear(lambda z, _: z + 0 * calls.add_(1))
+    model.register_buffer("calls", calls := torch.zeros(()))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "attacks", "message"),
+    [
+        (Linear, "clean", ""),
+        (random_model, "clean", "the model is random"),
+        (random_model, "clean,pgd2@eot2", ""),  # it averages gradients
+        (purifying, "clean", "dynamic defences"),
+        (counting, "clean", "dynamic defences"),
+    ],
+)
+def test_random_and_dynamic_models_are_named(model: Callable[[], Linear], attacks: str, message: str) -> None:
+    evaluation = evaluate(model(), examples(), Linf(0.1), attacks)
+    warnings = [text for text in warnings_about(evaluation) if "random" in text or "dynamic" in text]
+    assert len(warnings) == bool(message)
+    assert message in "".join(warnings)
+    restored = restore(full_record(evaluation), evaluation.labels, evaluation.threat)
+    assert warnings_about(restored) == warnings_about(evaluation)
 
 
 @pytest.mark.parametrize("squash", [torch.sigmoid, torch.exp, lambda z: z.softmax(1) * 7])

@@ -91,7 +91,7 @@ def evaluate(
             continues from there and gives the same result; a different one ignores them.
         shard: Split the work over the processes of torch.distributed, all of which must make this call;
             each gets the whole result, equal to that of a single process.
-        network: What the network is apart from its weights; with `state`, units of another one are not used.
+        network: Description of the model apart from its weights; with `state`, units of another are not used.
         keep_inputs: Keep the attacked inputs in the result, for one process.
         trust: Also run the masking tests (`Evaluation.trust`); one that fails makes the verdict `suspect`.
         trust_source: A second model for them, to transfer attacks from.

@@ -62,14 +62,9 @@ def check_adversarial(
     batch_size: int = BATCH,
     device: torch.device | str | None = None,
 ) -> Evaluation:
-    """Accuracy of a model on attacked images from a file, each inside the ball around its test image.
+    """Evaluate a model on attacked images from a file, each inside the ball around its test image.
 
-    Args:
-        path: What `save_adversarial` wrote.
-        model: From inputs to logits; the attacked one or another.
-        dataset: The data set whose test images were attacked.
-        batch_size: Images per pass.
-        device: Where to compute; the model's own device if not given.
+    The model may be the attacked one or another; `dataset` has the test images that were attacked.
     """
     file, facts, images = _read(Path(path), dataset)
     ball = threat(facts["threat"]["norm"], facts["threat"]["given"], facts["threat"]["box"])

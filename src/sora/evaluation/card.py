@@ -9,7 +9,6 @@ from typing import Any
 from sora.attacks.autoattack import REDUCED, VERSIONS, is_autoattack
 from sora.evaluation.records import full_record
 from sora.evaluation.scores import Evaluation, warnings_about
-from sora.runs import RunFolder
 from sora.settings import is_custom
 
 PROTOCOL = (
@@ -42,16 +41,11 @@ class ModelFacts:
     """Hashes of weights, network and data, and the attacks' seed and batch size."""
 
 
-def write_card(folder: RunFolder, facts: ModelFacts, evaluations: Sequence[Evaluation]) -> None:
-    """Write the card into a folder; the first evaluation gives the headline numbers."""
-    folder.write_card(markdown(facts, evaluations), entry(facts, evaluations))
-
-
 def entry(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
     """Return the card as JSON: RobustBench's keys with percentages as text, then our own numbers in full.
 
-    `link`, `authors`, `venue` and `reported` describe a publication and are empty, as in RobustBench's own
-    generated entries. `autoattack_acc` is empty unless all of AutoAttack was run.
+    The first evaluation gives the percentages. `link`, `authors`, `venue` and `reported`, which describe a
+    publication, are empty as in RobustBench's generated entries; so is `autoattack_acc` unless all of it ran.
     """
     head = evaluations[0]
     percent = {name: f"{100 * share:.2f}" for name, share in head.accuracy.items()}

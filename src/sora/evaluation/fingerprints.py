@@ -40,7 +40,7 @@ def hash_inputs(model: nn.Module, examples: Examples, network: Mapping[str, Any]
     model = bare(model)
     return {
         "weights": digest_model(model),
-        "network": network_fingerprint(model, network),
+        "network": model_fingerprint(model, network),
         "data": data_fingerprint(examples),
     }
 
@@ -61,7 +61,7 @@ def short_hash(text: bytes) -> str:
     return hashlib.blake2b(text, digest_size=8).hexdigest()
 
 
-def network_fingerprint(model: nn.Module, description: Mapping[str, Any] | None = None) -> str:
+def model_fingerprint(model: nn.Module, description: Mapping[str, Any] | None = None) -> str:
     """Return a fingerprint of what a model computes with its weights.
 
     Covers its description (name, width, options), the class, source text, attributes and hooks of every
@@ -115,9 +115,6 @@ class _ObjectDigest:
     """A hash of models and their attributes; each object is added once, so that cycles end.
 
     What cannot be hashed adds a random token: such a model is measured again every time.
-
-    Args:
-        digest: A hash to add to; a new one by default.
     """
 
     def __init__(self, digest: hashlib.blake2b | None = None) -> None:
@@ -169,13 +166,7 @@ class _ObjectDigest:
             self.add_text(repr(source))
 
     def add(self, value: object, deep: bool = True) -> None:
-        """Add a value.
-
-        Args:
-            value: Anything.
-            deep: Whether objects count with their attributes and functions with their variables; otherwise
-                only their type or code counts.
-        """
+        """Add any value; if not `deep`, only the type of an object and the code of a function count."""
         if isinstance(value, Tensor):
             self.add_tensor("", value)
         elif isinstance(value, _PLAIN):

@@ -51,14 +51,9 @@ def predict(
 ) -> tuple[list[Prediction], list[str]]:
     """Classify image files, and attack each away from the predicted class: true classes are not known.
 
-    Args:
-        model: From [0, 1] images to logits.
-        description: What `model.json` says about it: channels and class names.
-        files: Image files, brought to the model's number of channels and, if it is square, its size.
-        threat: What the attack may do.
-        attack: The attack.
-        size: Height and width of the images that the model was tested on.
-        stored: Height and width of the images that the data set stores, whose centre the test took.
+    Images are brought to the model's number of channels and, if it is square, its size. `description` is the
+    content of `model.json`, `size` the height and width of the images that the model was tested on, `stored`
+    that of the images in the data set, whose centre the test took.
 
     Returns:
         The answers, and what is wrong with each file that cannot be read; the others are still classified.
@@ -109,5 +104,5 @@ def _read(
         pixels = pixels[top : top + height, left : left + width]
     if pixels.shape[:2] != size:  # there is no one way to bring it to a size that is not square
         found = f"{pixels.shape[1]}x{pixels.shape[0]}"
-        raise UserError(f"{file}: {found} pixels; the network was trained on {width}x{height}: resize it")
+        raise UserError(f"{file}: {found} pixels; the model was trained on {width}x{height}: resize it")
     return torch.from_numpy(pixels.copy()).permute(2, 0, 1).float().div_(255).contiguous()

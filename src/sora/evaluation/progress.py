@@ -41,10 +41,6 @@ class PassMeter:
     """A progress bar that counts examples passing through a model; does nothing when not shown.
 
     Where standard error is not a terminal, it prints a line of text every `INTERVAL` seconds.
-
-    Args:
-        model: The model whose forward passes are counted.
-        show: Whether there is a bar at all.
     """
 
     def __init__(self, model: nn.Module, show: bool) -> None:

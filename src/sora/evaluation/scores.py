@@ -43,7 +43,7 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
 
 
 def verdict(accuracy: Mapping[str, float], n: int, chance: float = 0.0) -> str:
-    """Judge a model by its accuracies, where chance and the number of images leave no doubt.
+    """Judge a model by its accuracies; a difference counts if so many images show that it is not chance.
 
     A model that is no better than chance without an attack is `not robust`. Else, the first that applies:
 
@@ -105,7 +105,7 @@ class Evaluation:
     inputs: dict[str, Tensor] = field(default_factory=dict)
     """The attacked inputs, if they were kept."""
     fingerprint: dict[str, Any] = field(default_factory=dict)
-    """Hashes of weights, network and data, and all else the predictions depend on; empty if unknown."""
+    """Hashes of weights, model and data, and all else the predictions depend on; empty if unknown."""
     trust: list[Finding] = field(default_factory=list)
     """The outcome of each masking test; empty if they were not run."""
 

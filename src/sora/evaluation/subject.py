@@ -15,7 +15,7 @@ from sora.data import Dataset, ImageSet
 from sora.data.splits import choose
 from sora.errors import UserError
 from sora.evaluation.adversarial_files import save_adversarial
-from sora.evaluation.card import ModelFacts, write_card
+from sora.evaluation.card import ModelFacts, entry, markdown
 from sora.evaluation.scores import Evaluation
 from sora.runs import RunFolder, build_model, describe_model, load_data, load_model, load_weights
 from sora.settings import Request, Settings, is_custom
@@ -50,7 +50,7 @@ class Subject:
     about: dict[str, Any]
     """What every record says about the model."""
     network: dict[str, Any]
-    """What rebuilds the network, apart from its weights."""
+    """What rebuilds the model, apart from its weights."""
     load_code: str
     """Python that loads it."""
     summary: Mapping[str, Any] = field(default_factory=dict)
@@ -75,11 +75,9 @@ class Subject:
         return list(dict.fromkeys(threats))
 
     def images(self, limit: int | None = None, first: bool = False) -> tuple[ImageSet, dict[str, Any]]:
-        """Return the test images to evaluate on, and which ones they are.
+        """Return the test images to evaluate on, and which ones they are; see `select_test_images`.
 
-        Args:
-            limit: How many; none: as in the run; 0: all.
-            first: The first ones of the test set, as leaderboards take them, not a class-balanced choice.
+        A limit of None means as many as in the run, 0 all.
         """
         count = self.settings.limit_test if limit is None else limit or None
         return select_test_images(self.dataset, count, first=first)
@@ -92,10 +90,7 @@ class Subject:
     ) -> None:
         """Write the model card; the radius that the model was trained for comes first, if evaluated.
 
-        Args:
-            evaluations: The results.
-            images: Which test images were used.
-            additional_data: Whether the model was trained on images from elsewhere; none: unknown.
+        `images` says which test images were used; see `ModelFacts` for `additional_data`.
         """
         ordered = sorted(evaluations, key=lambda each: each.threat != self.settings.threat())
         settings, name, training = self.settings, self.about["weights"], dict[str, Any]()
@@ -117,7 +112,7 @@ class Subject:
             images=images,
             fingerprint=ordered[0].fingerprint,
         )
-        write_card(self.folder, facts, ordered)
+        self.folder.write_card(markdown(facts, ordered), entry(facts, ordered))
 
     def save_adversarial(self, path: str, evaluation: Evaluation, images: Mapping[str, Any]) -> None:
         """Write the attacked images of an evaluation that kept them."""
@@ -139,13 +134,13 @@ def subject_of_run(
     settings, summary = folder.read_settings(), folder.read_summary()
     stored = folder.read_model()
     folder.check_weights(stored)
-    network = load_model(stored, folder.weights, model)
+    loaded = load_model(stored, folder.weights, model)
     images = load_data(folder, settings, dataset, data_dir)
     about = {key: summary.get(key) for key in ABOUT} | {"dataset": images.name}
     repeated = f', model="{settings.model}"' if is_custom(settings.model) else ""
     code = f'import sora\n\nmodel = sora.load("{folder.name}"{repeated})  # the run folder'
     place = RunFolder(out) if out else folder
-    return Subject(network, images, settings, place, about, network_facts(stored), code, summary)
+    return Subject(loaded, images, settings, place, about, network_facts(stored), code, summary)
 
 
 def subject_of_weights(
@@ -158,14 +153,14 @@ def subject_of_weights(
     data_dir: str | None = None,
     out: str | None = None,
 ) -> Subject:
-    """Return weights of a named network from anywhere, on a named data set."""
+    """Return a named model with weights from anywhere, on a named data set."""
     given = {"dataset": dataset, "model": model, "data_dir": data_dir, "width": width}
     given = {key: value for key, value in given.items() if value}
     settings = Request({**given, "method": "benign", "set": dict(options or {})}).resolve().settings
     images, path = data.load(dataset, data_dir), Path(weights)
     description = describe_model(settings, images)
-    network = build_model(description)
-    load_weights(network, path)
+    built = build_model(description)
+    load_weights(built, path)
     arguments = {key: description[key] for key in _SIZES} | description["options"]
     text = ", ".join(f"{key}={value!r}" for key, value in arguments.items() if value is not None)
     code = (
@@ -176,18 +171,21 @@ def subject_of_weights(
     about = {"model": model, "weights": path.name, "dataset": images.name}
     # The whole name: net.pt and net.safetensors are different models.
     folder = RunFolder(out or path.with_name(f"{path.name}-evaluation"))
-    return Subject(network, images, settings, folder, about, network_facts(description), code)
+    return Subject(built, images, settings, folder, about, network_facts(description), code)
 
 
 def network_facts(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a network's description that decides what it computes."""
+    """Return the part of a model's description that decides what it computes."""
     return {key: description.get(key) for key in ("name", *_SIZES, "options")}
 
 
 def select_test_images(
     dataset: Dataset, limit: int | None, *, first: bool = False
 ) -> tuple[ImageSet, dict[str, Any]]:
-    """Return the test images of a data set, all of them or `limit`, and which ones they are."""
+    """Return the test images of a data set, all of them or `limit`, and which ones they are.
+
+    `first` takes the first ones, as leaderboards do, instead of a class-balanced choice.
+    """
     total = len(dataset.test)
     facts = {"split": "test", "of": total, "chosen": "all", "positions": None}
     if limit is None:

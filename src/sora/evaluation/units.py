@@ -1,4 +1,4 @@
-"""Attacks run in units of (attack, batch): each is done once, saved at once, by whichever process gets it."""
+"""Attacks run in units of (attack, batch): each is computed once, by one process, and saved at once."""
 
 from __future__ import annotations
 
@@ -53,11 +53,8 @@ class UnitStore:
     """Predictions of finished units, one small file each; a unit without a complete file is not done.
 
     Evaluations of the same model at the same time each write into a folder of their own, named after their
-    attacks, and read from all of them: none deletes what another may still need.
-
-    Args:
-        folder: Where evaluations with this fingerprint store their units; nothing is stored if not given.
-        attacks: Names of the attacks of this evaluation.
+    attacks, and read from all of them: none deletes what another may still need. Nothing is stored without
+    a folder.
     """
 
     def __init__(self, folder: Path | None, attacks: Sequence[str] = ()) -> None:

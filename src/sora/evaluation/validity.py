@@ -27,7 +27,7 @@ class Void(Exception):
 
 
 class Invalid(RunError):
-    """An attack returned what no attack may return: its own code is wrong."""
+    """An attack returned invalid inputs: its own code is wrong."""
 
 
 class AttackFailed(RunError):
