@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,19 +45,6 @@ _NORMS = {"linf": "Linf", "l2": "L2"}
 _QUIET = logging.getLogger("sora.autoattack")
 _QUIET.addHandler(logging.NullHandler())
 _QUIET.propagate = False
-
-
-class _InSinglePrecision(nn.Module):
-    """A model of another precision for the package, which computes in float32 only."""
-
-    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.model, self.dtype = model, dtype
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the model's logits in float32."""
-        logits: Tensor = self.model(x.to(self.dtype))
-        return logits.float()
 
 
 class _FromPackage(Attack):
@@ -138,7 +126,11 @@ class AutoPart(_FromPackage):
             if threat.eps == 0:
                 return x
             part = self if self.targets else self.for_classes(_classes(model, x))
-            attacked = model if x.dtype == torch.float32 else _InSinglePrecision(model, x.dtype)
+
+            def in_float32(z: Tensor) -> Tensor:  # the package computes in no other precision
+                return model(z.to(x.dtype)).float()  # type: ignore[no-any-return]
+
+            attacked = model if x.dtype == torch.float32 else in_float32
             # The package views tensors flat, which channels-last inputs do not allow.
             x_adv: Tensor = build(part, attacked, x.device, threat, seed).perturb(x.float().contiguous(), y)
         return x_adv.detach().to(x.dtype)
@@ -212,13 +204,14 @@ def is_autoattack(name: str) -> bool:
     return name.removesuffix(REDUCED) in VERSIONS
 
 
-def build(part: AutoPart, model: nn.Module, device: torch.device, threat: Threat, seed: int) -> Any:
+def build(
+    part: AutoPart, model: Callable[[Tensor], Tensor], device: torch.device, threat: Threat, seed: int
+) -> Any:
     """Return the package's own attack object with the parameters of the standard version."""
     from pyautoattack import AutoAttack as Standard  # slow to import, and not needed otherwise
 
-    suite = Standard(
-        model, norm=_NORMS[threat.norm], eps=threat.eps, seed=seed, version="standard", device=device
-    )
+    norm = _NORMS[threat.norm]
+    suite = Standard(model, norm=norm, eps=threat.eps, seed=seed, version="standard", device=device)
     if part.kind == "square":
         suite.square.n_queries = part.steps
         return suite.square
