@@ -83,11 +83,7 @@ def test_a_missing_index_and_too_many_rows_are_noticed() -> None:
     [
         ("fgsm-cuap", {}, "groups=class needs the number of classes; call setup"),
         ("fgsm-fuap", {"classes": CLASSES}, "groups=features needs the model; call setup"),
-        (
-            "fgsm-fuap",
-            {"classes": CLASSES, "model": nn.Flatten()},
-            "needs a model whose last layer is linear",
-        ),
+        ("fgsm-fuap", {"classes": CLASSES, "model": nn.Flatten()}, "needs a model whose last layer is lin"),
         ("fgsm-law", {}, r"averages weights; call setup\(model=\)"),
         ("liet", {"model": MODEL}, r"stores an image per class; call setup\(classes=\)"),
     ],

@@ -67,26 +67,26 @@ def test_a_loss_that_is_not_finite_never_becomes_the_mean() -> None:
     assert made.u.item() == 3.0
 
 
-def active_epochs(drops: tuple[float, ...], epochs: int) -> list[int]:
-    made, active = constraint(), []
-    made.setup(epochs, drops)
-    for epoch in range(1, epochs + 1):
+DROPS = Settings(epochs=110, schedule="multistep", milestones=(100 / 110, 105 / 110))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "drops", "active"),
+    [
+        (DROPS, (100, 105), [*range(3, 100), 103, 104, 108, 109]),
+        (Settings(epochs=10), (), [*range(3, 10)]),  # a smooth schedule has only a start and an end
+    ],
+)
+def test_epochs_in_which_the_constraint_is_active(
+    schedule: Settings, drops: tuple[float, ...], active: list[int]
+) -> None:
+    made, found = constraint(), []
+    assert rate_drops(schedule) == drops
+    made.setup(schedule.epochs, drops)
+    for epoch in range(1, schedule.epochs + 1):
         made.begin_epoch(epoch)
-        if made.active:
-            active.append(epoch)
-    return active
-
-
-def test_active_epochs_of_a_run_of_110_with_two_drops() -> None:
-    schedule = Settings(epochs=110, schedule="multistep", milestones=(100 / 110, 105 / 110))
-    drops = rate_drops(schedule)
-    assert drops == (100, 105)
-    assert active_epochs(drops, 110) == [*range(3, 100), 103, 104, 108, 109]
-
-
-def test_a_smooth_schedule_has_only_a_start_and_an_end() -> None:
-    assert rate_drops(Settings(epochs=10)) == ()
-    assert active_epochs((), 10) == list(range(3, 10))
+        found += [epoch] if made.active else []
+    assert found == active
 
 
 @pytest.mark.parametrize("name", ["fgsm-rs-cs", "fgsm-mep-cs"])

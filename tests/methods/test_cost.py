@@ -7,34 +7,14 @@ from sora import methods
 from sora.methods import cost_table, measure
 from sora.methods._cost import LiveBytes
 
-# more-methods.md, section 2; a full backward pass through n graphs counts n times at the logits.
+# With options; the defaults are below. A backward pass through n graphs counts n times at the logits.
 PASSES: dict[str, tuple[float, float]] = {
-    "gat": (4, 3),
-    "ssat": (4, 2),
     "ssat checkpoints=1": (2, 2),
-    "fgsm-bp": (2, 3),
-    "fgsm-ep": (2, 3),
-    "fgsm-mep": (2, 3),
-    "fgsm-rs-cs": (3, 3),
     "fgsm-rs-cs initialize=true": (2, 3),
-    "fgsm-mep-cs": (3, 3),
     "fgsm-mep-cs initialize=true": (2, 3),
     "fgsm-mep-cs reg_single=true": (3, 4),
-    "fgsm-uap": (2, 3),
-    "fgsm-cuap": (2, 3),
-    "fgsm-fuap": (3, 3),
-    "fgsm-pco": (3, 4),
-    "liet": (2 + 10 / 4, 3 + 10 / 4),  # with the label information of 10 classes, for a batch of 4
-    "tdat": (2, 3),
-    "fgsm-lass": (3, 3),  # with an update of the predictor
-    "fgsm-law": (3, 3),
     "fgsm-law reference=start": (2, 3),
-    "benign": (1, 1),
-    "fgsm": (2, 2),
-    "gradalign": (3, 4),
-    "multigrad": (4, 4),
-    "elle": (5, 5),
-    "free": (8, 8),
+    "free replays=3": (3, 3),
 }
 
 

@@ -15,15 +15,6 @@ from .toys import EPS, ETA, LINF, MODEL, X, Y, assert_loss, gradient_at, run, un
 NOISE = (ETA, uniform(X, seed=2), torch.rand(6, generator=torch.Generator().manual_seed(3)).double())
 
 
-def test_one_dimensional_parabola() -> None:
-    def loss(x: float) -> Tensor:
-        return torch.tensor([2.0 * x * x / 2])
-
-    for xa in (0.0, -3.0, 7.5):
-        value = nonlinearity(loss(xa), loss(xa + 1), loss(xa + 0.5), torch.tensor([0.5]))
-        assert value.item() == pytest.approx(0.0625)
-
-
 def test_general_quadratic() -> None:
     generator = torch.Generator().manual_seed(0)
     h = torch.randn(5, 5, dtype=torch.float64, generator=generator)
@@ -38,11 +29,6 @@ def test_general_quadratic() -> None:
     residual = -0.5 * a * (1 - a) * (((xb - xa) @ h) * (xb - xa)).sum(1)
     value = nonlinearity(loss(xa), loss(xb), loss(xc), a)
     torch.testing.assert_close(value, residual.square().mean())
-
-
-def test_linear_loss_has_none() -> None:
-    la, lb, a = torch.rand(3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    assert nonlinearity(la, lb, (1 - a) * la + a * lb, a).item() == pytest.approx(0.0, abs=1e-30)
 
 
 def test_loss_is_cross_entropy_plus_lambda_times_e_differentiated_through_all_three_points() -> None:
@@ -81,38 +67,29 @@ def adaptive() -> ELLE:
     return method
 
 
-def test_adaptive_weight_is_zero_until_the_first_jump_then_decays() -> None:
+@pytest.mark.parametrize(
+    ("values", "weights"),
+    [  # 0 until the first jump above at least three earlier values, then decaying
+        ((1.0, 1.1, 0.9, 1.0, 5.0, 1.0), (0.0, 0.0, 0.0, 0.0, 4000.0, 3960.0)),
+        ((1.0, 9.0, 99.0, 999.0), (0.0, 0.0, 0.0, 4000.0)),
+        ((0.1,) * 50, (0.0,) * 50),
+    ],
+)
+def test_adaptive_weight_after_each_value(values: tuple[float, ...], weights: tuple[float, ...]) -> None:
     method = adaptive()
-    assert [feed(method, value) for value in (1.0, 1.1, 0.9, 1.0)] == [0.0] * 4
-    assert feed(method, 5.0) == 4000.0
-    assert feed(method, 1.0) == pytest.approx(3960.0)
-
-
-def test_adaptive_weight_needs_three_earlier_values() -> None:
-    method = adaptive()
-    assert [feed(method, value) for value in (1.0, 9.0, 99.0)] == [0.0] * 3
-    assert feed(method, 999.0) == 4000.0
-
-
-def test_constant_values_never_jump() -> None:
-    method = adaptive()
-    assert {feed(method, 0.1) for _ in range(50)} == {0.0}
+    assert [feed(method, value) for value in values] == pytest.approx(weights)
 
 
 def test_jumps_are_judged_by_the_population_deviation_of_all_earlier_values() -> None:
-    method = adaptive()
-    values = [1.0, 2.0, 3.0, 2.5, 1.5]
-    for value in values:
-        feed(method, value)
-    earlier = torch.tensor(values)
-    assert method.mean.item() == pytest.approx(earlier.mean().item())
-    deviation = earlier.std(correction=0).item()
-    assert (method.spread / math.sqrt(5)).item() == pytest.approx(deviation, rel=1e-5)
-    assert feed(method, earlier.mean().item() + 1.99 * deviation) == 0.0
-    again = adaptive()
-    for value in values:
-        feed(again, value)
-    assert feed(again, earlier.mean().item() + 2.01 * deviation) == 4000.0
+    earlier = torch.tensor([1.0, 2.0, 3.0, 2.5, 1.5])
+    mean, deviation = earlier.mean().item(), earlier.std(correction=0).item()
+    for deviations, weight in ((1.99, 0.0), (2.01, 4000.0)):
+        method = adaptive()
+        for value in earlier.tolist():
+            feed(method, value)
+        assert method.mean.item() == pytest.approx(mean)
+        assert (method.spread / math.sqrt(5)).item() == pytest.approx(deviation, rel=1e-5)
+        assert feed(method, mean + deviations * deviation) == weight
 
 
 def test_a_value_of_1e20_leaves_the_statistics_finite() -> None:

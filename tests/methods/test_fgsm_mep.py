@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sora._passes import mse
 from sora.data.augment import Augment
 from sora.methods import Crafted, Inputs, Learned
 
@@ -42,12 +41,6 @@ def test_momentum_of_signs_adds_signs() -> None:
     run(method)
     assert method.mom.values[INDEX].abs().unique().tolist() == [1.0]
     assert (method.mom.values[1] == 0).all()
-
-
-def test_the_regulariser_of_two_logits() -> None:
-    a, b = torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[0.0, 1.0, 0.0]])
-    assert mse(a, b).item() == pytest.approx(2 / 3)
-    assert 10 * mse(a.half(), b.half()).item() == pytest.approx(6.666667, abs=1e-6)
 
 
 @pytest.mark.parametrize(("options", "expected"), [({}, [1, 41, 81]), ({"reset_every": 0}, [1])])

@@ -14,11 +14,6 @@ def free(**options: object) -> Any:
     return prepared("free", **options).double()
 
 
-def test_the_last_batch_of_an_epoch_may_have_one_image_more() -> None:
-    x, y = images(7)
-    assert run(free(), MODEL, x, y)[0].loss.isfinite()
-
-
 def test_first_replay_of_the_first_batch_trains_on_clean_images() -> None:
     out, gradients = run(free())
     assert torch.equal(out.x_adv, X)
@@ -54,9 +49,3 @@ def test_pert_align_compares_consecutive_replays_of_one_batch() -> None:
     expected = curvature.pert_align(gradient_at(MODEL, X, Y), gradient_at(MODEL, second.x_adv, Y))
     torch.testing.assert_close(second.pert_align, expected)
     assert third.pert_align.isnan()
-
-
-def test_updates_is_the_number_of_replays() -> None:
-    assert create("free", LINF).updates == 8
-    assert create("free", LINF, replays=4).updates == 4
-    assert create("fgsm", LINF).updates == 1

@@ -10,39 +10,19 @@ from sora.methods import create
 from sora.methods._state import BatchCounter
 from sora.methods.liet import divergence
 
-from .toys import (
-    CLASSES,
-    EPS,
-    IMAGE,
-    LINF,
-    MODEL,
-    X,
-    Y,
-    assert_loss,
-    assert_same,
-    batchnorm,
-    gradient_at,
-    passes,
-    prepared,
-    run,
-    two_layer,
-)
+from .toys import EPS, LINF, MODEL, X, Y, assert_loss, assert_same, gradient_at, passes, prepared, run
 
 HARD = {"nu": 0.0, "lam": 0.0}
 
 
-def test_divergence_of_opposite_predictions_is_finite() -> None:
+def test_divergence_is_right_and_finite_for_opposite_predictions() -> None:
+    one, other = torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[0.0, 1.0, 0.0]])
+    assert divergence(one, other).item() == pytest.approx(0.087430, abs=1e-6)
     a, b = torch.tensor([[200.0, 0.0]], requires_grad=True), torch.tensor([[0.0, 200.0]], requires_grad=True)
     value = divergence(a, b)
     assert value.item() == pytest.approx(0.693147, abs=1e-6)
     for gradient in torch.autograd.grad(value, (a, b)):
         assert gradient.isfinite().all()
-
-
-def test_divergence_of_two_logits() -> None:
-    a, b = torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[0.0, 1.0, 0.0]])
-    assert divergence(a, b).item() == pytest.approx(0.087430, abs=1e-6)
-    assert 100 * divergence(a, b).item() == pytest.approx(8.743041, abs=1e-5)
 
 
 def test_the_weight_rises_linearly_over_the_epochs() -> None:
@@ -67,8 +47,8 @@ def test_without_noise_the_start_is_the_label_information(sign: int) -> None:
     method = prepared("liet", lo=0.0, hi=0.0, **HARD)
     replaced, noise, _ = method.draw(X)
     assert not replaced.any()
-    grey = torch.full((CLASSES, *IMAGE), 0.5, dtype=torch.float64)
-    expected = EPS * gradient_at(MODEL, grey, torch.arange(CLASSES)).sign()
+    grey = torch.full_like(X[:3], 0.5)  # one per class
+    expected = EPS * gradient_at(MODEL, grey, torch.arange(3)).sign()
     _, seen = passes(method, noise=(replaced, noise, torch.tensor(sign)))
     torch.testing.assert_close(seen[1][1], (X + sign * expected[Y]).clamp(0, 1), rtol=0, atol=1e-7)
 
@@ -78,23 +58,6 @@ def test_an_epoch_of_391_batches_has_20_refreshes() -> None:
     for _ in range(2):
         batches.seen = 0
         assert sum(batches.due(20) for _ in range(391)) == 20
-
-
-def test_label_information_stays_between_refreshes() -> None:
-    model, method, kept = two_layer(), prepared("liet", every=2), []
-    for seed in range(3):
-        for p in model.parameters():
-            p.data += 0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(seed)).to(p)
-        run(method, model)
-        kept.append(method.li.clone())
-    assert set(kept[0].unique().tolist()) <= {-1.0, 0.0, 1.0}
-    assert torch.equal(kept[0], kept[1])
-    assert not torch.equal(kept[1], kept[2])
-
-
-def test_the_refresh_is_in_evaluation_mode_and_restores_the_mode() -> None:
-    _, seen = passes(prepared("liet"), batchnorm(), X.float())
-    assert [(training, len(inputs)) for training, inputs in seen] == [(False, CLASSES), (True, 6), (True, 6)]
 
 
 def test_loss_and_gradient_run_through_both_passes() -> None:
@@ -125,12 +88,3 @@ def test_noise_replaces_a_share_between_lo_and_hi() -> None:
 def test_without_the_ball_the_step_leaves_it() -> None:
     wide, x = prepared("liet", k=2.0, lo=1.0, hi=1.0, clip_ball=False), 0.3 + 0.4 * X
     assert (run(wide, x=x)[0].x_adv - x).abs().max() > 1.5 * EPS
-
-
-def test_the_ramp_is_continued_after_loading() -> None:
-    one, other = (prepared("liet", epochs=100) for _ in range(2))
-    one.begin_epoch(30)
-    run(one)
-    other.load_state_dict(one.state_dict())
-    assert other.lam.item() == pytest.approx(30.0)
-    assert other.batches.seen == 1

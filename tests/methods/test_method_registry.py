@@ -9,7 +9,7 @@ import torch
 
 from sora import methods
 from sora.errors import UserError
-from sora.methods import Crafted, Hyper, Inputs, Method, create, option
+from sora.methods import Crafted, Hyper, Inputs, Method, Smoothing, create, option
 
 from .toys import BALLS, LINF, images, run, two_layer
 
@@ -63,9 +63,8 @@ def test_instance_class_and_registry_have_the_same_record(toy: str) -> None:
     assert methods.info("pgd-2").cls.info is methods.info("pgd")
 
 
-@pytest.mark.parametrize("first", ["sora.methods.trades", "sora.methods.pgd", "sora.methods._base"])
-def test_the_order_of_names_does_not_depend_on_the_first_import(first: str) -> None:
-    code = f"import {first}, sora.methods; print(*sora.methods.names())"
+def test_the_order_of_names_does_not_depend_on_the_first_import() -> None:
+    code = "import sora.methods.trades; print(*sora.methods.names())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == methods.names()
 
@@ -89,50 +88,40 @@ def test_an_unknown_method_gets_the_nearest_name() -> None:
 @pytest.mark.parametrize(
     ("name", "hyper", "message"),
     [
-        ("aaer", {"variant": "x"}, r"aaer\.variant is 'x'; allowed: n, rs"),
-        ("aaer", {"lambda1": -1}, r"aaer\.lambda1 is -1\.0; allowed: 0 or more"),
         ("atas", {"alpha_min": 2.0}, r"atas\.alpha_min is 2\.0; allowed: 0 to 1\.75"),
-        ("atas", {"c": 0}, r"atas\.c is 0\.0; allowed: more than 0"),
-        ("atas", {"dtype": "int8"}, r"atas\.dtype is 'int8'; allowed: float32, float16"),
-        ("benign", {"attack_mode": "test"}, r"benign\.attack_mode is 'test'"),
         ("benign", {"alpha": 1}, r"unknown option 'benign\.alpha'"),
-        ("elle", {"lam": -1}, r"elle\.lam is -1\.0; allowed: 0 or more"),
-        ("elle", {"start": "noise"}, r"elle\.start is 'noise'; allowed: zero, random"),
-        ("fgsm", {"alpha": -1}, r"fgsm\.alpha is -1\.0; allowed: 0 or more"),
         ("fgsm-bp", {"mu": 0.3}, r"fgsm-mep\.mu is 0\.3; allowed with memory=row: 0"),
         ("fgsm-bp", {"align": True}, r"fgsm-mep\.align is true; allowed with memory=row: false"),
-        ("fgsm-ckpt", {"checkpoints": 0}, r"fgsm-ckpt\.checkpoints is 0; allowed: 1 or more"),
         ("fgsm-rs", {"alpha": "wide"}, r"fgsm-rs\.alpha is 'wide'; expected a number"),
-        ("fgsm-rs", {"smoothing": 1.5}, r"smoothing is 1\.5; allowed: 0 to 1"),
         ("fgsm-rs", {"smoothing_kind": "other"}, "smoothing_kind is 'other'; did you mean 'others'"),
         ("fgsm-rs-cs", {"initialize": True, "reg_multi": True}, r"cs\.reg_multi is true; allowed with init"),
-        ("free", {"replays": 0}, r"free\.replays is 0; allowed: 1 or more"),
-        ("gradalign", {"lam": -0.1}, r"gradalign\.lam is -0\.1; allowed: 0 or more"),
-        ("gradalign", {"start": "clean"}, r"gradalign\.start is 'clean'; allowed: random, zero"),
         ("liet", {"lo": 0.6}, r"liet\.lo is 0\.6; allowed: up to liet\.hi, 0\.5"),
-        ("multigrad", {"copies": 0}, r"multigrad\.copies is 0; allowed: 1 or more"),
         ("multigrad", {"agree": 4}, r"multigrad\.agree is 4; allowed: 1 to copies \(3\)"),
-        ("n-fgsm", {"k": -2}, r"n-fgsm\.k is -2\.0; allowed: 0 or more"),
-        ("nuat", {"lam": -4}, r"nuat\.lam is -4\.0; allowed: 0 or more"),
         ("nuat", {"noise": "normal"}, r"'normal'; did you mean 'uniform'\? allowed: signs, uniform"),
-        ("pgd", {"steps": 0}, r"pgd\.steps is 0; allowed: 1 or more"),
         ("pgd", {"steps": 2.5}, r"pgd\.steps is 2\.5; expected an integer"),
         ("pgd-2", {"attack_mode": "test"}, r"pgd\.attack_mode is 'test'; allowed: train, eval"),
-        ("sora", {"beta": 1.5}, r"sora\.beta is 1\.5; allowed: 0 to 1"),
-        ("sora", {"alpha0": 0.0}, r"sora\.alpha0 is 0\.0; allowed: more than 0"),
-        ("sora", {"direction": "up"}, r"sora\.direction is 'up'; allowed: unit, raw"),
         ("sora", {"alpha": 1}, r"unknown option 'sora\.alpha'; did you mean 'sora\.alpha0'"),
         ("sora", {"coef_clamp": (1,)}, r"sora\.coef_clamp is \(1\.0,\); expected two limits"),
-        ("trades", {"beta": -6}, r"trades\.beta is -6\.0; allowed: 0 or more"),
-        ("trades", {"steps": 0}, r"trades\.steps is 0; allowed: 1 or more"),
-        ("zerograd", {"q": -0.1}, r"zerograd\.q is -0\.1; allowed: 0 to 1"),
-        ("zerograd", {"q": 1.1}, r"zerograd\.q is 1\.1; allowed: 0 to 1"),
     ],
 )
 def test_bad_hyper_parameters_get_one_line(name: str, hyper: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         create(name, LINF, **hyper)
     assert "\n" not in str(caught.value)
+
+
+@each_method
+def test_every_option_refuses_what_is_outside_its_range(name: str) -> None:
+    entry, some = methods.info(name), {"low": -1, "above": 0, "high": 1}
+    for field in [*fields(entry.cls.hyper_class), *fields(Smoothing)]:
+        for bound, shift in some.items():
+            if field.metadata.get(bound) is not None:
+                wrong = field.metadata[bound] + shift
+                with pytest.raises(UserError, match=rf"{field.name} is {wrong}(\.0)?; allowed: "):
+                    create(name, LINF, **{field.name: wrong})
+        if str(field.type).startswith("Literal"):
+            with pytest.raises(UserError, match=rf"{field.name} is 'no such'; allowed: "):
+                create(name, LINF, **{field.name: "no such"})
 
 
 @each_method

@@ -11,17 +11,13 @@ from .toys import EPS, LINF, MODEL, X, Y, assert_same, gradient_at, run, uniform
 
 
 @pytest.mark.parametrize(
-    ("signs", "expected"),
-    [((1, 1, -1), 0), ((1, 1, 1), 1), ((1, 1, 0), 0), ((-1, -1, -1), -1), ((0, 0, 0), 0)],
+    ("signs", "agree", "expected"),
+    [((1, 1, -1), 3, 0), ((1, 1, 1), 3, 1), ((1, 1, 0), 3, 0), ((0, 0, 0), 3, 0), ((1, 1, -1), 2, 1)],
 )
-def test_signs_must_all_agree(signs: tuple[int, ...], expected: int) -> None:
+def test_enough_signs_must_agree(signs: tuple[int, ...], agree: int, expected: int) -> None:
     gradients = torch.tensor(signs, dtype=torch.float32).view(3, 1, 1) * 1e-9
-    assert consensus(gradients, 3).item() == expected
-
-
-def test_a_smaller_majority_can_be_enough() -> None:
-    gradients = torch.tensor([1.0, 1.0, -1.0]).view(3, 1, 1)
-    assert consensus(gradients, 2).item() == 1
+    assert consensus(gradients, agree).item() == expected
+    assert consensus(-gradients, agree).item() == -expected
 
 
 def test_agreed_pixels_move_by_eps_from_the_clean_image_and_the_noise_is_dropped() -> None:

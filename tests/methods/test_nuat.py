@@ -6,11 +6,10 @@ import math
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from sora.methods import Crafted, Inputs, create
-from sora.methods.gat import distance
+from sora.methods import create
 from sora.methods.nuat import nuclear_norm
 
 from .toys import EPS, LINF, MODEL, X, Y, assert_loss, prepared, run
@@ -51,24 +50,6 @@ def test_nuat_may_start_from_uniform_noise() -> None:
     assert noise.abs().min() < 0.1 * EPS
 
 
-def test_nuclear_norm_of_a_diagonal_and_its_weight() -> None:
-    diagonal = torch.diag(torch.tensor([3.0, 4.0]))
-    assert nuclear_norm(diagonal).item() == pytest.approx(7.0)
-
-    class ZeroAtZero(nn.Module):  # f(x) = 0 at x = 0, the diagonal elsewhere
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(()))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.scale * torch.where((x == 0).all(), 0.0, diagonal) + 0 * x
-
-    method = create("nuat", LINF, lam=4.0)
-    x, y, logits = torch.zeros(2, 2), torch.tensor([0, 1]), diagonal
-    loss = method.objective(ZeroAtZero(), logits, Inputs(x, y, ()), Crafted(x))
-    assert loss.item() == pytest.approx(math.log(2) + 14.0, rel=1e-6)
-
-
 def test_nuats_attack_ascends_cross_entropy_plus_nuclear_norm() -> None:
     start = (X + SIGNS * EPS / 2).clamp(0, 1).requires_grad_()
     objective = F.cross_entropy(MODEL(start), Y)
@@ -84,8 +65,6 @@ def test_nuats_loss_is_clean_cross_entropy_plus_the_norm_of_the_logits_change() 
     clean, adversarial = MODEL(X), MODEL(ran[0].x_adv)
     change = torch.linalg.svdvals(adversarial - clean).sum()
     assert_loss(ran, F.cross_entropy(clean, Y) + 2.0 / 6 * change)
-    assert ran[0].pert_align.isnan()
-    assert ran[0].linearity.isnan()
 
 
 def test_nuats_ramp_rises_after_each_of_the_first_epochs_and_is_constant_for_the_last_ten() -> None:
@@ -103,7 +82,8 @@ def test_nuats_ramp_rises_after_each_of_the_first_epochs_and_is_constant_for_the
     assert values[90:] == [4.5] * 10
 
 
-def test_nuclear_norm_survives_nan_zero_and_half_precision() -> None:
+def test_nuclear_norm_is_right_and_survives_nan_zero_and_half_precision() -> None:
+    assert nuclear_norm(torch.diag(torch.tensor([3.0, 4.0]))).item() == pytest.approx(7.0)
     bad = torch.tensor([[1.0, math.nan], [0.0, 1.0]], requires_grad=True)
     assert nuclear_norm(bad).isnan()
     zero = torch.zeros(3, 2, requires_grad=True)
@@ -111,14 +91,6 @@ def test_nuclear_norm_survives_nan_zero_and_half_precision() -> None:
     assert zero.grad is not None
     assert zero.grad.isfinite().all()
     assert nuclear_norm(torch.eye(3, dtype=torch.float16)).item() == pytest.approx(3.0)
-
-
-def test_gats_distance_of_two_logits_and_its_largest_value() -> None:
-    p, q = (torch.tensor([row]).softmax(1) for row in ([1.0, 0.0, 0.0], [0.0, 1.0, 0.0]))
-    assert distance(p, q).item() == pytest.approx(0.265247, abs=1e-6)
-    assert 10 * distance(p, q).item() == pytest.approx(2.652473, abs=1e-5)
-    far = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
-    assert distance(*far).item() == 2.0
 
 
 def test_gats_lambda_is_boosted_from_epoch_87_of_100() -> None:
@@ -134,4 +106,3 @@ def test_gats_loss_is_clean_cross_entropy_plus_the_distance_through_both_passes(
     clean, adversarial = MODEL(X), MODEL(ran[0].x_adv)
     change = (clean.softmax(1) - adversarial.softmax(1)).square().sum(1).mean()
     assert_loss(ran, F.cross_entropy(clean, Y) + 10 * change)
-    assert ran[0].pert_align.isnan()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
 from sora import methods
+from sora._typed import allowed_range
 
 ROOT = Path(__file__).parents[2]
 FAMILIES = sorted({methods.info(name).family for name in methods.names()})
@@ -24,6 +25,16 @@ def shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def allowed(field: Any, hint: Any) -> str:
+    """The values that an option may have, as the table of its page says."""
+    if bool in (hint, *get_args(hint)):
+        return "true, false"
+    choices = [get_args(kind) for kind in (hint, *get_args(hint)) if get_origin(kind) is Literal]
+    if choices:
+        return ", ".join(["none", *choices[0]] if type(None) in get_args(hint) else choices[0])
+    return allowed_range(field.metadata) or "any"
+
+
 @each_page
 def test_page_has_every_section(name: str) -> None:
     sections = re.findall(r"^## (.+)$", methods.page(name), flags=re.MULTILINE)
@@ -31,11 +42,14 @@ def test_page_has_every_section(name: str) -> None:
 
 
 @each_page
-def test_page_names_every_option_with_its_default_and_help(name: str) -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (?:.*?) \| (.*?) \|$", methods.page(name), flags=re.MULTILINE)
-    fields = dataclasses.fields(methods.info(name).cls.hyper_class)
-    expected = {field.name: (shown(field.default), field.metadata["help"]) for field in fields}
-    assert {option: (default, help) for option, default, help in rows} == expected
+def test_page_names_every_option_with_its_default_range_and_help(name: str) -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.*?) \|$", methods.page(name), flags=re.MULTILINE)
+    options = methods.info(name).cls.hyper_class
+    hints = get_type_hints(options)
+    assert {option: tuple(cells) for option, *cells in rows} == {
+        field.name: (shown(field.default), allowed(field, hints[field.name]), field.metadata["help"])
+        for field in dataclasses.fields(options)
+    }
 
 
 @each_page

@@ -7,18 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sora.data import Batch
-from sora.methods import Method, create
-from sora.methods.fgsm_lass import FGSMLASS
-from sora.methods.liet import LIET
 from sora.training.update import step_in_parts
 
-from .toys import CLASSES, IMAGE, LINF, images, run, two_layer, uniform
+from .toys import CLASSES, images, prepared, run, two_layer, uniform
 
 CUTS = (slice(0, 3), slice(3, 4), slice(4, 7))
-SIZES: Any = {"n_train": 14, "shape": IMAGE, "batch_size": 7, "epochs": 10, "steps_per_epoch": 2}
 # On a model without BatchNorm, parts give exactly the batch's state and gradients.
 EXACT: dict[str, dict[str, object]] = {
     "free": {"replays": 1},
@@ -33,14 +29,6 @@ EXACT: dict[str, dict[str, object]] = {
 }
 
 
-def prepared(name: str, model: nn.Module, **options: object) -> Method:
-    torch.manual_seed(0)
-    method = create(name, LINF, **options)
-    method.setup(**SIZES, classes=CLASSES, model=model)
-    method.begin_epoch(1)
-    return method.double()
-
-
 def cut(noise: tuple[Tensor, ...], rows: slice) -> tuple[Tensor, ...]:
     return tuple(tensor[rows] if tensor.dim() else tensor for tensor in noise)
 
@@ -48,7 +36,7 @@ def cut(noise: tuple[Tensor, ...], rows: slice) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize("name", EXACT)
 def test_parts_leave_the_state_and_the_gradients_of_the_batch(name: str) -> None:
     model = two_layer()
-    whole, parts = (prepared(name, model, **EXACT[name]) for _ in range(2))
+    whole, parts = (prepared(name, model=model, **EXACT[name]).double() for _ in range(2))
     for seed in range(3):
         (x, y), share = images(7, seed=seed), 1 / 7
         noise = whole.draw(x)
@@ -72,8 +60,7 @@ def test_parts_leave_the_state_and_the_gradients_of_the_batch(name: str) -> None
 
 def test_liet_draws_one_share_and_one_sign_per_batch() -> None:
     model = two_layer()
-    method = prepared("liet", model, lo=0.0, hi=1.0, every=2)
-    assert isinstance(method, LIET)
+    method = prepared("liet", model=model, lo=0.0, hi=1.0, every=2).double()
     grey: list[int] = []
     model.register_forward_hook(lambda module, args, z: grey.append(len(z)) if not module.training else None)
     drawn = []
@@ -92,9 +79,7 @@ def test_liet_draws_one_share_and_one_sign_per_batch() -> None:
 
 def test_lass_trains_its_predictor_once_in_a_batch_that_is_due() -> None:
     model = two_layer()
-    method = prepared("fgsm-lass", model, every=2, step_lr=0.1)
-    assert isinstance(method, FGSMLASS)
-    assert method.predictor is not None
+    method = prepared("fgsm-lass", model=model, every=2, step_lr=0.1).double()
     changed = []
     for seed in range(3):
         x, y = images(7, seed=seed)
@@ -109,7 +94,7 @@ def test_lass_trains_its_predictor_once_in_a_batch_that_is_due() -> None:
 def test_the_training_loop_tells_methods_where_a_part_is_and_when_a_batch_ends() -> None:
     model, (x, y) = two_layer(), images(7)
     batch = Batch(x, y, torch.arange(7), None)
-    whole, parts = (prepared("fgsm-bp", model) for _ in range(2))
+    whole, parts = (prepared("fgsm-bp", model=model).double() for _ in range(2))
     for _ in range(2):
         step_in_parts(whole, copy.deepcopy(model), batch, 1, None)
         step_in_parts(parts, copy.deepcopy(model), batch, 3, None)

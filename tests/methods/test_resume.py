@@ -28,21 +28,26 @@ HYPER: dict[str, dict[str, Any]] = {
 }
 
 
-def run(name: str, folder: Path, *hooks: Hook) -> None:
-    given = {"dataset": "digits", "method": name, "epochs": 3, "batch_size": 64, "width": 4}
+def run(name: str, folder: Path, *hooks: Hook, **more: Any) -> None:
+    given = {"dataset": "digits", "method": name, "epochs": 2, "batch_size": 64, "width": 4}
     given |= {"limit_train": 150, "limit_test": 30, "holdout": 20}  # three batches per epoch
     given |= {"augment": ("crop:2", "flip"), "attacks": ("clean",), "checkpoint_every": 1, "log_every": 1}
     given |= {"out": str(folder), "guard": "off", "snapshots": False, "threads": 1, "device": "cpu"}
-    train(Request(given | {"set": HYPER.get(name, {})}).resolve(), hooks=hooks, quiet=True)
+    train(Request(given | {"set": HYPER.get(name, {})} | more).resolve(), hooks=hooks, quiet=True)
+
+
+def assert_resumes(name: str, folder: Path, *hooks: Hook, **more: Any) -> None:
+    """A run that is killed in its second epoch ends with the files of an undisturbed one."""
+    run(name, folder / "whole", *hooks, **more)
+    with pytest.raises(Killed):
+        run(name, folder / "killed", kill_at(4), **more)
+    assert not (folder / "killed" / "model.safetensors").exists()
+    run(name, folder / "killed", **more)
+    for file in ("model.safetensors", "metrics.jsonl"):
+        assert (folder / "killed" / file).read_bytes() == (folder / "whole" / file).read_bytes()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", methods.names())
 def test_a_killed_run_continues_bit_for_bit(name: str, tmp_path: Path) -> None:
-    run(name, tmp_path / "whole")
-    with pytest.raises(Killed):
-        run(name, tmp_path / "killed", kill_at(4))
-    assert not (tmp_path / "killed" / "model.safetensors").exists()
-    run(name, tmp_path / "killed")
-    for file in ("model.safetensors", "metrics.jsonl"):
-        assert (tmp_path / "killed" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+    assert_resumes(name, tmp_path, epochs=3)

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from sora.errors import UserError
 from sora.methods import Crafted, Inputs, Learned, Method, OwnOptimizer, create, register
-from sora.settings import Request
-from sora.training import Hook, train
-from tests.training.helpers import Killed, kill_at
+from sora.training import Hook
 
+from .test_resume import assert_resumes, run
 from .toys import CLASSES, LINF, images, two_layer
 
 
@@ -99,13 +98,6 @@ def test_an_own_step_leaves_no_gradient_on_the_model() -> None:
     assert all(parameter.grad is None for parameter in [*model.parameters(), *method.head.parameters()])
 
 
-def run(name: str, folder: Path, *hooks: Hook, **more: Any) -> None:
-    given = {"dataset": "digits", "method": name, "epochs": 2, "batch_size": 64, "width": 4}
-    given |= {"limit_train": 150, "limit_test": 30, "holdout": 20, "attacks": ("clean",)}
-    given |= {"checkpoint_every": 1, "log_every": 1, "guard": "off", "threads": 1, "device": "cpu"}
-    train(Request(given | {"out": str(folder)} | more).resolve(), hooks=hooks, quiet=True)
-
-
 def test_a_killed_run_with_a_head_continues_bit_for_bit_and_hands_over_the_average(
     headed: str, tmp_path: Path
 ) -> None:
@@ -115,12 +107,7 @@ def test_a_killed_run_with_a_head_continues_bit_for_bit_and_hands_over_the_avera
         def after_step(self, run: Any, out: Any) -> None:
             last.update({name: value.clone() for name, value in run.state.model.state_dict().items()})
 
-    run(headed, tmp_path / "whole", Raw())
-    with pytest.raises(Killed):
-        run(headed, tmp_path / "killed", kill_at(4))
-    run(headed, tmp_path / "killed")
-    for file in ("model.safetensors", "metrics.jsonl"):
-        assert (tmp_path / "killed" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+    assert_resumes(headed, tmp_path, Raw())
     saved = load_file(tmp_path / "whole" / "model.safetensors")
     assert saved.keys() == last.keys()
     assert any(not torch.equal(saved[name], last[name]) for name in saved)

@@ -1,4 +1,4 @@
-"""What holds for every method: one row each, on three networks and in every norm it is defined for."""
+"""What holds for every method: one row each, on three models and in every norm it is defined for."""
 
 from __future__ import annotations
 
@@ -140,6 +140,9 @@ def test_one_batch_trains_inside_the_declared_set(label: str, norm: str, net: st
         assert (threat.size(out.x_adv - x) <= ROWS[label].reach * threat.eps + 1e-6).all()
         if threat.box is not None and ROWS[label].boxed:
             assert ((out.x_adv >= 0) & (out.x_adv <= 1)).all()
+        counted = "aae_share" in out.extras  # the share of abnormal examples
+        assert counted == (label.split()[0] not in NO_START_LOSS)
+        assert not counted or 0 <= out.extras["aae_share"] <= 1
     assert finite(p.grad for p in model.parameters())
     assert any((p.grad != 0).any() for p in model.parameters())
 
@@ -205,7 +208,7 @@ class FailsAtForward(nn.Module):
 def test_modes_and_flags_are_restored_also_after_an_exception(label: str, norm: str) -> None:
     for at in itertools.count(1):
         model, x, y = batch_for("batchnorm")
-        model[1].eval()  # a frozen BatchNorm in a training network
+        model[1].eval()  # a frozen BatchNorm in a model in training
         model[0].bias.requires_grad_(False)
         failing = FailsAtForward(model, at)
         modes = [module.training for module in failing.modules()]
@@ -279,14 +282,14 @@ def test_all_zero_input_gradients_give_finite_steps(label: str, norm: str) -> No
 
 
 @each_case
-def test_a_network_that_returns_nan_does_not_raise_and_leaves_the_state_finite(label: str, norm: str) -> None:
+def test_a_model_that_returns_nan_does_not_raise_and_leaves_the_state_finite(label: str, norm: str) -> None:
     model, x, y = batch_for("two layers")
     method = from_row(label, BALLS[norm], x, model)
     list(steps(method, model, x, y))
-    nn.init.constant_(model[-1].bias, math.nan)
+    nn.init.constant_(model[1].bias, math.nan)  # features and logits
     for out in steps(method, model, x, y):
         assert out.loss.isnan()  # the trainer's rule for a loss that is not finite takes over
-    assert finite(method.buffers())
+    assert finite([*method.buffers(), *method.parameters()])
 
 
 @each_case
@@ -314,16 +317,6 @@ def test_not_observing_changes_no_gradient(label: str, norm: str) -> None:
         assert torch.equal(one, other)
 
 
-@each_case
-def test_abnormal_examples_are_counted_where_both_losses_come_from_one_mode(label: str, norm: str) -> None:
-    model, x, y = batch_for("two layers")
-    method = from_row(label, BALLS[norm], x, model)
-    for out in steps(method, model, x, y):
-        counted = "aae_share" in out.extras
-        assert counted == (label.split()[0] not in NO_START_LOSS)
-        assert not counted or 0 <= out.extras["aae_share"].item() <= 1
-
-
 @each_row
 def test_a_method_has_a_pert_align_if_the_registry_says_so(label: str) -> None:
     model, x, y = batch_for("two layers")
@@ -345,6 +338,7 @@ def test_a_method_has_a_pert_align_if_the_registry_says_so(label: str) -> None:
         ("fgsm-ckpt", {"checkpoint_mode": "train"}, "ettt"),
         ("fgsm-ckpt", {"attack_mode": "train"}, "tttt"),
         ("fgsm-cuap", {}, "tt"),
+        ("liet", {}, "ett"),  # the pass over grey images
         ("fgsm-fuap", {}, "ttt"),  # the pass for the features updates BatchNorm
     ],
 )

@@ -18,7 +18,6 @@ from .waiting import no_sync
 WAITS: dict[str, Callable[[Tensor], object]] = {
     "item": lambda x: x.sum().item(),
     "bool": lambda x: bool(x.sum() > 0),
-    "branch": lambda x: 1 if x.sum() > 0 else 0,
     "float": lambda x: float(x.sum()),
     "int": lambda x: int(x.sum()),
     "tolist": lambda x: x.tolist(),

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 WAITING_OPERATIONS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal")
-WAITING_CALLS = {
+WAITING_CALLS = [
     "item",
     "tolist",
     "numpy",
@@ -22,7 +22,7 @@ WAITING_CALLS = {
     "__float__",
     "__int__",
     "__index__",
-}
+]
 
 
 class _CheckOperations(TorchDispatchMode):

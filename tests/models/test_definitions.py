@@ -1,7 +1,8 @@
-"""Each network equals its definition, written out once more as plain functions of its weights."""
+"""Each model equals its definition, written out once more as plain functions of its weights."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -50,9 +51,7 @@ def preact_block(x: Tensor, w: Weights, stride: int, raw: bool = True) -> Tensor
     return out + x
 
 
-def activated_block(x: Tensor, w: Weights, stride: int) -> Tensor:
-    """The projection reads the activated input, as WideResNet's does."""
-    return preact_block(x, w, stride, raw=False)
+activated_block = partial(preact_block, raw=False)  # the projection reads the activated input
 
 
 def squeeze_excite_block(x: Tensor, w: Weights, stride: int) -> Tensor:
@@ -120,7 +119,7 @@ def settled(name: str, **options: Any) -> nn.Module:
         ("wideresnet28-10", {"depth": 16}, activated_block, False, True),
     ],
 )
-def test_convolutional_network(
+def test_convolutional_model(
     name: str, options: dict[str, Any], block: Any, norm_first: bool, norm_last: bool
 ) -> None:
     network = settled(name, width=32, **options)

@@ -1,4 +1,4 @@
-"""The memory layout of networks: faster, and the same function."""
+"""The memory layout of models: faster, and the same function."""
 
 from __future__ import annotations
 
@@ -22,17 +22,12 @@ def is_channels_last(weight: torch.Tensor) -> bool:
     return weight.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_only_wide_convolutions_stay_nchw() -> None:
-    model = fast_layout(wide())
+def test_only_wide_convolutions_have_weights_and_inputs_in_nchw() -> None:
+    model, seen = fast_layout(wide()), list[bool]()
     assert is_channels_last(model[0].weight)
     assert not model[0].weight.is_contiguous()
     assert model[2].weight.is_contiguous()
-
-
-def test_a_wide_convolution_never_sees_channels_last() -> None:
-    model = fast_layout(wide())
     model[2].register_forward_hook(lambda module, args, out: seen.append(args[0].is_contiguous()))
-    seen: list[bool] = []
     model(torch.rand(2, 3, 8, 8).to(memory_format=torch.channels_last))
     assert seen == [True]
 

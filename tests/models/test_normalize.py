@@ -29,7 +29,7 @@ def test_mean_and_std_are_buffers_that_are_saved_and_not_trained() -> None:
     assert sorted(layer.state_dict()) == ["mean", "std"]
 
 
-def test_it_is_layer_zero_of_every_network() -> None:
+def test_it_is_layer_zero_of_every_model() -> None:
     model = create("resnet18", 10, width=4, stages=1, mean=[0.1, 0.2, 0.3], std=[0.4, 0.5, 0.6])
     assert [name for name, _ in model.named_children()] == ["normalize", "network"]
     assert model.normalize.mean.flatten().tolist() == pytest.approx([0.1, 0.2, 0.3])

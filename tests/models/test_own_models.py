@@ -1,4 +1,4 @@
-"""Networks named `package.module:function`."""
+"""Models named `package.module:function`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from sora.errors import UserError
 from sora.models import create
 
-NUMBER = itertools.count()  # a fresh module name a test: Python imports a name once
+NUMBER = itertools.count()  # a fresh module name per test: Python imports a name once
 
 BUILDERS = """
 from torch import nn
@@ -35,19 +35,25 @@ def needs_more(num_classes, secret):
     return Net()
 
 def text(num_classes):
-    return "not a network"
+    return "not a model"
 
 value = 3
 """
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a module in the current directory."""
-    name = f"own_nets_{next(NUMBER)}"
-    (tmp_path / f"{name}.py").write_text(BUILDERS)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, from which Python does not import by itself."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [p for p in sys.path if p not in ("", str(tmp_path))])
+    return tmp_path
+
+
+@pytest.fixture
+def module(folder: Path) -> str:
+    """The name of a module in the current directory."""
+    name = f"own_nets_{next(NUMBER)}"
+    (folder / f"{name}.py").write_text(BUILDERS)
     return name
 
 
@@ -68,12 +74,10 @@ def test_a_class_is_a_builder_too_and_nothing_is_wrapped_with_normalisation(modu
     assert type(create(f"{module}:few", 4, mean=[0.5], std=[0.5])).__name__ == "Net"
 
 
-def test_a_module_inside_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / f"own_package_{next(NUMBER)}"
+def test_a_module_inside_a_package(folder: Path) -> None:
+    package = folder / f"own_package_{next(NUMBER)}"
     package.mkdir()
     (package / "nets.py").write_text("from torch import nn\ndef flat():\n    return nn.Flatten()\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", list(sys.path))
     model = create(f"{package.name}.nets:flat", 2)
     assert model(torch.rand(2, 3, 4, 4)).shape == (2, 48)
 
@@ -105,14 +109,10 @@ def test_a_mistake_is_one_line(module: str, function: str, options: dict[str, in
         ("raise RuntimeError('first\\nsecond')", "cannot import '.*': RuntimeError: first second$"),
     ],
 )
-def test_a_module_that_cannot_be_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, message: str
-) -> None:
+def test_a_module_that_cannot_be_imported(folder: Path, source: str | None, message: str) -> None:
     name = f"own_broken_{next(NUMBER)}"
     if source is not None:
-        (tmp_path / f"{name}.py").write_text(source)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", list(sys.path))
+        (folder / f"{name}.py").write_text(source)
     with pytest.raises(UserError, match=message) as caught:
         create(f"{name}:net", 4)
     assert "\n" not in str(caught.value)

@@ -72,15 +72,11 @@ class FGSMPCO(Method):
         delta = threat.project(self.delta.read(batch))  # eps may have changed, and float16 rounds up
         g, z0 = self.attack_gradient(model, x + delta, batch.y, batch.loss_scale, keep_graph=True)
         x_new = threat.projected_step(x, delta, g, threat.eps)
-        p = self.confidence(z0, batch.y)
+        p = precise(z0).softmax(1).gather(1, batch.y.unsqueeze(1)).squeeze(1)
         with torch.set_grad_enabled(self.hyper.mix_graph):
             mixed = mixture(x, delta, x_new - x, p, self.hyper.kappa)
             mixed = threat.clamp(mixed) if self.hyper.box_mix else mixed
         return Crafted(mixed.detach(), g, logits=z0.detach(), step_size=threat.eps, kept=(z0, x_new, mixed))
-
-    def confidence(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Return the probability of each true class, the weight of the new adversarial example."""
-        return precise(logits).softmax(1).gather(1, y.unsqueeze(1)).squeeze(1)
 
     def model_input(self, leaf: Tensor, crafted: Crafted) -> Tensor:
         """Connect the input of the update's pass to the mixing ratio, with `mix_graph`."""
