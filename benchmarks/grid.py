@@ -26,7 +26,7 @@ class TimedProcess(Process):
 
     def __init__(self, work: Work) -> None:
         self._began = time.perf_counter()
-        super().__init__(work.arguments, work.settings, work.folder)
+        super().__init__(work)
 
     def ended(self) -> Ended | None:
         """How it ended; the grid asks several times per second."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from unittest.mock import patch
 
 from sora.cli import main
-from sora.experiments.engines import Ended, Work, train_arguments
+from sora.experiments.engines import Ended, Engine, Work
 from sora.settings import GRID_CONFIG
 
 
@@ -26,7 +26,7 @@ class Done:
         pass
 
 
-class InProcess:
+class InProcess(Engine):
     """Trains when a run is started; `fails` may return an error instead."""
 
     threads: int | None = 1
@@ -35,24 +35,18 @@ class InProcess:
     def __init__(self, fails: Callable[[Work], str] = lambda work: "") -> None:
         self.fails, self.started = fails, list[str]()
 
-    def check(self) -> None:
-        pass
-
     def start(self, work: Work) -> Done:
         self.started.append(work.name)
         error, code = self.fails(work), 1
         if not error:
             config = {GRID_CONFIG: str(work.settings)}
             with patch.dict(os.environ, config), contextlib.redirect_stderr(io.StringIO()) as printed:
-                code = main(train_arguments(work.arguments, work.settings, work.folder))
+                code = main(work.command)
             error = (printed.getvalue().splitlines() or [""])[-1]
         return Done(Ended(code, error))
 
     def describe(self, work: Work) -> str:
         return work.name
-
-    def close(self) -> None:
-        pass
 
 
 def build(**_: object) -> InProcess:

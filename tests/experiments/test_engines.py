@@ -74,11 +74,16 @@ def test_ctrl_c_says_what_is_kept_and_how_to_continue(tmp_path: Path) -> None:
     assert stopped == [True]
 
 
-def test_an_unknown_engine_suggests_the_nearest() -> None:
-    with pytest.raises(
-        UserError, match=r"--engine is 'rya'; did you mean 'ray'\? allowed: local, ray, slurm"
-    ):
+def test_an_unknown_engine_suggests_the_nearest_and_a_missing_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nearest = r"--engine is 'rya'; did you mean 'ray'\? allowed: local, ray, slurm"
+    with pytest.raises(UserError, match=nearest):
         engines.create("rya")
+    monkeypatch.setitem(engines.ENGINES, "ray", "nothing_here")
+    missing = r"needs a package that is not installed .*pip install 'sora-at\[ray\]'"
+    with pytest.raises(UserError, match=missing):
+        engines.create("ray")
 
 
 @pytest.mark.parametrize(
@@ -112,14 +117,6 @@ def test_mistakes_are_one_line_and_write_nothing(
     assert not (tmp_path / "g").exists()
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(engines.ENGINES, "ray", "nothing_here")
-    with pytest.raises(
-        UserError, match=r"needs a package that is not installed .*pip install 'sora-at\[ray\]'"
-    ):
-        engines.create("ray")
-
-
 def test_slurm_shows_its_batch_files(tmp_path: Path) -> None:
     pytest.importorskip("submitit")
     engine = engines.create("slurm", cpus=4, gpus=1, slurm="partition=gpu,time=60")
@@ -137,16 +134,21 @@ def test_slurm_shows_its_batch_files(tmp_path: Path) -> None:
         engines.create("slurm", slurm="nothing=1").describe(work)
 
 
+def process_of(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
+    """The process of a run that executes some code instead."""
+
+    def start(command: list[str], environment: dict[str, str], **options: Any) -> Any:
+        return start_child([sys.executable, "-c", f"import sys; {code}"], environment, **options)
+
+    monkeypatch.setattr(engines, "start_child", start)
+    return Process(Work("a", [], folder / "a.yaml", folder / "a"))
+
+
 def test_a_run_that_writes_more_than_a_pipe_holds_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    talkative = "import sys; sys.stderr.write('warning\\n' * 50_000 + 'the reason\\n'); sys.exit(3)"
-
-    def start(command: list[str], environment: dict[str, str], **options: Any) -> Any:
-        return start_child([sys.executable, "-c", talkative], environment, **options)
-
-    monkeypatch.setattr(engines, "start_child", start)
-    process, ended = Process([], tmp_path / "a.yaml", tmp_path / "a"), None
+    talkative = "sys.stderr.write('warning\\n' * 50_000 + 'the reason\\n'); sys.exit(3)"
+    process, ended = process_of(talkative, tmp_path, monkeypatch), None
     deadline = time.monotonic() + 60
     while ended is None and time.monotonic() < deadline:
         ended = process.ended()
@@ -177,20 +179,17 @@ def test_a_run_that_was_sent_back_leaves_nothing_on_the_worker(
     pytest.importorskip("ray")
     from sora.experiments.engines import on_ray
 
-    class Written:
-        def __init__(self, arguments: list[str], settings: Path, folder: Path) -> None:
-            folder.mkdir(exist_ok=True)
-            (folder / "summary.json").write_text(settings.read_text())
+    def train(work: Work) -> Ended:
+        work.folder.mkdir(exist_ok=True)
+        (work.folder / "summary.json").write_text(work.settings.read_text())
+        return Ended(code, "")
 
-        def wait(self) -> Ended:
-            return Ended(code, "")
-
-    monkeypatch.setattr(on_ray, "Process", Written)
+    monkeypatch.setattr(on_ray, "train_on_cluster", train)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "worker"))
     (tmp_path / "worker").mkdir()
-    ended, _, packed = on_ray._compute_elsewhere("fgsm-s0", [], "method: fgsm")
-    assert ended == code
-    assert packed is not None
+    work = Work("fgsm-s0", [], tmp_path / "fgsm-s0.yaml", tmp_path / "fgsm-s0")
+    ended, packed = on_ray._compute_elsewhere(work, "method: fgsm")
+    assert ended == (code, "")
     on_ray._unpack(packed, tmp_path / "here")
     assert (tmp_path / "here" / "summary.json").read_text() == "method: fgsm"
     kept = list((tmp_path / "worker").glob("*/fgsm-s0"))
@@ -199,14 +198,8 @@ def test_a_run_that_was_sent_back_leaves_nothing_on_the_worker(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the files in /proc")
 def test_a_finished_run_leaves_no_open_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(command: list[str], environment: dict[str, str], **options: Any) -> Any:
-        return start_child(
-            [sys.executable, "-c", "import sys; sys.exit('the reason')"], environment, **options
-        )
-
-    monkeypatch.setattr(engines, "start_child", start)
     before = len(os.listdir("/proc/self/fd"))
-    process = Process([], tmp_path / "a.yaml", tmp_path / "a")
+    process = process_of("sys.exit('the reason')", tmp_path, monkeypatch)
     assert process.wait() == Ended(1, "the reason")
     assert process.wait() == process.ended() == Ended(1, "the reason")
     process.stop()

@@ -17,37 +17,26 @@ def cost_of(*methods: str, **given: Any) -> Any:
     return paper_tables.reproduce(target)
 
 
-def test_memory_is_in_multiples_of_fgsm_also_where_fgsm_is_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = {"fgsm": 2, "sora": 3, "pgd-10": 5}
+@pytest.mark.parametrize(
+    ("given", "used"), [({}, "cpu"), ({"device": "auto"}, "cpu"), ({"device": "cuda:1"}, "cuda:1")]
+)
+def test_memory_is_in_multiples_of_fgsm_and_the_header_names_the_machine(
+    given: dict[str, str], used: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured, devices = {"fgsm": 2, "sora": 3, "pgd-10": 5}, []
 
-    def cost_table(names: list[str], **options: Any) -> list[dict[str, Any]]:
+    def cost_table(names: list[str], device: str, **options: Any) -> list[dict[str, Any]]:
+        devices.append(device)
         passes = {"forwards": 2, "backwards": 2}
         return [{"name": name, "peak_bytes": measured[name] * 2**23, **passes} for name in names]
 
     monkeypatch.setattr(paper_tables, "cost_table", cost_table)
-    cells = cost_of("sora", "pgd-10").cells
-    texts = {name: row["memory"].text for name, row in cells.items()}
-    assert texts == {"sora": "1.50 x, 3.0 MB/image", "pgd-10": "2.50 x, 5.0 MB/image"}
-
-
-@pytest.mark.parametrize(
-    ("given", "used"), [({}, "cpu"), ({"device": "auto"}, "cpu"), ({"device": "cuda:1"}, "cuda:1")]
-)
-def test_the_header_names_the_machine_that_was_measured(
-    given: dict[str, str], used: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    devices = []
-
-    def cost_table(names: list[str], device: str, **options: Any) -> list[dict[str, Any]]:
-        devices.append(device)
-        return [{"name": name, "peak_bytes": 1, "forwards": 1, "backwards": 1} for name in names]
-
-    monkeypatch.setattr(paper_tables, "cost_table", cost_table)
     monkeypatch.setattr(paper_tables, "pick_device", torch.device)
-    monkeypatch.setattr(
-        paper_tables, "machine", lambda device: {"gpu": f"processor of {device}", "threads": 1}
-    )
-    assert f"processor of {used}, 1 thread" in cost_of("sora", **given).header[0]
+    monkeypatch.setattr(paper_tables, "machine", lambda device: {"gpu": f"chip of {device}", "threads": 1})
+    table = cost_of("sora", "pgd-10", **given)  # fgsm is not a row
+    texts = {name: row["memory"].text for name, row in table.cells.items()}
+    assert texts == {"sora": "1.50 x, 3.0 MB/image", "pgd-10": "2.50 x, 5.0 MB/image"}
+    assert f"chip of {used}, 1 thread" in table.header[0]
     assert devices == [used]
 
 

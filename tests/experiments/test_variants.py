@@ -54,12 +54,20 @@ def test_a_grid_file_has_the_shape_of_the_papers_grids(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["rows: 3", "[1]", "rows: {a: {}}\nother: 1", "rows: {a: {}}\nsettings: {out: x}"]
+    ("text", "message"),
+    [
+        ("rows: 3", "has no rows"),
+        ("[1]", "has no rows"),
+        ("rows: {a: {}}\nother: 1", "unknown key"),
+        ("rows: {a: {}}\nsettings: {out: x}", "sets out; name it on the command line"),
+        ("settings: {set: 3}\nrows: {a: {}}", "set is 3; expected a table"),
+        ("rows: {a: {set: 3}}", "set is 3; expected a table"),
+    ],
 )
-def test_mistakes_in_a_file_are_one_line(text, tmp_path) -> None:
+def test_mistakes_in_a_file_are_one_line(text, message, tmp_path) -> None:
     (tmp_path / "g.yaml").write_text(text)
-    with pytest.raises(UserError) as error:
-        read_grid(str(tmp_path / "g.yaml"))
+    with pytest.raises(UserError, match=message) as error:
+        read_grid(str(tmp_path / "g.yaml")).with_flags({})
     assert "\n" not in str(error.value)
 
 
@@ -91,13 +99,6 @@ def test_the_folder_of_the_data_is_planned_as_the_runs_store_it(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     (resolved,) = plan(Request({"data_dir": "data"}), of_methods("fgsm"), 1, Path("out"))
     assert resolved.settings.data_dir == str(tmp_path.resolve() / "data")
-
-
-@pytest.mark.parametrize("text", ["settings: {set: 3}\nrows: {a: {}}", "rows: {a: {set: 3}}"])
-def test_options_that_are_no_table_are_refused(text, tmp_path) -> None:
-    (tmp_path / "g.yaml").write_text(text)
-    with pytest.raises(UserError, match="set is 3; expected a table"):
-        read_grid(str(tmp_path / "g.yaml")).with_flags({})
 
 
 def test_empty_options_of_a_row_are_none(tmp_path) -> None:

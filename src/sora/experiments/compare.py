@@ -201,25 +201,26 @@ def table(comparison: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     head += ["alarm at step", "forwards", "train s", "peak MB"]
     rows = []
     for name, entry in entries.items():
-        alarms = [str(step) for step in entry["alarms"] if step is not None]
-        rows.append(
-            [
-                name,
-                *(radius(entry[key]) if key == "threat" else str(entry[key]) for key in facts),
-                *(plus_minus(entry["accuracy"].get(attack), 100, 1) for attack in attacks),
-                verdicts_text(entry["verdicts"]),
-                plus_minus(entry["pert_align"], 1, 2),
-                ", ".join(alarms) or PENDING,
-                entry["forwards"],
-                plus_minus(entry["train_seconds"], 1, 0),
-                plus_minus(entry["peak_memory_mb"], 1, 0),
-            ]
-        )
+        own = (radius(entry[key]) if key == "threat" else str(entry[key]) for key in facts)
+        rows.append([name, *own, *texts_of(entry, attacks)])
     return head, rows
 
 
-def plus_minus(value: Mapping[str, Any] | None, factor: float, digits: int) -> str:
-    """Return one entry of a comparison as text; `-` where there is none."""
+def texts_of(entry: Mapping[str, Any], attacks: Sequence[str]) -> list[str]:
+    """Return a row as text: accuracies, verdict, PertAlign, alarms, forward passes, time, memory."""
+    alarms = [str(step) for step in entry["alarms"] if step is not None]
+    return [
+        *(_plus_minus(entry["accuracy"].get(attack), 100, 1) for attack in attacks),
+        _verdicts(entry["verdicts"]),
+        _plus_minus(entry["pert_align"], 1, 2),
+        ", ".join(alarms) or PENDING,
+        entry["forwards"],
+        _plus_minus(entry["train_seconds"], 1, 0),
+        _plus_minus(entry["peak_memory_mb"], 1, 0),
+    ]
+
+
+def _plus_minus(value: Mapping[str, Any] | None, factor: float, digits: int) -> str:
     return Cell(tuple(value["values"]) if value else ()).ours(factor=factor, digits=digits)
 
 
@@ -238,7 +239,7 @@ def radius(threat: Mapping[str, Any]) -> str:
     return text if threat["norm"] == "linf" else f"{threat['norm']} {text}"
 
 
-def verdicts_text(verdicts: Sequence[str | None]) -> str:
+def _verdicts(verdicts: Sequence[str | None]) -> str:
     """Return the runs' verdicts in a few words; `-` without FGSM and PGD-10, which a verdict needs."""
     counts = Counter(verdict for verdict in verdicts if verdict is not None)
     if len(counts) <= 1:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -47,6 +46,15 @@ class Job:
     def name(self) -> str:
         """Its name in tables and messages."""
         return self.folder.name
+
+    @property
+    def work(self) -> Work:
+        """What an engine needs to know of it."""
+        settings, path = self.resolved.settings, self.folder.path
+        # A file alone may not name code to import or places to write to.
+        arguments = ["--data-dir", settings.data_dir] if settings.data_dir else []
+        arguments += ["--model", settings.model] if is_custom(settings.model) else []
+        return Work(self.name, arguments, path.with_name(f"{self.name}.yaml"), path)
 
 
 def default_jobs(count: int, device: str) -> int:
@@ -111,7 +119,7 @@ def _compute(grid: Sequence[Job], jobs: int, engine: Engine, quiet: bool) -> Non
 
 def described(runs: Sequence[Resolved], engine: Engine) -> list[str]:
     """Return the batch file that an engine would submit for each run."""
-    return [engine.describe(_work(Job(_with_threads(run, engine.threads or 1)))) for run in runs]
+    return [engine.describe(Job(_with_threads(run, engine.threads or 1)).work) for run in runs]
 
 
 def _refuse_other_settings(job: Job) -> None:
@@ -130,17 +138,8 @@ def _with_threads(resolved: Resolved, threads: int) -> Resolved:
     return dataclasses.replace(resolved, settings=settings)
 
 
-def _work(job: Job) -> Work:
-    """Describe a job for an engine."""
-    settings = job.resolved.settings
-    # A file alone may not name code to import or places to write to.
-    arguments = ["--data-dir", settings.data_dir] if settings.data_dir else []
-    arguments += ["--model", settings.model] if is_custom(settings.model) else []
-    return Work(job.name, arguments, _settings_file(job), job.folder.path)
-
-
 def _start(job: Job, engine: Engine) -> Job:
-    work = _work(job)
+    work = job.work
     work.settings.parent.mkdir(parents=True, exist_ok=True)
     write_text(work.settings, job.resolved.stored())
     job.handle = engine.start(work)
@@ -153,13 +152,8 @@ def _has_ended(job: Job) -> bool:
     if ended is not None and ended.code:
         job.error = ended.error
         if not job.folder.exists():  # refused before it began: there is nothing to continue
-            _settings_file(job).unlink(missing_ok=True)
+            job.work.settings.unlink(missing_ok=True)
     return ended is not None
-
-
-def _settings_file(job: Job) -> Path:
-    """Return the file from which the process of a run reads its settings."""
-    return job.folder.path.with_name(f"{job.name}.yaml")
 
 
 @contextmanager

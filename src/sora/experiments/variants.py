@@ -77,6 +77,7 @@ def of_methods(text: str) -> list[Variant]:
 def parse_variant(text: str) -> Variant:
     """Parse `NAME: METHOD key=value ...`; a key is a setting, METHOD.option or model.option."""
     name, colon, rest = text.partition(":")
+    where = f"--variant {short(name.strip())}"
     try:
         method, *items = shlex.split(rest)
     except ValueError:  # nothing after the colon, or a quotation mark that is not closed
@@ -87,15 +88,13 @@ def parse_variant(text: str) -> Variant:
     for item in items:
         key, equals, value = item.partition("=")
         if not equals or not key:
-            raise UserError(f"--variant {short(name.strip())}: expected key=value, got {short(item)}")
+            raise UserError(f"{where}: expected key=value, got {short(item)}")
         try:
             parsed = parse_yaml(value)
         except ValueError as error:
-            raise UserError(
-                f"--variant {short(name.strip())}: {short(value)} is not a value: {error}"
-            ) from None
+            raise UserError(f"{where}: {short(value)} is not a value: {error}") from None
         if key == "method":
-            raise UserError(f"--variant {short(name.strip())}: its method is {method}; leave out {item}")
+            raise UserError(f"{where}: its method is {method}; leave out {item}")
         _put(values, key, parsed)
     return Variant(name.strip(), values)
 
@@ -143,15 +142,14 @@ def _refuse_code_and_places(values: Mapping[str, Any], where: str) -> None:
 
 def _check_distinct(variants: Sequence[Variant]) -> None:
     """Raise if two rows would share a run folder."""
-    slugs: dict[str, str] = {}
+    slugs: dict[str, Variant] = {}
     for variant in variants:
-        slug = variant.slug.lower()
-        if slug in slugs:
+        other = slugs.setdefault(variant.slug.lower(), variant)
+        if other is not variant:
             raise UserError(
-                f"the variants {short(slugs[slug])} and {short(variant.name)} would share the folder "
+                f"the variants {short(other.name)} and {short(variant.name)} would share the folder "
                 f"{variant.slug}-s0; rename one of them"
             )
-        slugs[slug] = variant.name
 
 
 @dataclass(frozen=True)
@@ -175,10 +173,6 @@ def read_grid(path: str) -> GridFile:
     for key in content:
         if key not in (*KEYS, *IGNORED):
             raise unknown(f"key in {path}", str(key), KEYS)
-    return GridFile(_settings(content, path), [_row_of_file(name, row, path) for name, row in rows.items()])
-
-
-def _settings(content: Mapping[str, Any], path: str) -> dict[str, Any]:
     common = content.get("settings") or {}
     if not isinstance(common, Mapping):
         raise UserError(f"settings in {path} is {short(common)}; expected a table of settings")
@@ -188,7 +182,7 @@ def _settings(content: Mapping[str, Any], path: str) -> dict[str, Any]:
             raise UserError(f"{key} in {path} is a list; give one value; put others in separate rows")
     values |= {key: content[key] for key in ("dataset", "model", "attacks") if content.get(key)}
     _refuse_code_and_places(values, path)
-    return values
+    return GridFile(values, [_row_of_file(name, row, path) for name, row in rows.items()])
 
 
 def plan(request: Request, variants: Sequence[Variant], seeds: int, folder: Path) -> list[Resolved]:
@@ -203,34 +197,29 @@ def plan(request: Request, variants: Sequence[Variant], seeds: int, folder: Path
     if not 1 <= seeds <= MAX_SEEDS:
         raise UserError(f"--seeds is {seeds}; allowed: 1 to {MAX_SEEDS}")
     _check_distinct(variants)
-    options, wanted = options_of(request.given), request.wanted()
-    given = {key: value for key, value in request.given.items() if key != "set"}
-    default = wanted.get("method", "sora")
-    rows = [(variant, variant.method or default) for variant in variants]
+    wanted = request.wanted()
+    rows = [(variant, variant.method or wanted.get("method", "sora")) for variant in variants]
     names = list(dict.fromkeys(method for _, method in rows))
     families = {methods.info(name).family for name in names} | {"model"}
-    stray = [key for key in options if key.split(".")[0] not in families]
+    stray = [key for key in options_of(request.given) if key.split(".")[0] not in families]
     if stray:
         raise UserError(f"{stray[0]!r} belongs to none of the methods {', '.join(names)}")
     first = coerce("seed", wanted.get("seed", 0), int)
-    common = dataclasses.replace(request, given=given)
     return [
-        _resolve(common, options, variant, method, seed, folder)
+        _resolve(request, variant, method, seed, folder)
         for variant, method in rows
         for seed in range(first, first + seeds)
     ]
 
 
-def _resolve(
-    request: Request, options: Mapping[str, Any], variant: Variant, method: str, seed: int, folder: Path
-) -> Resolved:
-    family = methods.info(method).family
-    common = {key: value for key, value in options.items() if key.split(".")[0] in (family, "model")}
+def _resolve(request: Request, variant: Variant, method: str, seed: int, folder: Path) -> Resolved:
+    known, options = (methods.info(method).family, "model"), options_of(request.given)
+    common = {key: value for key, value in options.items() if key.split(".")[0] in known}
     own = {key: value for key, value in variant.values.items() if key != "set"}
     own_options, name = options_of(variant.values), variant.stored_name
     out = str(folder / f"{variant.slug}-s{seed}")
     decided = {"method": method, "seed": seed, "variant": name, "out": out}
-    given = {**request.given, **own, **decided, "set": {**common, **own_options}}
+    given = {**request.given, **own, **decided, "set": common | own_options}
     resolved = dataclasses.replace(request, given=given).resolve()
     named = [*own, *(f"set.{key}" for key in own_options)] if name else []
     origins = {**resolved.origins, **dict.fromkeys(named, f"variant {variant.name}")}

@@ -40,11 +40,16 @@ def write_page(paths: Sequence[str | Path], out: Path, title: str = "") -> list[
     if out.suffix.lower() not in PAGES:
         raise UserError(f"{str(out)!r} must end in .html")
     _check_packages()
-    runs = read_runs(paths)
+    runs, missing = read_runs(paths), list[Missing]()
     page = Page(len(runs))
-    content = page.content(runs)
-    heading = title or (f"Run {runs[0].label}" if len(runs) == 1 else f"{len(runs)} runs")
-    _write(out, heading, page, {**content, "lede": words.summary_line(runs) if len(runs) > 1 else ""})
+    several = len(runs) > 1
+    content = {
+        "comparison": page.comparison(runs, missing) if several else None,
+        "runs": [page.run(run, number < OPEN) for number, run in enumerate(runs)],
+        "missing": missing,
+        "lede": words.summary_line(runs) if several else "",
+    }
+    _write(out, title or (f"{len(runs)} runs" if several else f"Run {runs[0].label}"), page, content)
     left_out = [f"{run.label}: {each.what}" for run in runs for each in run.missing]
     if (size := out.stat().st_size) > LARGEST:
         left_out.append(f"the page is {size / 1e6:.1f} MB; include fewer runs")
@@ -55,8 +60,7 @@ def write_figure_page(figure: Figure, out: Path, title: str) -> None:
     """Write a page with one figure."""
     _check_packages()
     page = Page(1)
-    shown = page.figure(figure.title or title, figure)
-    _write(out, title, page, {"comparison": None, "runs": [], "missing": [], "lede": "", "figures": [shown]})
+    _write(out, title, page, {"figures": [page.figure(figure.title or title, figure)]})
 
 
 def _write(out: Path, title: str, page: Page, content: Mapping[str, Any]) -> None:
@@ -70,7 +74,7 @@ def _write(out: Path, title: str, page: Page, content: Mapping[str, Any]) -> Non
         script=_file("page.js"),
         plotly=str(script()),
         plots=script_json(page.plots),
-        **{"figures": [], **content},
+        **{"comparison": None, "runs": [], "missing": [], "lede": "", "figures": [], **content},
     )
     create_folder(out.parent)
     write_text(out, html)
@@ -87,15 +91,6 @@ class Page:
         self.points = max(FEWEST, min(MOST, POINTS // count))
         self.images = count <= WITH_IMAGES
         self.plots: list[dict[str, Any]] = []
-
-    def content(self, runs: Sequence[RunRecord]) -> dict[str, Any]:
-        """Return what the template shows."""
-        missing: list[Missing] = []
-        return {
-            "comparison": self._comparison(runs, missing) if len(runs) > 1 else None,
-            "runs": [self._run(run, number < OPEN) for number, run in enumerate(runs)],
-            "missing": missing,
-        }
 
     def figure(self, title: str, figure: Figure, points: int = MOST) -> dict[str, Any]:
         """Return a figure for the template; what Plotly draws is kept apart."""
@@ -115,7 +110,8 @@ class Page:
             "wide": figure.width >= WIDE,
         }
 
-    def _comparison(self, runs: Sequence[RunRecord], missing: list[Missing]) -> dict[str, Any] | None:
+    def comparison(self, runs: Sequence[RunRecord], missing: list[Missing]) -> dict[str, Any] | None:
+        """Return table and figures of finished runs side by side; what cannot be compared is noted."""
         settings = settings_of(runs, missing)
         if not settings:
             return None
@@ -137,7 +133,8 @@ class Page:
                 missing.append(Missing(f"{title} cannot be shown: {type(error).__name__} {error}"))
         return {"table": words.table(settings), "figures": [figure for figure in figures if figure["panels"]]}
 
-    def _run(self, run: RunRecord, is_open: bool) -> dict[str, Any]:
+    def run(self, run: RunRecord, is_open: bool) -> dict[str, Any]:
+        """Return everything about one run."""
         results = words.note_missing(run)
         figures = [run.attempt("Curves", lambda: self.figure("Training", training.curves(run)))]
         for name, result in results.items():

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from sora.experiments.compare import attacks_of, plus_minus, radius, verdicts_text
+from sora.experiments.compare import attacks_of, radius, texts_of
 from sora.experiments.cost import passes_of_run
 from sora.probes import Result
 from sora.probes._records import ComparedRow, Missing, RunRecord, Setting, alarms_of, title_of
@@ -27,6 +27,7 @@ MEANING = {  # the rules of `sora.evaluation.scores.verdict` in words
     "overfitted": "It overfitted catastrophically: it withstands the single step of FGSM, but not PGD-10.",
 }
 WORDS = ("Method", "Data set", "Network", "Verdict")  # columns without numbers
+MEASURED = ("Verdict", "PertAlign", "First alarm", "Forwards", "Train s", "Peak MB")  # columns after n
 FACTS = ("Data set", "Network", "eps", "Seeds", "n")  # columns that a table drops if all rows share them
 # The probes whose stored results the page shows, what they are called, and their headings.
 PROBES = {
@@ -244,21 +245,16 @@ def table(settings: Sequence[Setting]) -> dict[str, Any]:
 
 
 def _texts(setting: Setting, row: ComparedRow, attacks: Sequence[str]) -> dict[str, str]:
-    entry = row.entry
+    texts, heads = texts_of(row.entry, attacks), [f"{title_of(name)} %" for name in attacks]
     return {
         "Method": row.name,
         "Data set": setting.dataset,
         "Network": setting.model,
         "eps": setting.radius,
-        "Seeds": str(len(entry["seeds"])),
-        **{f"{title_of(name)} %": plus_minus(entry["accuracy"].get(name), 100, 1) for name in attacks},
-        "n": str(entry["n_test"]),
-        "Verdict": verdicts_text(entry["verdicts"]),
-        "PertAlign": plus_minus(entry["pert_align"], 1, 2),
-        "First alarm": ", ".join(str(step) for step in entry["alarms"] if step is not None) or "-",
-        "Forwards": str(entry["forwards"]),
-        "Train s": plus_minus(entry["train_seconds"], 1, 0),
-        "Peak MB": plus_minus(entry["peak_memory_mb"], 1, 0),
+        "Seeds": str(len(row.entry["seeds"])),
+        **dict(zip(heads, texts, strict=False)),
+        "n": str(row.entry["n_test"]),
+        **dict(zip(MEASURED, texts[len(heads) :], strict=True)),
     }
 
 

@@ -11,10 +11,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from sora._files import wait_until_free
 from sora._process import start_child
 from sora.errors import UserError, not_allowed
 from sora.settings import GRID_CONFIG
@@ -25,19 +26,30 @@ ENGINES = {
     "slurm": "sora.experiments.engines.on_slurm",
 }
 """The module of each engine: those of the extras are imported when they are used."""
+PATIENCE = 120.0  # seconds for the process of a worker that was ended to write its checkpoint
 
 
 @dataclass(frozen=True)
 class Work:
-    """One run to compute: the arguments of `sora train`, and the files they name."""
+    """One run to compute."""
 
     name: str
     arguments: Sequence[str]
-    """For `sora train`, without `--config` and `--out`."""
+    """For `sora train`, besides those that name the files below."""
     settings: Path
     """The file that holds its settings."""
     folder: Path
     """Its run folder."""
+
+    @property
+    def command(self) -> list[str]:
+        """The arguments that train it; among them `--out`, as a file may not name places to write to."""
+        files = ["--config", str(self.settings), "--out", str(self.folder)]
+        return ["train", *files, "--resume", "auto", "--quiet", *self.arguments]
+
+    def absolute(self) -> Work:
+        """Return it with absolute paths, for another process."""
+        return replace(self, settings=self.settings.resolve(), folder=self.folder.resolve())
 
 
 class Ended(NamedTuple):
@@ -57,12 +69,12 @@ class Handle(Protocol):
         """Let it write its checkpoint and end, and wait for that as far as it can be observed."""
 
 
-class Engine(Protocol):
-    """Starts runs."""
+class Engine:
+    """Starts runs; a subclass for each place where they are computed."""
 
-    threads: int | None
+    threads: int | None = None
     """CPU threads of a run where its settings do not say; None: the cores divided by the runs at once."""
-    jobs: int | None
+    jobs: int | None = None
     """Runs at once; None: as many as the grid decides."""
 
     def check(self) -> None:
@@ -70,6 +82,7 @@ class Engine(Protocol):
 
     def start(self, work: Work) -> Handle:
         """Begin to compute a run, or queue it."""
+        raise NotImplementedError
 
     def describe(self, work: Work) -> str:
         """Return the batch file of a run, for `--dry-run`; empty if the engine writes none."""
@@ -107,37 +120,23 @@ def build(**_: object) -> Local:
 class Local(Engine):
     """One process of this machine per run; they end with the process that started them."""
 
-    threads: int | None = None
-    jobs: int | None = None
-
-    def check(self) -> None:
-        """Do nothing: this machine is always there."""
-
     def start(self, work: Work) -> Process:
         """Start a process."""
-        return Process(work.arguments, work.settings, work.folder)
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to release."""
-
-
-def train_arguments(arguments: Sequence[str], settings: Path, folder: Path) -> list[str]:
-    """Return the arguments that train a run; `--out`, as a file may not name places to write to."""
-    files = ["--config", str(settings), "--out", str(folder)]
-    return ["train", *files, "--resume", "auto", "--quiet", *arguments]
+        return Process(work)
 
 
 class Process:
     """A `sora train` that ends with this process."""
 
-    def __init__(
-        self, arguments: Sequence[str], settings: Path, folder: Path, cwd: str | None = None
-    ) -> None:
-        command = [sys.executable, "-m", "sora", *train_arguments(arguments, settings, folder)]
+    def __init__(self, work: Work, cwd: str | None = None) -> None:
         # A file, because a run that writes more than a pipe holds would wait for a reader.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         streams: dict[str, Any] = {"stderr": self._errors, "stdout": subprocess.DEVNULL}
-        self._process = start_child(command, {GRID_CONFIG: str(settings)}, cwd=cwd, **streams)
+        command, environment = (
+            [sys.executable, "-m", "sora", *work.command],
+            {GRID_CONFIG: str(work.settings)},
+        )
+        self._process = start_child(command, environment, cwd=cwd, **streams)
         self._end: Ended | None = None
 
     def ended(self) -> Ended | None:
@@ -162,3 +161,9 @@ class Process:
         if self._process.poll() is None:
             self._process.terminate()
         self.wait()
+
+
+def train_on_cluster(work: Work, cwd: str | None = None) -> Ended:
+    """Train a run on a worker, once the process of an earlier worker has written its checkpoint."""
+    wait_until_free(work.folder, PATIENCE)
+    return Process(work, cwd).wait()

@@ -13,17 +13,17 @@ import shutil
 import socket
 import tarfile
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ray
 
-from sora._files import wait_until_free, write_text
+from sora._files import write_text
 from sora.errors import UserError
-from sora.experiments.engines import Ended, Engine, Process, Work
+from sora.experiments.engines import Ended, Engine, Work, train_on_cluster
 
 RETRIES = 5  # of a task whose worker died
-PATIENCE = 120.0  # seconds for the process of a worker that died to write its checkpoint
 CONNECTING = 5.0  # seconds
 
 
@@ -91,13 +91,8 @@ class OnRay(Engine):
 
     def start(self, work: Work) -> Task:
         """Queue a task."""
-        folder = work.folder.resolve()
-        if self._send_back:
-            reference = self._task.remote(work.name, list(work.arguments), work.settings.read_text())
-        else:
-            paths = str(work.settings.resolve()), str(folder), os.getcwd()
-            reference = self._task.remote(list(work.arguments), *paths)
-        return Task(reference, folder)
+        more = work.settings.read_text() if self._send_back else os.getcwd()
+        return Task(self._task.remote(work.absolute(), more), work.folder.resolve())
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
@@ -116,41 +111,38 @@ class Task:
         if not done:
             return None
         try:
-            code, error, packed = ray.get(self._reference)
+            ended, packed = ray.get(self._reference)
         except ray.exceptions.RayError as failure:
             return Ended(1, f"Ray: {' '.join(str(failure).split())[:300]}")
         if packed is not None:
             _unpack(packed, self._folder)
-        return Ended(code, error)
+        return Ended(*ended)
 
     def stop(self) -> None:
         """Cancel it: the process ends with its worker, after writing its checkpoint."""
         ray.cancel(self._reference, force=True)
 
 
-def _compute(arguments: list[str], settings: str, folder: str, cwd: str) -> tuple[int, str, None]:
+def _compute(work: Work, cwd: str) -> tuple[Ended, None]:
     """Train a run on a worker that shares the grid's folders."""
-    wait_until_free(Path(folder), PATIENCE)  # of a worker that died: its process is writing its checkpoint
-    code, error = Process(arguments, Path(settings), Path(folder), cwd).wait()
-    return code, error, None
+    return train_on_cluster(work, cwd), None
 
 
-def _compute_elsewhere(name: str, arguments: list[str], settings: str) -> tuple[int, str, bytes | None]:
+def _compute_elsewhere(work: Work, settings: str) -> tuple[Ended, bytes]:
     """Train a run on a worker with a disk of its own, where it finds its checkpoints if started again."""
-    key = hashlib.blake2b(f"{name}\n{settings}".encode(), digest_size=8).hexdigest()
+    key = hashlib.blake2b(f"{work.name}\n{settings}".encode(), digest_size=8).hexdigest()
     place = Path(tempfile.gettempdir()) / f"sora-{key}"
     place.mkdir(exist_ok=True)
-    write_text(place / "settings.yaml", settings)
-    folder = place / name
-    wait_until_free(folder, PATIENCE)
-    code, error = Process(arguments, place / "settings.yaml", folder).wait()
+    work = replace(work, settings=place / "settings.yaml", folder=place / work.name)
+    write_text(work.settings, settings)
+    ended = train_on_cluster(work)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        if folder.exists():
-            archive.add(folder, arcname=".")
-    if code == 0:  # kept, it would pass for the result of the same settings in a later version
+        if work.folder.exists():
+            archive.add(work.folder, arcname=".")
+    if ended.code == 0:  # kept, it would pass for the result of the same settings in a later version
         shutil.rmtree(place, ignore_errors=True)
-    return code, error, packed.getvalue()
+    return ended, packed.getvalue()
 
 
 def _unpack(packed: bytes, folder: Path) -> None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from pathlib import Path
 from typing import Any
 
 import submitit
 from submitit.slurm.slurm import SlurmExecutor
 
-from sora._files import wait_until_free
 from sora.errors import UserError
-from sora.experiments.engines import Ended, Process, Work, train_arguments
+from sora.experiments.engines import Ended, Engine, Work, train_on_cluster
 
-PATIENCE = 120.0  # seconds for the process of a job that was ended to write its checkpoint
 LOGS = "slurm"  # folder beside the runs
 
 
@@ -37,7 +34,7 @@ class _Writer(SlurmExecutor):  # type: ignore[misc]
         return 1
 
 
-class OnSlurm:
+class OnSlurm(Engine):
     """One job per run; the folder of the grid must be shared by the nodes."""
 
     jobs: int | None = 10_000  # everything is queued at once
@@ -53,17 +50,12 @@ class OnSlurm:
 
     def start(self, work: Work) -> Submitted:
         """Submit a job."""
-        executor = self._executor(SlurmExecutor, work)
-        settings, folder = work.settings.resolve(), work.folder.resolve()
-        return Submitted(executor.submit(_compute, list(work.arguments), str(settings), str(folder)))
+        return Submitted(self._executor(SlurmExecutor, work).submit(train_on_cluster, work.absolute()))
 
     def describe(self, work: Work) -> str:
         """Return the batch file."""
-        command = shlex.join(["sora", *train_arguments(work.arguments, work.settings, work.folder)])
+        command = shlex.join(["sora", *work.command])
         return str(self._executor(_Writer, work)._make_submission_file_text(command, "JOB"))
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to release."""
 
     def _executor(self, kind: type[SlurmExecutor], work: Work) -> SlurmExecutor:
         executor = kind(folder=work.folder.parent / LOGS)
@@ -77,7 +69,7 @@ class OnSlurm:
 class Submitted:
     """A queued or running job."""
 
-    def __init__(self, job: submitit.Job[tuple[int, str]]) -> None:
+    def __init__(self, job: submitit.Job[Ended]) -> None:
         self._job = job
 
     def ended(self) -> Ended | None:
@@ -92,10 +84,3 @@ class Submitted:
     def stop(self) -> None:
         """Cancel the job; Slurm sends SIGTERM, on which the run writes its checkpoint."""
         self._job.cancel(check=False)
-
-
-def _compute(arguments: list[str], settings: str, folder: str) -> tuple[int, str]:
-    """Train a run on a node."""
-    wait_until_free(Path(folder), PATIENCE)
-    ended = Process(arguments, Path(settings), Path(folder)).wait()
-    return ended.code, ended.error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -19,6 +20,7 @@ import yaml
 from sora.errors import unknown
 from sora.experiments.variants import Variant
 
+FOLDER = resources.files("sora.experiments.paper")
 FILES = ("numbers.csv", "fastat.csv")
 Deviation = Literal["population", "sample"]
 Kind = Literal["runs", "evaluation", "derived", "cost", "overview"]
@@ -69,7 +71,7 @@ class Value(NamedTuple):
 
 def names() -> list[str]:
     """Return the names of the grids, alphabetically."""
-    files = (_folder() / "grids").iterdir()
+    files = (FOLDER / "grids").iterdir()
     return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
 
 
@@ -78,7 +80,7 @@ def load(name: str) -> Grid:
     """Read a grid by its name."""
     if name not in names():
         raise unknown("table", name, names())
-    content = yaml.safe_load((_folder() / "grids" / f"{name}.yaml").read_text(encoding="utf-8"))
+    content = yaml.safe_load((FOLDER / "grids" / f"{name}.yaml").read_text(encoding="utf-8"))
     assert content["kind"] in get_args(Kind), name
     return Grid(
         name=name,
@@ -101,16 +103,13 @@ def load(name: str) -> Grid:
 def numbers(grid: Grid, dataset: str | None = None, model: str | None = None) -> dict[str, dict[str, Value]]:
     """Return the paper's values by row and metric for a data set and model; none for a pair it lacks.
 
-    Args:
-        grid: The grid.
-        dataset: Data set; default: the grid's first.
-        model: Model; default: the grid's first.
-
-    Returns:
-        For each row that the paper has, metric to value. Where two tables of the grid print the same cell,
-        the first of `grid.labels` counts.
+    By default they are those of the grid's first data set and model. Where two tables of the grid print the
+    same cell, the first of `grid.labels` counts.
     """
-    wanted = {"dataset": dataset or _first(grid.datasets), "model": model or _first(grid.models)}
+    wanted = {
+        "dataset": dataset or next(iter(grid.datasets), ""),
+        "model": model or next(iter(grid.models), ""),
+    }
     values: dict[str, dict[str, Value]] = {}
     for line in _lines_of(grid):
         # An empty column: the value holds for all data sets, or for all models.
@@ -135,33 +134,18 @@ def _lines() -> dict[str, list[dict[str, str]]]:
     """Return the lines of the files by label, in their order."""
     lines: dict[str, list[dict[str, str]]] = {}
     for name in FILES:
-        text = (_folder() / name).read_text(encoding="utf-8")
+        text = (FOLDER / name).read_text(encoding="utf-8")
         for line in csv.DictReader(text.splitlines()):
             lines.setdefault(line["label"], []).append(line)
     return lines
 
 
 def _value(line: Mapping[str, str]) -> Value:
-    std = float(line["std"]) if line["std"] else None
-    return Value(_number(line["mean"]), std, line["label"], line["mean"])
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    mean, std = None, float(line["std"]) if line["std"] else None
+    with suppress(ValueError):
+        mean = float(line["mean"])
+    return Value(mean, std, line["label"], line["mean"])
 
 
 def _listed(value: str | list[str] | None) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    return (value,) if isinstance(value, str) else tuple(value)
-
-
-def _first(names: tuple[str, ...]) -> str:
-    return names[0] if names else ""
-
-
-def _folder() -> Any:
-    return resources.files("sora.experiments.paper")
+    return (value,) if isinstance(value, str) else tuple(value or ())
