@@ -36,7 +36,7 @@ def test_scaled_down_runs_say_in_what() -> None:
     assert settings["free"].epochs == 1  # a third, as in the recipe: it replays each batch
     assert settings["sora"].batch_size == 64  # no more than there are images
     smaller = scaled_down(target, settings)
-    assert smaller["width"] == (16, 64)  # the network's own
+    assert smaller["width"] == (16, 64)  # the model's own
     assert smaller["limit_train"] == (64, None)
     assert smaller["batch_size"] == (64, 128)
     assert scaled_down(target, {run.settings.method: run.settings for run in target.full_runs()}) == {}
@@ -52,7 +52,7 @@ def test_rows_are_chosen_by_name_or_method() -> None:
         Target(grid, methods=("sora-b3",)).variants()
 
 
-def test_the_default_network_is_one_that_the_paper_trains_on_the_data_set() -> None:
+def test_the_default_model_is_one_that_the_paper_trains_on_the_data_set() -> None:
     target = Target(paper.load("fastat"), dataset="tinyimagenet")  # on the other data sets it is ResNet-18
     assert target.model_name == "preactresnet18"
     assert len(paper.numbers(target.grid, *target.in_paper)) == 20

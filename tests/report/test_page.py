@@ -263,7 +263,7 @@ def test_missing_probes_are_named_with_their_commands(tmp_path: Path) -> None:
         ("probes/samples.json", '{"samples": [{"clean": 1}]}'),
     ],
 )
-def test_one_damaged_file_costs_only_what_it_holds(file: str, content: str, tmp_path: Path) -> None:
+def test_a_damaged_file_hides_only_its_own_part_of_the_page(file: str, content: str, tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", probes=True)
     (run.path / file).write_text(content)
     other = write_run(tmp_path / "b", "sora")

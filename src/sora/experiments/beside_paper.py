@@ -30,11 +30,11 @@ class Table:
     cells: Mapping[str, Mapping[str, Cell]]
     """By row and metric; all rows have the same metrics."""
     header: tuple[str, ...] = ()
-    """What was computed and what the paper's numbers are of."""
+    """What was computed, and where the paper's numbers are from."""
     comparable: bool = False
     """Whether ours and the paper's are the same experiment, so that differences mean something."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """For programs: what the header says."""
+    """The header as keys and values, for programs."""
     failed: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -31,7 +31,7 @@ PATIENCE = 60.0  # seconds that the runs of a killed grid get to write their che
 
 @dataclass
 class Job:
-    """One run of a grid and what computes it."""
+    """One run of a grid, and the handle of the process that computes it."""
 
     resolved: Resolved
     handle: Handle | None = None
@@ -123,7 +123,7 @@ def described(runs: Sequence[Resolved], engine: Engine) -> list[str]:
 
 
 def _refuse_other_settings(job: Job) -> None:
-    """Raise if the folder holds a run with other settings, which must not pass for one of this grid."""
+    """Raise if the folder holds a run with other settings, which would be taken for one of this grid."""
     changed = differences(job.folder.read_config(), job.resolved.settings) if job.folder.exists() else []
     if changed:
         raise UserError(
@@ -175,7 +175,9 @@ def _progress(jobs: Sequence[Job], quiet: bool) -> Iterator[Callable[[], None]]:
     """Show a bar per run, from its log; without a terminal, one line per epoch and one at the end."""
     console = Console(stderr=True, quiet=quiet)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    printed = {job.name: _finished_epochs(job) for job in jobs}  # not again what an earlier grid has trained
+    printed = {
+        job.name: _finished_epochs(job) for job in jobs
+    }  # epochs of an earlier grid are not printed again
     ended: set[str] = set()
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bars:
         tasks: dict[str, TaskID] = {job.name: bars.add_task(job.name, total=1.0) for job in jobs}

@@ -29,7 +29,7 @@ MAX_SEEDS = 1000
 
 @dataclass(frozen=True)
 class Variant:
-    """One row: its name in tables and the settings that make it what it is, with the method among them."""
+    """One row: its name in tables and its settings, the method among them."""
 
     name: str
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Variant:
 
     @property
     def stored_name(self) -> str | None:
-        """What the run remembers as its row; nothing for a plain method, whose row is named after it."""
+        """The name that the run stores; None for a plain method, whose row is named after it."""
         return None if dict(self.values) == {"method": self.name} else self.name
 
 

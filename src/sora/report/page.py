@@ -84,7 +84,7 @@ class Page:
     """Collects the figures of a page.
 
     Args:
-        count: Number of runs, which share the room there is.
+        count: Number of runs, among which the points of all curves are divided.
     """
 
     def __init__(self, count: int) -> None:
@@ -93,7 +93,7 @@ class Page:
         self.plots: list[dict[str, Any]] = []
 
     def figure(self, title: str, figure: Figure, points: int = MOST) -> dict[str, Any]:
-        """Return a figure for the template; what Plotly draws is kept apart."""
+        """Return a figure for the template; the plots that Plotly draws are collected in `plots`."""
         panels = on_page.render(figure, min(points, self.points))
         for panel in panels:
             panel["preview"] = None
@@ -122,7 +122,7 @@ class Page:
             "Spread over seeds": comparison.seeds,
         }
         if len(settings) == 1:
-            del makers["Relative overview"]  # the table says as much
+            del makers["Relative overview"]  # it would repeat the table
         if all(len(row.runs) < 2 for setting in settings for row in setting.rows):
             del makers["Spread over seeds"]
         figures = []

@@ -115,7 +115,7 @@ def _listed(parts: Sequence[str]) -> str:
 
 
 def facts_of(run: RunRecord) -> list[str]:
-    """Return what was trained on what, in a few words each."""
+    """Return method, data set, model, threat, epochs and seed, in a few words each."""
     summary, config = run.summary, run.config
     if summary:
         threat = f"{summary['threat']['norm']} eps {radius(summary['threat']).split()[-1]}"
@@ -159,12 +159,12 @@ def cost_of(run: RunRecord) -> list[tuple[str, str]]:
     machine, passes = summary.get("machine") or {}, passes_of_run(run.folder, run.summary)
     facts = [
         ("Training time", _seconds(summary.get("train_seconds"))),
-        ("Images per second", _whole(summary.get("images_per_second"))),
-        ("Peak memory", f"{_whole(summary.get('peak_memory_mb'))} MB"),
+        ("Images per second", _integer(summary.get("images_per_second"))),
+        ("Peak memory", f"{_integer(summary.get('peak_memory_mb'))} MB"),
         ("Forward passes per step", passes.forwards),
         ("Backward passes per step", passes.backwards),
-        ("Parameters", _whole(summary.get("parameters"))),
-        ("Training images", _whole(summary.get("n_train"))),
+        ("Parameters", _integer(summary.get("parameters"))),
+        ("Training images", _integer(summary.get("n_train"))),
         ("Machine", str(machine.get("gpu") or machine.get("cpu") or "")),
         ("torch", str((summary.get("versions") or {}).get("torch", ""))),
     ]
@@ -180,7 +180,7 @@ def _seconds(value: Any) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
-def _whole(value: Any) -> str:
+def _integer(value: Any) -> str:
     return f"{value:,.0f}" if isinstance(value, (int, float)) else "-"
 
 
@@ -231,7 +231,7 @@ def note_missing(run: RunRecord) -> dict[str, Result]:
 
 
 def table(settings: Sequence[Setting]) -> dict[str, Any]:
-    """Return heads and cells with the values they are sorted by; what all rows share is said once, below."""
+    """Return heads, cells with the values they are sorted by, and the facts that all rows share."""
     attacks = attacks_of([row.entry for setting in settings for row in setting.rows])
     rows = [(_texts(setting, row, attacks), row.entry) for setting in settings for row in setting.rows]
     first = rows[0][0]

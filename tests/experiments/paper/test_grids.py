@@ -23,7 +23,7 @@ def test_every_row_resolves_on_the_data_sets_of_the_paper(name: str) -> None:
     grid = paper.load(name)
     for dataset, model in paper.pairs(grid):
         all_rows = list(grid.rows.values())
-        rows = all_rows if model == paper.pairs(grid)[0][1] else all_rows[-1:]  # the network changes little
+        rows = all_rows if model == paper.pairs(grid)[0][1] else all_rows[-1:]  # the model changes little
         for row in rows:
             settings = resolved(grid, row.name, dataset, model).settings
             assert settings.method == row.method

@@ -33,7 +33,7 @@ GRIDS = paper.names()
 
 
 def every_value(name: str) -> list[paper.Value]:
-    """All values of a grid, over all pairs of data set and network in the paper."""
+    """All values of a grid, over all pairs of data set and model in the paper."""
     grid = paper.load(name)
     tables = [paper.numbers(grid, *pair) for pair in paper.pairs(grid)]
     return [value for table in tables for row in table.values() for value in row.values()]

@@ -41,12 +41,12 @@ def test_no_table_of_the_paper_is_left_out() -> None:
 )
 def test_the_main_tables_agree_with_a_second_extraction() -> None:
     grid = paper.load("main")
-    networks = {
+    models = {
         name.lower().replace("-18", "18").replace("-28", "28"): ours for name, ours in tex.MODELS.items()
     }
     lines = list(csv.DictReader(RESULTS.read_text(encoding="utf-8").splitlines()))
     for line in lines:
-        table = paper.numbers(grid, line["dataset"], networks[line["architecture"]])
+        table = paper.numbers(grid, line["dataset"], models[line["architecture"]])
         value = table[tex.METHODS[line["method"]]][line["metric"]]
         assert value[:2] == (float(line["mean"]), float(line["std"]) if line["std"] else None), line
     assert len(lines) == sum(

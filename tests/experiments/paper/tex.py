@@ -93,7 +93,7 @@ def _plain(cell: str) -> str:
 
 
 def _main(table: Table) -> Iterator[Record]:
-    """All methods on one data set and network, which the caption names."""
+    """All methods on one data set and model, which the caption names."""
     dataset, model = _only(re.findall(r"for (\S+) on the (\S+) architecture", table.caption))
     header, *rows = table.rows
     for name, *cells in rows:

@@ -140,7 +140,7 @@ def _compute_elsewhere(work: Work, settings: str) -> tuple[Ended, bytes]:
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         if work.folder.exists():
             archive.add(work.folder, arcname=".")
-    if ended.code == 0:  # kept, it would pass for the result of the same settings in a later version
+    if ended.code == 0:  # a later version must not take it for its own result
         shutil.rmtree(place, ignore_errors=True)
     return ended, packed.getvalue()
 

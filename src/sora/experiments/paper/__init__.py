@@ -53,7 +53,7 @@ class Grid:
     deviation: Deviation = "population"
     """Which deviation over the seeds its numbers have."""
     recipe: str | None = None
-    """In place of the data set's own; it then says what is held out and which weights count."""
+    """In place of the data set's own; it decides which images are held out and which weights are tested."""
 
 
 class Value(NamedTuple):
