@@ -57,7 +57,7 @@ class Points:
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars at 0, 1, ...; their labels, which may be equal, stand below unless the axis has names."""
+    """Bars at 0, 1, ...; their labels, which may be equal, are written below unless the axis has names."""
 
     labels: Sequence[str]
     values: Sequence[float]

@@ -155,7 +155,7 @@ def _(item: fig.Line, axes: Axes) -> None:
 @_draw.register
 def _(item: fig.Points, axes: Axes) -> None:
     look: dict[str, Any] = {"marker": MARKERS[item.marker], "markersize": item.size, "linestyle": "none"}
-    look |= {"color": item.colour, "label": _label(item), "clip_on": item.hollow}  # whole at the edge
+    look |= {"color": item.colour, "label": _label(item), "clip_on": item.hollow}  # else cut at the edge
     if item.hollow:
         look |= {"markerfacecolor": "none", "markeredgecolor": item.colour, "markeredgewidth": 1.6}
     x, y, spread = _array(item.x), _array(item.y), np.nan_to_num(_array(item.spread))

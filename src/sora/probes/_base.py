@@ -93,8 +93,8 @@ class ProbedModel:
         threat: The norm ball and the box.
         seed: Seed of random directions and starts; torch's own random state is not used.
         progress: Show a progress bar on a terminal.
-        classes: The names of the classes for figures; none: their numbers.
-        positions: Where each image is in the set it was chosen from; none: as in `data`.
+        classes: The names of the classes for figures, which show numbers without them.
+        positions: Position of each image in the set it was chosen from; by default its position in `data`.
     """
 
     model: nn.Module
@@ -120,7 +120,7 @@ class ProbedModel:
         return {"threat": {"norm": self.threat.norm, "eps": self.threat.eps}, "n": n}
 
     def examples(self) -> Examples:
-        """Return the images, to be taken by position, in the model's precision; they are checked as taken."""
+        """Return the images in the model's precision; each batch that is taken from them is checked."""
         model = self.bare_model
         given = in_precision_of(model, as_examples(self.data))
         examples = _Checked(given.load, given.labels, given.dtype, threat=self.threat)
@@ -145,7 +145,7 @@ class ProbedModel:
 
 @dataclass(frozen=True)
 class _Checked(Examples):
-    """Examples that are refused outside the box: a probe of normalised images would be silently wrong."""
+    """Examples that must lie in the box: the results of normalised images would be silently wrong."""
 
     threat: Threat = field(kw_only=True)
 

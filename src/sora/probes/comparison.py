@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,15 +18,11 @@ COSTS = {"train_seconds": "training time (s)", "peak_memory_mb": "peak memory (M
 MARKERS: tuple[Marker, ...] = ("circle", "square", "triangle", "diamond")
 
 
-def colours(names: Iterable[str]) -> dict[str, str]:
-    """Return a colour for each row's name; SORA's is the same in all figures."""
-    others = [name for name in dict.fromkeys(names) if name != STAR]
+def _colours(groups: Iterable[Sequence[str]]) -> dict[str, str]:
+    """Return a colour for the name of each row of some settings; SORA's is the same in all figures."""
+    others = [name for name in dict.fromkeys(itertools.chain(*groups)) if name != STAR]
     cycle = {name: PALETTE[1 + number % (len(PALETTE) - 1)] for number, name in enumerate(others)}
     return {STAR: BLUE, **cycle}
-
-
-def _colours(results: Mapping[str, Result]) -> dict[str, str]:
-    return colours(name for result in results.values() for name in result["names"])
 
 
 def _best(values: Mapping[str, float], attack: str) -> str:
@@ -63,7 +60,7 @@ class Overview(Probe[Setting]):
         }
         attack = title_of(next(iter(results.values()))["attack"])
         titles = {"robust": f"Relative accuracy under {attack}", "clean": "Relative clean accuracy"}
-        by_name = _colours(results)
+        by_name = _colours(own["names"] for own in results.values())
         panels = [
             _relative(title, {column: own[key] for column, own in columns.items()}, by_name)
             for key, title in titles.items()
@@ -84,9 +81,8 @@ def _relative(title: str, columns: Mapping[str, Mapping[str, float]], by_name: M
     seen: Counter[str] = Counter()
     markers: dict[str, Marker] = {}  # tell apart the names that share a colour
     for name in names:
-        colour = by_name.get(name, "")
-        markers[name] = "star" if name == STAR else MARKERS[seen[colour] % len(MARKERS)]
-        seen[colour] += 1
+        markers[name] = "star" if name == STAR else MARKERS[seen[by_name[name]] % len(MARKERS)]
+        seen[by_name[name]] += 1
     items: list[Item] = []
     # Side by side within a column, so that equal values do not hide each other; SORA is drawn on top.
     for number, name in enumerate(sorted(names, key=lambda name: name == STAR)):
@@ -95,8 +91,8 @@ def _relative(title: str, columns: Mapping[str, Mapping[str, float]], by_name: M
             for own, top in zip(columns.values(), best, strict=True)
         ]
         beside = 0.6 * ((number + 0.5) / len(names) - 0.5)
-        places, colour = [place + beside for place in range(len(shares))], by_name.get(name, "#878d96")
-        items.append(Points(places, shares, name, colour, markers[name], 12 if name == STAR else 6.5))
+        places, size = [place + beside for place in range(len(shares))], 12 if name == STAR else 6.5
+        items.append(Points(places, shares, name, by_name[name], markers[name], size))
     ticks = {float(place): text for place, text in enumerate(columns)}
     width = Axis("", -0.5, len(columns) - 0.5, names=ticks)
     return Panel(items, title, width, Axis("share of the best", -0.03, 1.06, percent=True))
@@ -118,7 +114,7 @@ class Cost(Probe[Setting]):
 
     def figure(self, results: Mapping[str, Result]) -> Figure:
         """Draw two panels per setting."""
-        by_name = _colours(results)
+        by_name = _colours(own["names"] for own in results.values())
         panels = [
             _cost_panel(setting if len(results) > 1 else "", result, key, by_name)
             for setting, result in results.items()
@@ -153,7 +149,7 @@ def _titled(title: str, setting: str) -> str:
 def overlay(settings: Sequence[Setting]) -> Figure:
     """Draw robust accuracy and PertAlign of all runs over their steps, with a colour per row."""
     panels: list[Panel] = []
-    by_name = colours(name for setting in settings for name in setting.names)
+    by_name = _colours(setting.names for setting in settings)
     for setting in settings:
         about, attack = setting.name if len(settings) > 1 else "", title_of(setting.attack)
         logs = [(row.name, run.logs) for row in setting.rows for run in row.runs]
@@ -182,7 +178,7 @@ def _curves(curves: Sequence[tuple[str, Series]], by_name: Mapping[str, str]) ->
 
 def seeds(settings: Sequence[Setting]) -> Figure:
     """Draw the robust accuracy of every seed, and the mean of each row."""
-    by_name = colours(name for setting in settings for name in setting.names)
+    by_name = _colours(setting.names for setting in settings)
     panels = [_seed_panel(setting, by_name, len(settings) > 1) for setting in settings]
     return _shown(panels, "One circle per seed; the bar is the mean.")
 

@@ -157,7 +157,9 @@ def _panel(
         if series["steps"] and not constant:
             label = name if look.scale == "as is" else f"{name} ({look.scale})"
             drawn = aligned if name == "pert_align" else (label, look.colour)
-            style, marker = STYLES[look.style], _marker(series["steps"], window)
+            inside = [step for step in series["steps"] if window and window[0] <= step <= window[1]]
+            marker: Marker = "circle" if 0 < len(inside) <= SPARSE else ""
+            style = STYLES[look.style]
             items.append(Line(series["steps"], series["scaled"], *drawn, style, look.width, marker))
     for event in result["events"]:
         if event["event"] in ("alarm", "recovered"):
@@ -165,9 +167,3 @@ def _panel(
             items.append(Rule(event["step"], name=event["event"], colour=colour))
     y = Axis("value; (scaled): to [0, 1] over the run", -0.15, 1.05)
     return Panel(items, title, Axis("step", low, high), y)
-
-
-def _marker(steps: Sequence[float], window: tuple[float, float] | None) -> Marker:
-    """Return circles where a window has so few values that their places matter."""
-    inside = [step for step in steps if window and window[0] <= step <= window[1]]
-    return "circle" if 0 < len(inside) <= SPARSE else ""
