@@ -24,18 +24,7 @@ from sora.threat import Threat, threat
 ABOUT = ("method", "model", "seed", "weights")
 _EXAMPLES = {"linf": "8/255", "l2": "0.5"}
 _SIZES = ("num_classes", "in_channels", "image_size", "width", "mean", "std")
-_TRAINING = (
-    "method",
-    "norm",
-    "eps",
-    "epochs",
-    "batch_size",
-    "optimizer",
-    "lr",
-    "schedule",
-    "augment",
-    "guard",
-)
+_TRAINING = ("method", "norm", "eps", "epochs", "batch_size", "optimizer", "lr", "schedule", "augment")
 
 
 @dataclass(frozen=True)
@@ -96,7 +85,7 @@ class Subject:
         settings, name, training = self.settings, self.about["weights"], dict[str, Any]()
         if self.summary:
             name = f"{settings.method} {settings.model} {settings.dataset}"
-            training = {key: getattr(settings, key) for key in (*_TRAINING, "weight_decay", "seed")}
+            training = {key: getattr(settings, key) for key in (*_TRAINING, "guard", "weight_decay", "seed")}
             training |= settings.set
             training |= {key: self.summary.get(key) for key in ("n_train", "train_seconds", "weights")}
             changes = [event.get("changed") for event in self.summary.get("co", {}).get("events", [])]
