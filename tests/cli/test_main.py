@@ -125,7 +125,7 @@ def test_help_names_kinds_of_values_not_types(verb, sora) -> None:
 @pytest.mark.parametrize(
     ("verb", "usage"),
     [
-        ("compare", "sora compare RUN [RUN ...] | sora compare [-h] [OPTIONS]"),
+        ("compare", "[OPTIONS] [RUN ...]"),
         ("predict", "[OPTIONS] RUN IMAGE [IMAGE ...]"),
         ("probe", "[OPTIONS] NAME [RUN ...]"),
         ("report", "[-h] RUN [RUN ...] [--out TEXT]"),

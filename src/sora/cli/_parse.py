@@ -1,145 +1,82 @@
-"""Flags from typed dataclasses by tyro, its error boxes turned into the one-line errors of this package."""
+"""Flags of the verbs: each is a field of a dataclass; tyro parses the command line and prints the help.
+
+tyro is given optional text for every flag, so that a flag that was not given is None. The text is converted
+by `sora._typed.coerce`, whose one-line errors are those of settings from files and of keyword arguments.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
-from tyro import _errors as tyro_errors  # its hook is how a program takes over error messages
 
-from sora._typed import Options, allowed_range
-from sora.errors import UserError, not_allowed, short, unknown
+from sora._typed import allowed_range, coerce
+from sora.errors import UserError, short, unknown
 
 T = TypeVar("T")
-DEBUG = " --debug shows where an error happened."  # a flag of every verb, which the dispatcher takes
+_DEBUG = "--debug shows where an error happened."  # a flag of every verb, which the dispatcher takes
 
 
-def parse(spec: type[T], argv: list[str], prog: str, default: T | None = None) -> T:
-    """An instance of the dataclass `spec` from flags; a mistake is a `UserError`."""
-    flags = [f"--{name.replace('_', '-')}" for name in _flag_names(spec)]
-    _show_kinds(spec)
+def flag(default: Any, help: str, **shown: Any) -> Any:
+    """Declare a flag: a field of a dataclass, with the type that its value is converted to.
 
-    def explain(event: tyro_errors.ParseErrorEvent) -> None:
-        raise _explained(event, flags)
+    A `Sequence[str]` may be repeated; so may a `dict`, which is written as `NAME=VALUE`.
 
-    with tyro_errors.on_parse_error(explain):
-        config = (tyro.conf.OmitArgPrefixes,)  # groups structure the help, not the names of flags
-        about = " ".join((spec.__doc__ or "").split()) + ("" if "--debug" in flags else DEBUG)
-        options: Any = {"prog": f"sora {prog}", "description": about, "default": default, "config": config}
-        return cast(T, tyro.cli(spec, args=argv, **options))
+    Args:
+        default: Its value if it is not given.
+        help: Its text in the help.
+        **shown: `metavar` names its value in the help; `alone` is its value if none follows it. With
+            `positional=True` it is an argument without a name, required unless its metavar is in brackets.
+    """
+    return dataclasses.field(default=default, metadata={"help": help, **shown})
+
+
+def parse(spec: type[T], argv: Sequence[str], verb: str) -> T:
+    """Return the flags that the dataclass `spec` declares; a mistake is a `UserError`."""
+    return spec(**_given(argv, verb, spec.__doc__ or "", {"": _flags(spec)}))
+
+
+def parse_with_settings(
+    spec: type[T],
+    argv: Sequence[str],
+    verb: str,
+    groups: Mapping[str, type],
+    without: Sequence[str] = (),
+    texts: Mapping[str, str] | None = None,
+) -> tuple[T, dict[str, Any]]:
+    """Return a verb's own flags, and those of the settings that were given.
+
+    Args:
+        spec: The verb's own flags.
+        argv: The arguments after the verb.
+        verb: The verb, for the usage line.
+        groups: The settings, a dataclass for each group in the help.
+        without: Settings that are not flags of the verb.
+        texts: Help that replaces the text of a setting, by name.
+    """
+    flags = {"": _flags(spec)}
+    for group, settings in groups.items():
+        found = [each for each in _flags(settings, pairs=True) if each.name not in without]
+        flags[group] = [dataclasses.replace(f, help=(texts or {}).get(f.name, f.help)) for f in found]
+    about = {group: settings.__doc__ or "" for group, settings in groups.items()}
+    given = _given(argv, verb, spec.__doc__ or "", flags, about)
+    own = {each.name: given.pop(each.name) for each in flags[""] if each.name in given}
+    return spec(**own), given
 
 
 def changed(flags: Any, *names: str) -> list[str]:
-    """Which of these flags differ from their defaults, as they are written."""
-    given = [name for name in names if getattr(flags, name) != getattr(type(flags), name)]
-    return [f"--{name.replace('_', '-')}" for name in given]
+    """Return which of these flags differ from their defaults, as they are written."""
+    return [_written(name) for name in names if getattr(flags, name) != getattr(type(flags), name)]
 
 
-def _flag_names(spec: Any) -> list[str]:
-    """The names flags have on the command line, which an annotation may set."""
-    names: list[str] = []
-    hints = get_type_hints(spec, include_extras=True)
-    for field in dataclasses.fields(spec):
-        hint = hints[field.name]
-        if dataclasses.is_dataclass(hint):
-            names += _flag_names(hint)
-        else:
-            annotated = (getattr(annotation, "name", None) for annotation in get_args(hint)[1:])
-            names.append(next(filter(None, annotated), field.name))
-    return names
-
-
-def _show_kinds(spec: Any) -> None:
-    """Let the help of a dataclass show `--eps TEXT`, not `{None}|STR`, and a default only if there is one."""
-    hints = get_type_hints(spec, include_extras=True)
-    for field in dataclasses.fields(spec):
-        if not dataclasses.is_dataclass(hints[field.name]):
-            spec.__annotations__[field.name] = _shown(hints[field.name], field.default)
-
-
-def _shown(hint: Any, default: Any, text: str | None = None, *, negated: bool = False) -> Any:
-    """A flag's type with how the help shows it; a metavar of the flag's own annotation stays."""
-    plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    [kind, *_] = [arg for arg in get_args(plain) if arg is not type(None)] or [plain]
-    if get_origin(kind) is Literal:
-        metavar: str | None = f"{{{','.join(get_args(kind))}}}"
-    else:
-        metavar = {str: "TEXT", int: "INT", float: "NUMBER"}.get(kind)
-    own = [annotation.metavar for annotation in get_args(hint)[1:] if getattr(annotation, "metavar", None)]
-    without = any(default is nothing for nothing in (None, False, dataclasses.MISSING)) or default in ("", ())
-    arg = tyro.conf.arg(
-        help=text,
-        metavar=own[0] if own else metavar,
-        help_behavior_hint="" if without else f"(default: {default})",
-    )
-    if plain is bool and not negated:
-        return Annotated[hint, arg, tyro.conf.FlagCreatePairsOff]
-    return Annotated[hint, arg]
-
-
-def _explained(event: tyro_errors.ParseErrorEvent, flags: list[str]) -> UserError:
-    match event:
-        case tyro_errors.UnrecognizedArgs(tokens=[token, *_]):
-            if token.startswith("-"):
-                return unknown("flag", token.split("=")[0], flags)
-            return UserError(f"unexpected argument {token!r}; see --help")
-        case tyro_errors.InvalidChoice(argument=argument, value=value, choices=choices):
-            return not_allowed(_name(argument), value, [each for each in choices if each != "None"])
-        case tyro_errors.InstantiationFailure(message=message, argument=argument):
-            wanted = {"int()": "a whole number", "float": "a number"}
-            kind = next((text for word, text in wanted.items() if word in message), None)
-            message = f"expected {kind}; got {message.rsplit(': ', 1)[-1]}" if kind else message
-            return UserError(f"{_name(argument)}: {message}" if argument else message)
-        case tyro_errors.BadValue(argument=argument):
-            return UserError(f"{_name(argument)} needs a value")
-        case tyro_errors.MissingArgs(missing_arguments=missing):
-            return UserError(f"missing: {', '.join(_name(found.arg) for found in missing)}; see --help")
-    return UserError("these arguments cannot be understood; see --help")
-
-
-def _name(argument: Any) -> str:
-    return str(argument.display_name())
-
-
-def option_flags(options: type[Options], without: tuple[str, ...], texts: Mapping[str, str]) -> list[Any]:
-    """Fields for `dataclasses.make_dataclass`: one flag per option, except those in `without`.
-
-    Lists are written as text (`x,y`); the option set converts and checks them. `texts` replaces help.
-    """
-    hints = get_type_hints(options)
-    flags = []
-    for field in dataclasses.fields(options):
-        if field.name in without or field.name == "set":
-            continue
-        default = field.default
-        if isinstance(default, (list, tuple)):
-            default = ",".join(map(str, default))
-        allowed = allowed_range(field.metadata)
-        text = texts.get(field.name, field.metadata["help"]) + (f" ({allowed})" if allowed else "")
-        kind = _shown(_flag_type(hints[field.name]), default, text, negated=True)
-        flags.append((field.name, kind, dataclasses.field(default=default)))
-    return flags
-
-
-def flag(name: str, kind: Any, default: Any, text: str) -> tuple[str, Any, Any]:
-    """One field for `dataclasses.make_dataclass`; a flag without a default is not shown with one."""
-    return name, _shown(kind, default, text), dataclasses.field(default=default)
-
-
-def _flag_type(hint: Any) -> Any:
-    """The type a flag is parsed with; whatever is no plain value is text."""
-    kinds = [arg for arg in get_args(hint) if arg is not type(None)] or [hint]
-    optional = type(None) in get_args(hint)
-    if get_origin(hint) is Literal:
-        return hint
-    kind = kinds[0] if get_origin(hint) is not tuple and kinds[0] in (int, float, bool) else str
-    return kind | None if optional else kind
-
-
-def parse_set(items: tuple[str, ...]) -> dict[str, Any]:
-    """`("sora.alpha0=0.02", ...)` as a table."""
+def parse_set(items: Sequence[str]) -> dict[str, Any]:
+    """Return `("sora.alpha0=0.02", ...)` as a table."""
     from sora.settings.files import parse_yaml
 
     table = {}
@@ -152,3 +89,140 @@ def parse_set(items: tuple[str, ...]) -> dict[str, Any]:
         except ValueError as error:
             raise UserError(f"--set {key}: {short(value)} is not a value: {error}") from None
     return table
+
+
+def _given(
+    argv: Sequence[str],
+    verb: str,
+    about: str,
+    groups: Mapping[str, list[_Flag]],
+    about_groups: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return the values that were given, by the names of their fields; or print the help and exit."""
+    fields: list[Any] = [each.field() for each in groups[""]]
+    for group, text in (about_groups or {}).items():
+        part: Any = dataclasses.make_dataclass(group, [each.field() for each in groups[group]])
+        part.__doc__ = text
+        fields.append((group, part, dataclasses.field(default_factory=part)))
+    # Groups structure the help, not the names of flags; None is the mark of a flag that was not given.
+    config = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone)
+    spec: Any = dataclasses.make_dataclass("Flags", fields)
+    description = " ".join([*about.split(), _DEBUG])
+    flags = [each for group in groups.values() for each in group]
+    try:
+        with contextlib.redirect_stderr(io.StringIO()) as printed:
+            found, rest = tyro.cli(
+                spec,
+                args=argv,
+                prog=f"sora {verb}",
+                description=description,
+                config=config,
+                return_unknown_args=True,
+            )
+    except SystemExit as ended:
+        if not ended.code:
+            raise  # after the help
+        # Everything is optional text, so the only mistake that tyro can find is a missing value.
+        named = re.search(r"--[a-z][\w-]*", printed.getvalue())
+        raise UserError(f"{named[0] if named else 'the last flag'} needs a value") from None
+    if rest and rest[0].startswith("-"):
+        names = [each.written for each in flags if each.written.startswith("-")]
+        raise unknown("flag", rest[0].split("=")[0], names)
+    if rest:
+        raise UserError(f"unexpected argument {rest[0]!r}; see --help")
+    texts = dict(vars(found))
+    for group in about_groups or {}:
+        texts |= vars(texts.pop(group))
+    missing = [each.shown["metavar"] for each in flags if each.required and not texts[each.name]]
+    if missing:
+        raise UserError(f"missing: {', '.join(missing)}; see --help")
+    return {each.name: each.value(texts[each.name]) for each in flags if texts[each.name] != each.absent}
+
+
+def _flags(spec: Any, *, pairs: bool = False) -> list[_Flag]:
+    """Return the flags that a dataclass declares."""
+    hints, found = get_type_hints(spec), []
+    for field in dataclasses.fields(spec):
+        allowed = allowed_range(field.metadata)
+        text = field.metadata["help"] + (f" ({allowed})" if allowed else "")
+        found.append(_Flag(field.name, hints[field.name], field.default, text, field.metadata, pairs))
+    return found
+
+
+def _written(name: str) -> str:
+    return f"--{name.rstrip('_').replace('_', '-')}"  # `from_` is --from; the name itself is a keyword
+
+
+@dataclass(frozen=True)
+class _Flag:
+    """One flag or positional argument."""
+
+    name: str
+    hint: Any
+    default: Any
+    help: str
+    shown: Mapping[str, Any]
+    pairs: bool
+    """Whether there is also `--no-NAME`, for a value that a file or recipe may set."""
+
+    @property
+    def kind(self) -> Any:
+        """The type, apart from None."""
+        kinds = get_args(self.hint)
+        return kinds[0] if type(None) in kinds else self.hint
+
+    @property
+    def several(self) -> bool:
+        """Whether it may be repeated."""
+        return get_origin(self.kind) in (dict, Sequence)
+
+    @property
+    def absent(self) -> Any:
+        """What stands for it if it is not given."""
+        return () if self.several else None
+
+    @property
+    def written(self) -> str:
+        """What errors call it."""
+        return self.name if self.shown.get("positional") else _written(self.name)
+
+    @property
+    def required(self) -> bool:
+        """Whether it is an argument that must be given."""
+        return "positional" in self.shown and not self.shown["metavar"].startswith("[")
+
+    def field(self) -> tuple[str, Any, Any]:
+        """Return the field that tyro is given: optional text, or an optional switch."""
+        kind: Any = bool | None if self.kind is bool else str | None
+        if "alone" in self.shown:
+            kind = tuple[str, ...] | None
+        default = ",".join(map(str, self.default)) if isinstance(self.default, tuple) else self.default
+        hint = "" if default is None or default is False or default == "" else f"(default: {default})"
+        if self.several:
+            kind, hint = tyro.conf.UseAppendAction[tuple[str, ...]], ""
+        if self.shown.get("positional"):
+            kind = Annotated[kind, tyro.conf.Positional]
+        if not self.pairs:
+            kind = Annotated[kind, tyro.conf.FlagCreatePairsOff]
+        about = tyro.conf.arg(
+            name=self.name.rstrip("_"),
+            metavar=self.shown.get("metavar") or self._metavar(),
+            help=self.help,
+            help_behavior_hint="(required)" if self.required and not self.several else hint,
+        )
+        return self.name, Annotated[kind, about], dataclasses.field(default=self.absent)
+
+    def _metavar(self) -> str | None:
+        if get_origin(self.kind) is Literal:
+            return f"{{{','.join(get_args(self.kind))}}}"
+        if get_origin(self.kind) is dict:
+            return "NAME=VALUE"
+        return {int: "INT", float: "NUMBER", bool: None}.get(self.kind, "TEXT")
+
+    def value(self, given: Any) -> Any:
+        """Return the value that the given text stands for."""
+        if get_origin(self.kind) is dict:
+            return parse_set(given)
+        if "alone" in self.shown:
+            given = " ".join(given) or self.shown["alone"]
+        return given if self.several else coerce(self.written, given, self.hint)

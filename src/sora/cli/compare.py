@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 from sora._files import create_folder, plain
-from sora.cli._engines import ENGINE_FLAGS, batch_files, chosen_engine
-from sora.cli._parse import parse
-from sora.cli._settings import Extra, parse_run_flags
+from sora.cli._engines import EngineFlags
+from sora.cli._parse import changed, flag
+from sora.cli._settings import SettingsFlags, parse_settings
 from sora.cli._tables import plain_table
 from sora.errors import RunError, UserError
 from sora.experiments.compare import Comparison, compare_finished, protocol, table, train_and_compare, write
@@ -24,117 +23,98 @@ from sora.runs import find_runs
 METHODS = "fgsm,n-fgsm,sora"  # compared if no row is named
 OUT = "runs/compare"
 
-EXTRA: Extra = {
-    "methods": (str | None, None, f"methods to compare, separated by commas, or all (default: {METHODS})"),
-    "variant": (
-        tyro.conf.UseAppendAction[tuple[str, ...]],
+
+@dataclass(frozen=True)
+class RowFlags:
+    """The flags that name the rows of the table."""
+
+    runs: Sequence[str] = flag(
+        (), "finished runs, or folders of runs, to compare instead", metavar="[RUN ...]", positional=True
+    )
+    methods: str | None = flag(None, f"methods to compare, separated by commas, or all (default: {METHODS})")
+    variant: Sequence[str] = flag(
         (),
         "a row of its own, 'NAME: METHOD key=value ...', e.g. 'no-sampling: sora sora.sample=false "
         "batch_size=64'; keys are settings, METHOD.option or model.option; may be repeated",
-    ),
-    "grid": (str | None, None, "YAML file with rows: {NAME: {method: ..., set: {...}, ...}}"),
-    "seeds": (int, 1, "seeds per row: seed, seed+1, ..."),
-    **ENGINE_FLAGS,
-}
+    )
+    grid: str | None = flag(None, "YAML file with rows: {NAME: {method: ..., set: {...}, ...}}")
+    seeds: int = flag(1, "seeds per row: seed, seed+1, ...")
+
+
+@dataclass(frozen=True)
+class Flags(SettingsFlags, EngineFlags, RowFlags):
+    """Train several methods or named variants.
+
+    `sora compare RUN RUN ...` makes the table of finished runs instead; a folder of runs stands for the runs
+    in it. A setting that is not given comes from --config, else from the recipe, else it has the default
+    shown here; --dry-run prints every value with its origin.
+    """
 
 
 def run(argv: list[str]) -> int:
     """Train the grid, or take finished runs; print and write the table."""
-    if _names_runs(argv):
-        return compare_runs(argv)
-    about = (
-        "Train several methods or named variants. `sora compare RUN RUN ...` makes the table of finished "
-        "runs instead; a folder of runs stands for the runs in it."
-    )
-    flags = parse_run_flags(
-        argv,
-        "compare RUN [RUN ...] | sora compare",
-        about,
-        EXTRA,
-        without=("method", "variant"),
-        texts={"out": f"folder of the runs; default: {OUT}"},
-    )
-    request, variants = flags.request(), _variants(flags.verb)
-    if flags.verb.grid is not None:
-        grid = read_grid(flags.verb.grid)
-        request = dataclasses.replace(request, given=grid.with_flags(request.given))
+    without = ("method", "variant")
+    flags, given = parse_settings(Flags, argv, "compare", without, out=f"folder of the runs; default: {OUT}")
+    if flags.runs:
+        return _compare_finished(flags, given)
+    request, variants = flags.request(given), _variants(flags)
+    if flags.grid is not None:
+        grid = read_grid(flags.grid)
+        request = dataclasses.replace(request, given=grid.with_flags(given))
         variants = [*variants, *grid.variants]
     folder = Path(request.wanted().get("out") or OUT)
-    runs = plan(request, variants, flags.verb.seeds, folder)
-    if flags.verb.dry_run:
-        files = batch_files(flags.verb, runs)
-        if flags.verb.json:
+    runs = plan(request, variants, flags.seeds, folder)
+    if flags.dry_run:
+        files = flags.batch_files(runs)
+        if flags.json:
             records = [{"folder": str(each.settings.folder()), **each.record()} for each in runs]
             print(json.dumps(plain({"runs": records, "batch_files": files}), indent=2))
-            return 0
-        for resolved in runs:
-            print(f"# {resolved.settings.folder()}\n{resolved.described()}")
-        for text in files:
-            print(text)
+        else:
+            described = [f"# {each.settings.folder()}\n{each.described()}" for each in runs]
+            print(*described, *files, sep="\n")
         return 0
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; choose another --out")
-    if folder.exists() and any(folder.iterdir()) and not flags.resume:
+    if folder.exists() and any(folder.iterdir()) and not flags.resuming():
         raise UserError(f"{folder} already holds runs; continue with --resume or choose another --out")
-    with chosen_engine(flags.verb) as engine:
-        outcome = train_and_compare(runs, folder, flags.verb.jobs, flags.verb.quiet, engine)
-    show(outcome, folder, as_json=flags.verb.json)
+    with flags.chosen_engine() as engine:
+        outcome = train_and_compare(runs, folder, flags.jobs, flags.quiet, engine)
+    show(outcome.table, folder, as_json=flags.json)
     return report_failures(outcome, len(runs), folder)
 
 
-def _names_runs(argv: list[str]) -> bool:
-    """Whether a run is the first argument, apart from the flags that finished runs have."""
-    rest = list(argv)
-    while rest and (rest[0] == "--json" or rest[0].partition("=")[0] == "--out"):
-        del rest[: 2 if rest[0] == "--out" else 1]
-    return bool(rest) and not rest[0].startswith("-")
-
-
-def _variants(verb: Any) -> list[Variant]:
-    """The rows that the command line names; the default methods if it names none."""
-    named = bool(verb.variant or verb.grid)
-    methods = verb.methods if verb.methods is not None or named else METHODS
+def _variants(flags: Flags) -> list[Variant]:
+    """Return the rows that the command line names; the default methods if it names none."""
+    named = bool(flags.variant or flags.grid)
+    methods = flags.methods if flags.methods is not None or named else METHODS
     rows = of_methods(methods) if methods is not None else []
-    return [*rows, *map(parse_variant, verb.variant)]
+    return [*rows, *map(parse_variant, flags.variant)]
 
 
-@dataclass(frozen=True)
-class FinishedFlags:
-    """One table of finished runs, from their summaries."""
-
-    runs: Annotated[
-        tyro.conf.Positional[tuple[str, ...]],
-        tyro.conf.arg(metavar="RUN [RUN ...]", help="run folders, or folders that contain runs"),
-    ]
-    out: Annotated[
-        str | None, tyro.conf.arg(help="folder for comparison.json, .csv, .md; default: only print")
-    ] = None
-    json: Annotated[bool, tyro.conf.arg(help="print as JSON")] = False
-
-
-def compare_runs(argv: list[str]) -> int:
+def _compare_finished(flags: Flags, given: dict[str, Any]) -> int:
     """Print, and write if asked, the table of runs that exist."""
-    flags = parse(FinishedFlags, argv, "compare")
+    own = [field.name for field in dataclasses.fields(flags) if field.name not in ("runs", "json")]
+    settings = [f"--{name.replace('_', '-')}" for name in given if name != "out"]
+    for name in [*changed(flags, *own), *settings]:
+        raise UserError(f"{name} has no effect on finished runs; only --out and --json do")
     comparison = compare_finished(find_runs(flags.runs))
-    if flags.out:
-        create_folder(Path(flags.out))
-        write(comparison, Path(flags.out))
-    if flags.json:
-        print(json.dumps(plain(comparison), indent=2))
-    else:
-        plain_table("", *table(comparison))
-        print(protocol(comparison))
+    folder = Path(given["out"]) if given.get("out") else None
+    if folder is not None:
+        create_folder(folder)
+        write(comparison, folder)
+    show(comparison, None, as_json=flags.json)
     return 0
 
 
-def show(outcome: Comparison, folder: Path, *, as_json: bool) -> None:
-    """Print the comparison as JSON, or as a table with its protocol under it."""
-    comparison = outcome.table
+def show(comparison: dict[str, Any], folder: Path | None, *, as_json: bool) -> None:
+    """Print a comparison as JSON, or as a table with its protocol and the files in `folder` under it."""
     if as_json:
         print(json.dumps(plain(comparison), indent=2))
         return
     plain_table("", *table(comparison))
-    print(f"{protocol(comparison)}\n{folder}/comparison.json, .csv, .md")
+    print(protocol(comparison))
+    if folder is not None:
+        print(f"{folder}/comparison.json, .csv, .md")
 
 
 def report_failures(outcome: Comparison, count: int, folder: Path) -> int:

@@ -6,11 +6,9 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import tyro
-
-from sora.cli._parse import parse
+from sora.cli._parse import flag, parse
 from sora.cli._tables import plain_table
 from sora.errors import RunError, UserError, unknown
 
@@ -29,13 +27,39 @@ _USAGE = """usage: sora data {list,get,check,show} ...
 
 `sora data VERB --help` explains a verb's options. --debug shows where an error happened."""
 
-_Name = Annotated[
-    tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME", help="a name, folder:PATH or npz:PATH")
-]
-_DataDir = Annotated[
-    str | None, tyro.conf.arg(help="folder of the data sets; default: $SORA_DATA, else the user's cache")
-]
-_Json = Annotated[bool, tyro.conf.arg(help="print as JSON")]
+
+@dataclass(frozen=True)
+class ListFlags:
+    """Which data sets are here, how large, and where."""
+
+    data_dir: str | None = flag(None, "folder of the data sets; default: $SORA_DATA, else the user's cache")
+    json: bool = flag(False, "print as JSON")
+
+
+@dataclass(frozen=True)
+class CheckFlags(ListFlags):
+    """Check every image and every byte."""
+
+    name: str = flag("", "a name, folder:PATH or npz:PATH", metavar="NAME", positional=True)
+
+
+@dataclass(frozen=True)
+class GetFlags(CheckFlags):
+    """Fetch, verify and pack a data set."""
+
+    from_: str | None = flag(None, "a downloaded file or folder")
+    via: Literal["npm"] | None = flag(None, "download with this client instead")
+
+
+@dataclass(frozen=True)
+class ShowFlags(ListFlags):
+    """Draw samples and the class distribution, or what an attack does to the images."""
+
+    name: str | None = flag(None, "data set; default: the run's", metavar="[NAME]", positional=True)
+    out: str = flag("data.png", "the PNG file to write")
+    run: str | None = flag(None, "a run folder: attack its model with FGSM")
+    model: str | None = flag(None, "the run's custom network, package.module:function")
+    images: int | None = flag(None, "with --run: number of test images; default: one per class, up to 10")
 
 
 def run(argv: list[str]) -> int:
@@ -48,14 +72,6 @@ def run(argv: list[str]) -> int:
         raise unknown("verb of `sora data`", argv[0], verbs)
     verbs[argv[0]](argv[1:])
     return 0
-
-
-@dataclass(frozen=True)
-class ListFlags:
-    """Which data sets are here, how large, and where."""
-
-    data_dir: _DataDir = None
-    json: _Json = False
 
 
 def _list(argv: list[str]) -> None:
@@ -71,38 +87,18 @@ def _list(argv: list[str]) -> None:
     print("`sora data get NAME` fetches one; folder:PATH and npz:PATH are your own images")
 
 
-@dataclass(frozen=True)
-class GetFlags:
-    """Fetch, verify and pack a data set."""
-
-    name: _Name
-    given: Annotated[str | None, tyro.conf.arg(name="from", help="a downloaded file or folder")] = None
-    via: Annotated[Literal["npm"] | None, tyro.conf.arg(help="download with this client instead")] = None
-    data_dir: _DataDir = None
-    json: _Json = False
-
-
 def _get(argv: list[str]) -> None:
     from sora import data
 
     flags = parse(GetFlags, argv, "data get")
-    if flags.given and flags.via:
+    if flags.from_ and flags.via:
         raise UserError("--from and --via cannot be used together")
-    dataset = data.get(flags.name, flags.data_dir, flags.given, flags.via)
+    dataset = data.get(flags.name, flags.data_dir, flags.from_, flags.via)
     line = data.stored(dataset)
     if flags.json:
         print(json.dumps(dataclasses.asdict(line) | {"classes": dataset.num_classes}, indent=2))
     else:
         print(f"{line.name}: {_sizes(line.images)} images, {dataset.num_classes} classes; {line.where}")
-
-
-@dataclass(frozen=True)
-class CheckFlags:
-    """Check every image and every byte."""
-
-    name: _Name
-    data_dir: _DataDir = None
-    json: _Json = False
 
 
 def _check(argv: list[str]) -> None:
@@ -128,25 +124,6 @@ def _check(argv: list[str]) -> None:
         raise RunError(f"{report.name} failed the check: {'; '.join(report.problems)}")
     if not flags.json:
         print(f"{report.name}: no problems")
-
-
-@dataclass(frozen=True)
-class ShowFlags:
-    """Draw samples and the class distribution, or what an attack does to the images."""
-
-    name: Annotated[
-        tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[NAME]", help="data set; default: the run's")
-    ] = None
-    out: Annotated[str, tyro.conf.arg(help="the PNG file to write")] = "data.png"
-    run: Annotated[str | None, tyro.conf.arg(help="a run folder: attack its model with FGSM")] = None
-    model: Annotated[str | None, tyro.conf.arg(help="the run's custom network, package.module:function")] = (
-        None
-    )
-    images: Annotated[
-        int | None, tyro.conf.arg(help="with --run: number of test images; default: one per class, up to 10")
-    ] = None
-    data_dir: _DataDir = None
-    json: _Json = False
 
 
 def _show(argv: list[str]) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 from sora import probes
-from sora.cli._parse import parse
+from sora.cli._parse import flag, parse
 from sora.cli.compare import report_failures, show
 from sora.experiments.compare import train_and_compare
 from sora.experiments.variants import of_methods, plan
@@ -24,12 +22,12 @@ CHANCE = 10.0  # per cent of ten classes
 class Flags:
     """Train FGSM and SORA side by side on scikit-learn's digits and summarise the result."""
 
-    out: Annotated[str, tyro.conf.arg(help="folder of the runs; finished ones are kept")] = "runs/demo"
-    seed: Annotated[int, tyro.conf.arg(help="seed of both runs")] = 0
-    epochs: Annotated[int | None, tyro.conf.arg(help="epochs; default: the recipe's")] = None
-    jobs: Annotated[int, tyro.conf.arg(help="processes at once; 0: one per core, one with a GPU")] = 0
-    quiet: Annotated[bool, tyro.conf.arg(help="print nothing while working")] = False
-    json: Annotated[bool, tyro.conf.arg(help="print the comparison as JSON")] = False
+    out: str = flag("runs/demo", "folder of the runs; finished ones are kept")
+    seed: int = flag(0, "seed of both runs")
+    epochs: int | None = flag(None, "epochs; default: the recipe's")
+    jobs: int = flag(0, "processes at once; 0: one per core, one with a GPU")
+    quiet: bool = flag(False, "print nothing while working")
+    json: bool = flag(False, "print the comparison as JSON")
 
 
 def run(argv: list[str]) -> int:
@@ -40,7 +38,7 @@ def run(argv: list[str]) -> int:
     given |= {} if flags.epochs is None else {"epochs": flags.epochs}
     runs = plan(Request(given), of_methods(METHODS), seeds=1, folder=folder)
     outcome = train_and_compare(runs, folder, flags.jobs, flags.quiet)
-    show(outcome, folder, as_json=flags.json)
+    show(outcome.table, folder, as_json=flags.json)
     if not flags.json and not outcome.failed:
         folders = {resolved.settings.method: RunFolder(resolved.settings.folder()) for resolved in runs}
         print()
@@ -54,7 +52,7 @@ def run(argv: list[str]) -> int:
 
 
 def story(name: str, entry: dict[str, Any], evals: list[dict[str, Any]]) -> str:
-    """What happened to one run, in plain words."""
+    """Return what happened to one run, in plain words."""
     accuracy = {attack: 100 * value["mean"] for attack, value in entry["accuracy"].items()}
     titles = {"fgsm": "FGSM", "pgd10": "PGD-10"}
     shares = [f"{accuracy[key]:.0f} % against {title}" for key, title in titles.items() if key in accuracy]

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-import tyro
 
 from sora._devices import pick_device, rank, set_threads, world
 from sora._files import plain
 from sora._process import stopping_soon
 from sora.attacks import Attack, create, create_all
 from sora.cli._evaluate_tables import attack_table, print_evaluations
-from sora.cli._parse import changed, parse, parse_set
+from sora.cli._parse import changed, flag, parse
 from sora.cli._tables import table_console
 from sora.errors import UserError
 from sora.evaluation import BATCH, Evaluation, EvaluationOptions
@@ -26,71 +25,63 @@ from sora.evaluation.validity import AttackFailed
 from sora.runs import RunFolder, load
 from sora.training.distributed import process_group
 
-Set = tyro.conf.UseAppendAction[tuple[str, ...]]
-
 
 @dataclass(frozen=True)
 class Flags:
     """sora evaluate RUN, or sora evaluate --weights FILE --model NAME --dataset NAME."""
 
-    run: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[RUN]", help="a run folder")] = (
-        None
+    run: str | None = flag(None, "a run folder", metavar="[RUN]", positional=True)
+    weights: str | None = flag(
+        None, "instead of a run: a file of weights, safetensors or a state dict written by torch.save"
     )
-    weights: str | None = None
-    """instead of a run: a file of weights, safetensors or a state dict written by torch.save"""
-    model: str | None = None
-    """with --weights: the network; with RUN: the package.module:function of its custom network"""
-    dataset: str | None = None
-    """data set; default: the run's"""
-    width: int | None = None
-    """with --weights: channels of the first stage"""
-    set: Set = ()
-    """with --weights: an option of the network, e.g. model.stages=2; may be repeated"""
-    attacks: str = "clean,fgsm,pgd10"
-    """separated by commas: clean, fgsm, pgdK, pgdKxR (K steps, R restarts), aa (AutoAttack), aa-reduced
-    (AutoAttack without apgd-t), its parts apgd-ce, apgd-t, fab-t, square; for random models aa-rand and
-    pgdK@eotN; `sora list attacks` describes each"""
-    eps: str | None = None
-    """radii separated by commas, e.g. 4/255,8/255 or l2:0.5; default: the run's, or with --weights that of
-    the data set (8/255 if it has none)"""
-    norms: str | None = None
-    """linf, l2 or both, for radii that name no norm"""
-    limit: int | None = None
-    """number of test images, class-balanced; default: as in the run; 0: all"""
-    first: bool = False
-    """with --limit N: take the first N test images, as leaderboards do"""
-    batch_size: int = BATCH
-    """images attacked together"""
-    seed: int = 0
-    """seed of the attacks"""
-    data_dir: str | None = None
-    """folder of the data sets; default: $SORA_DATA, else the user's cache"""
-    out: str | None = None
-    """folder for evaluation.json; default: the run, or FILE-evaluation beside the weights FILE"""
-    device: str = "auto"
-    """cpu, cuda, cuda:1 ...; auto: a GPU if there is one"""
-    threads: int = 0
-    """CPU threads; 0: torch's choice"""
-    trust: bool = False
-    """also run the masking tests: is the accuracy due to robustness or to attacks that fail?"""
-    trust_source: str | None = None
-    """with --trust: run folder of a second model, whose adversarial examples are tried on this one"""
-    per_class: bool = False
-    """also print the accuracy of each class"""
-    confusion: str | None = None
-    """print the confusion matrix under this attack"""
-    card: bool = False
-    """write model_card.md and model_card.json"""
-    additional_data: Literal["yes", "no"] | None = None
-    """with --card: whether the model was trained on images from elsewhere; default: unknown"""
-    save_adversarial: str | None = None
-    """write the attacked images to this .npz file"""
-    adversarial: str | None = None
-    """instead of running attacks: check the images in such a file, made for this model or another"""
-    json: bool = False
-    """print the records as JSON"""
-    quiet: bool = False
-    """no progress bar"""
+    model: str | None = flag(
+        None, "with --weights: the network; with RUN: the package.module:function of its custom network"
+    )
+    dataset: str | None = flag(None, "data set; default: the run's")
+    width: int | None = flag(None, "with --weights: channels of the first stage")
+    set: dict[str, Any] | None = flag(
+        None, "with --weights: an option of the network, e.g. model.stages=2; may be repeated"
+    )
+    attacks: str = flag(
+        "clean,fgsm,pgd10",
+        "separated by commas: clean, fgsm, pgdK, pgdKxR (K steps, R restarts), aa (AutoAttack), aa-reduced"
+        " (AutoAttack without apgd-t), its parts apgd-ce, apgd-t, fab-t, square; for random models aa-rand"
+        " and pgdK@eotN; `sora list attacks` describes each",
+    )
+    eps: str | None = flag(
+        None,
+        "radii separated by commas, e.g. 4/255,8/255 or l2:0.5; default: the run's, or with --weights that of"
+        " the data set (8/255 if it has none)",
+    )
+    norms: str | None = flag(None, "linf, l2 or both, for radii that name no norm")
+    limit: int | None = flag(None, "number of test images, class-balanced; default: as in the run; 0: all")
+    first: bool = flag(False, "with --limit N: take the first N test images, as leaderboards do")
+    batch_size: int = flag(BATCH, "images attacked together")
+    seed: int = flag(0, "seed of the attacks")
+    data_dir: str | None = flag(None, "folder of the data sets; default: $SORA_DATA, else the user's cache")
+    out: str | None = flag(
+        None, "folder for evaluation.json; default: the run, or FILE-evaluation beside the weights FILE"
+    )
+    device: str = flag("auto", "cpu, cuda, cuda:1 ...; auto: a GPU if there is one")
+    threads: int = flag(0, "CPU threads; 0: torch's choice")
+    trust: bool = flag(
+        False, "also run the masking tests: is the accuracy due to robustness or to attacks that fail?"
+    )
+    trust_source: str | None = flag(
+        None, "with --trust: run folder of a second model, whose adversarial examples are tried on this one"
+    )
+    per_class: bool = flag(False, "also print the accuracy of each class")
+    confusion: str | None = flag(None, "print the confusion matrix under this attack")
+    card: bool = flag(False, "write model_card.md and model_card.json")
+    additional_data: Literal["yes", "no"] | None = flag(
+        None, "with --card: whether the model was trained on images from elsewhere; default: unknown"
+    )
+    save_adversarial: str | None = flag(None, "write the attacked images to this .npz file")
+    adversarial: str | None = flag(
+        None, "instead of running attacks: check the images in such a file, made for this model or another"
+    )
+    json: bool = flag(False, "print the records as JSON")
+    quiet: bool = flag(False, "no progress bar")
 
 
 def run(argv: list[str]) -> int:
@@ -151,8 +142,8 @@ def _check(flags: Flags) -> None:
     if flags.additional_data and not flags.card:
         raise UserError("--additional-data requires --card")
     others = ("trust", "card", "save_adversarial", "per_class", "confusion", "attacks", "limit", "first")
-    for flag in changed(flags, *others, "seed", "eps", "norms", "out") if flags.adversarial else ():
-        raise UserError(f"--adversarial checks the images of a file and cannot be combined with {flag}")
+    for other in changed(flags, *others, "seed", "eps", "norms", "out") if flags.adversarial else ():
+        raise UserError(f"--adversarial checks the images of a file and cannot be combined with {other}")
 
 
 def _check_confusion(flags: Flags, attacks: Sequence[Attack], num_classes: int) -> None:
@@ -192,7 +183,7 @@ def _subject(flags: Flags) -> Subject:
     if flags.weights is not None:
         if flags.run is not None or flags.model is None or flags.dataset is None:
             raise UserError("--weights needs --model and --dataset, and no run folder")
-        options = parse_set(flags.set)
+        options = flags.set or {}
         return subject_of_weights(flags.weights, flags.model, flags.dataset, flags.width, options, **places)
     if flags.run is None:
         raise UserError("name a run folder, or --weights FILE with --model and --dataset")

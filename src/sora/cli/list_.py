@@ -7,11 +7,9 @@ import shutil
 import sys
 import textwrap
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, get_args
 
-import tyro
-
-from sora.cli._parse import parse
+from sora.cli._parse import flag, parse
 from sora.cli._tables import WIDE, plain_table
 from sora.errors import UserError
 
@@ -32,9 +30,9 @@ PertAlign: whether training steps yield it; for the others the guard measures it
 class Flags:
     """List methods, models, data sets, attacks, metrics, probes or recipes."""
 
-    kind: Annotated[tyro.conf.Positional[Kind], tyro.conf.arg(help="what to list")] = "methods"
-    cost: Annotated[bool, tyro.conf.arg(help="methods: measure passes, memory and time here")] = False
-    json: Annotated[bool, tyro.conf.arg(help="print as JSON")] = False
+    kind: Kind = flag("methods", "what to list", metavar=f"[{{{','.join(get_args(Kind))}}}]", positional=True)
+    cost: bool = flag(False, "methods: measure passes, memory and time here")
+    json: bool = flag(False, "print as JSON")
 
 
 def run(argv: list[str]) -> int:

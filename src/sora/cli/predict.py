@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 from sora._devices import pick_device, set_threads
 from sora._files import plain
 from sora.attacks import create
-from sora.cli._parse import parse
+from sora.cli._parse import flag, parse
 from sora.cli._tables import plain_table
 from sora.errors import UserError
 from sora.evaluation.prediction import Prediction, predict
@@ -24,30 +22,20 @@ from sora.threat import eps_text, threat
 class Flags:
     """Classify image files with the model of a run, and say whether an attack flips the answer."""
 
-    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN", help="a run folder")]
-    images: Annotated[
-        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGE [IMAGE ...]", help="image files")
-    ]
-    eps: str | None = None
-    """a radius other than the run's"""
-    attack: str = "pgd10"
-    """the attack, from `sora list attacks`"""
-    model: str | None = None
-    """for a run with a custom network: its package.module:function"""
-    device: str = "auto"
-    """cpu, cuda, cuda:1 ...; auto: a GPU if there is one"""
-    threads: int = 0
-    """CPU threads; 0: torch's choice"""
-    json: bool = False
-    """print as JSON"""
+    run: str = flag("", "a run folder", metavar="RUN", positional=True)
+    images: Sequence[str] = flag((), "image files", metavar="IMAGE [IMAGE ...]", positional=True)
+    eps: str | None = flag(None, "a radius other than the run's")
+    attack: str = flag("pgd10", "the attack, from `sora list attacks`")
+    model: str | None = flag(None, "for a run with a custom network: its package.module:function")
+    device: str = flag("auto", "cpu, cuda, cuda:1 ...; auto: a GPU if there is one")
+    threads: int = flag(0, "CPU threads; 0: torch's choice")
+    json: bool = flag(False, "print as JSON")
 
 
 def run(argv: list[str]) -> int:
     """Load the model, classify, attack, print."""
     flags = parse(Flags, argv, "predict")
     set_threads(flags.threads)
-    if not flags.images:
-        raise UserError("missing: IMAGE; name one or more image files after the run")
     folder, attack = RunFolder(flags.run), create(flags.attack)
     if attack.name == "clean":
         raise UserError(

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import Any, Literal
 
 from sora import probes
 from sora._devices import set_threads
 from sora._files import create_folder
-from sora.cli._parse import parse
+from sora.cli._parse import changed, flag, parse
 from sora.errors import UserError
 from sora.figures import PAGES, PICTURES
 
@@ -34,42 +33,33 @@ class Flags:
     `sora figure` is the same command for files: it writes NAME.pdf unless --out is given.
     """
 
-    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME", help=_NAMES)]
-    runs: Annotated[
-        tyro.conf.Positional[tuple[str, ...]],
-        tyro.conf.arg(
-            metavar="[RUN ...]",
-            help="run folders or folders of runs, which share one picture; data sets for `classes`",
-        ),
-    ] = ()
-    out: str = ""
-    """folder for the picture; default: probes/ in the first run. Or files that end in .pdf, .svg, .png or
-    .html, with commas between, drawn from stored results if the runs have them"""
-    at: str = ""
-    """use the weights of this step, from a snapshot of the run, instead of the final ones; 10,40,120: several
-    steps of one run; alarm: halfway to the first alarm, just before it and at the end"""
-    limit: Annotated[
-        int | None, tyro.conf.arg(help=f"number of test images, class-balanced; default: {_LIMITS}")
-    ] = None
-    eps: str | None = None
-    """radius; default: the run's"""
-    seed: int = 0
-    """seed of random directions and starts"""
-    second: Annotated[Literal["random", "pgd"], tyro.conf.arg(help="second direction of `landscape`")] = (
-        "random"
+    name: str = flag("", _NAMES, metavar="NAME", positional=True)
+    runs: Sequence[str] = flag(
+        (),
+        "run folders or folders of runs, which share one picture; data sets for `classes`",
+        metavar="[RUN ...]",
+        positional=True,
     )
-    paper: bool = False
-    """`overview` of the paper's own numbers"""
-    model: str | None = None
-    """the run's custom model, package.module:function"""
-    data_dir: str | None = None
-    """folder of the data sets; default: $SORA_DATA, else the user's cache"""
-    device: str = "auto"
-    """cpu, cuda, cuda:1 ...; auto: a GPU if there is one"""
-    threads: int = 0
-    """CPU threads; 0: torch's choice"""
-    json: bool = False
-    """print the measurements as JSON"""
+    out: str = flag(
+        "",
+        "folder for the picture; default: probes/ in the first run. Or files that end in .pdf, .svg, .png or"
+        " .html, with commas between, drawn from stored results if the runs have them",
+    )
+    at: str = flag(
+        "",
+        "use the weights of this step, from a snapshot of the run, instead of the final ones; 10,40,120:"
+        " several steps of one run; alarm: halfway to the first alarm, just before it and at the end",
+    )
+    limit: int | None = flag(None, f"number of test images, class-balanced; default: {_LIMITS}")
+    eps: str | None = flag(None, "radius; default: the run's")
+    seed: int = flag(0, "seed of random directions and starts")
+    second: Literal["random", "pgd"] = flag("random", "second direction of `landscape`")
+    paper: bool = flag(False, "`overview` of the paper's own numbers")
+    model: str | None = flag(None, "the run's custom model, package.module:function")
+    data_dir: str | None = flag(None, "folder of the data sets; default: $SORA_DATA, else the user's cache")
+    device: str = flag("auto", "cpu, cuda, cuda:1 ...; auto: a GPU if there is one")
+    threads: int = flag(0, "CPU threads; 0: torch's choice")
+    json: bool = flag(False, "print the measurements as JSON")
 
 
 def run(argv: list[str], verb: str = "probe") -> int:
@@ -115,10 +105,9 @@ def run(argv: list[str], verb: str = "probe") -> int:
 
 def _refuse_flags_of_other_pictures(flags: Flags, verb: str) -> None:
     """Raise for a flag that the picture would ignore."""
-    given = {"second": flags.second != "random", "paper": flags.paper}
-    for flag, name in (("second", "landscape"), ("paper", "overview")):
-        if given[flag] and flags.name != name:
-            raise UserError(f"--{flag} applies only to `sora {verb} {name}`")
+    for own, name in (("second", "landscape"), ("paper", "overview")):
+        if changed(flags, own) and flags.name != name:
+            raise UserError(f"--{own} applies only to `sora {verb} {name}`")
     if flags.paper and flags.runs:
         raise UserError("--paper draws the paper's own numbers; name no runs with it")
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import tyro
-
-from sora.cli._parse import parse
-from sora.errors import UserError
+from sora.cli._parse import flag, parse
 
 
 @dataclass(frozen=True)
@@ -21,15 +18,15 @@ class Flags:
     missing.
     """
 
-    runs: Annotated[
-        tyro.conf.Positional[tuple[str, ...]],
-        tyro.conf.arg(
-            metavar="RUN [RUN ...]", help="run folders, or folders of runs such as those of comparisons"
-        ),
-    ]
-    out: Annotated[str, tyro.conf.arg(help="the page")] = "report.html"
-    title: Annotated[str, tyro.conf.arg(help="heading of the page")] = ""
-    quiet: Annotated[bool, tyro.conf.arg(help="do not list what is missing")] = False
+    runs: Sequence[str] = flag(
+        (),
+        "run folders, or folders of runs such as those of comparisons",
+        metavar="RUN [RUN ...]",
+        positional=True,
+    )
+    out: str = flag("report.html", "the page")
+    title: str = flag("", "heading of the page")
+    quiet: bool = flag(False, "do not list what is missing")
 
 
 def run(argv: list[str]) -> int:
@@ -37,8 +34,6 @@ def run(argv: list[str]) -> int:
     from sora.report import write_page
 
     flags = parse(Flags, argv, "report")
-    if not flags.runs:
-        raise UserError("name at least one run folder or folder of runs")
     out = Path(flags.out)
     missing = write_page(flags.runs, out, flags.title)
     print(f"{out} ({out.stat().st_size / 1e6:.1f} MB)")

@@ -2,37 +2,59 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
 from sora._files import plain
-from sora.cli._engines import ENGINE_FLAGS, batch_files, check_engine_flags, chosen_engine
-from sora.cli._parse import changed, parse
+from sora.cli._engines import EngineFlags
+from sora.cli._parse import changed, flag, parse
 from sora.cli._tables import WIDE, plain_table
 from sora.errors import RunError, UserError
 
 _COLUMN, _SPACING = 16, 3  # characters: the widest column of numbers, and the gap between two columns
 _PROTOCOL_FLAGS = ("epochs", "width", "limit_train", "limit_test")
-_ENGINE = {name: text for name, (_, _, text) in ENGINE_FLAGS.items()}
+_ENGINE_FLAGS = tuple(field.name for field in dataclasses.fields(EngineFlags))
 _WITHOUT_EFFECT = {  # on tables that train nothing, by their kind
-    "overview": ("methods", "attacks", "seeds", "seed", *_PROTOCOL_FLAGS, *ENGINE_FLAGS),
-    "cost": ("attacks", "seeds", "seed", "epochs", "limit_train", "limit_test", *ENGINE_FLAGS),
+    "overview": ("methods", "attacks", "seeds", "seed", *_PROTOCOL_FLAGS, *_ENGINE_FLAGS),
+    "cost": ("attacks", "seeds", "seed", "epochs", "limit_train", "limit_test", *_ENGINE_FLAGS),
     "derived": (),  # the flags of the runs it is made from may be repeated
 }
 _MACHINE_FLAGS = ("device", "threads", "data_dir", "seed")
 
 
 @dataclass(frozen=True)
-class Flags:
+class TableFlags:
+    """The flags that say which table is computed, and how."""
+
+    table: str | None = flag(None, "a name from --list", metavar="[TABLE]", positional=True)
+    list: bool = flag(False, "print the tables and stop")
+    dataset: str | None = flag(None, "data set; default: the table's first")
+    model: str | None = flag(None, "network; default: the table's first")
+    methods: str | None = flag(None, "rows to compute, by name or by method")
+    attacks: str | None = flag(None, "attacks instead of the table's")
+    seeds: int = flag(3, "runs per row: seed, seed+1, ...")
+    epochs: int | None = flag(None, "epochs; default: the paper's")
+    width: int | None = flag(None, "channels of the first stage")
+    limit_train: int | None = flag(None, "training images, class-balanced")
+    limit_test: int | None = flag(None, "test images, class-balanced")
+    seed: int = flag(0, "the first seed")
+    out: str | None = flag(None, "folder; default: runs/reproduce/TABLE-DATASET-MODEL")
+    data_dir: str | None = flag(None, "folder of the data sets; default: $SORA_DATA, else the user's cache")
+    device: str = flag("auto", "cpu, cuda, cuda:1 ...; auto: a GPU if there is one")
+    threads: int = flag(0, "CPU threads per run; 0: the cores divided by the jobs")
+
+
+@dataclass(frozen=True)
+class Flags(EngineFlags, TableFlags):
     """Compute a table of the paper and print it beside the paper's numbers.
 
     It follows the paper's protocol: all training images, last weights, three seeds. `fastat` is the public
@@ -40,40 +62,9 @@ class Flags:
     again. `sora reproduce --list` names the tables.
     """
 
-    table: Annotated[
-        tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[TABLE]", help="a name from --list")
-    ] = None
-    list: Annotated[bool, tyro.conf.arg(help="print the tables and stop")] = False
-    dataset: Annotated[str | None, tyro.conf.arg(help="data set; default: the table's first")] = None
-    model: Annotated[str | None, tyro.conf.arg(help="network; default: the table's first")] = None
-    methods: Annotated[str | None, tyro.conf.arg(help="rows to compute, by name or by method")] = None
-    attacks: Annotated[str | None, tyro.conf.arg(help="attacks instead of the table's")] = None
-    seeds: Annotated[int, tyro.conf.arg(help="runs per row: seed, seed+1, ...")] = 3
-    epochs: Annotated[int | None, tyro.conf.arg(help="epochs; default: the paper's")] = None
-    width: Annotated[int | None, tyro.conf.arg(help="channels of the first stage")] = None
-    limit_train: Annotated[int | None, tyro.conf.arg(help="training images, class-balanced")] = None
-    limit_test: Annotated[int | None, tyro.conf.arg(help="test images, class-balanced")] = None
-    seed: Annotated[int, tyro.conf.arg(help="the first seed")] = 0
-    out: Annotated[str | None, tyro.conf.arg(help="folder; default: runs/reproduce/TABLE-DATASET-MODEL")] = (
-        None
-    )
-    data_dir: Annotated[
-        str | None, tyro.conf.arg(help="folder of the data sets; default: $SORA_DATA, else the user's cache")
-    ] = None
-    device: Annotated[str, tyro.conf.arg(help="cpu, cuda, cuda:1 ...; auto: a GPU if there is one")] = "auto"
-    threads: Annotated[int, tyro.conf.arg(help="CPU threads per run; 0: the cores divided by the jobs")] = 0
-    jobs: Annotated[int, tyro.conf.arg(help=_ENGINE["jobs"])] = 0
-    engine: Annotated[str, tyro.conf.arg(help=_ENGINE["engine"])] = "local"
-    address: Annotated[str | None, tyro.conf.arg(help=_ENGINE["address"])] = None
-    cpus_per_run: Annotated[int, tyro.conf.arg(help=_ENGINE["cpus_per_run"])] = 1
-    gpus_per_run: Annotated[float, tyro.conf.arg(help=_ENGINE["gpus_per_run"])] = 0.0
-    send_back: Annotated[bool, tyro.conf.arg(help=_ENGINE["send_back"])] = False
-    slurm: Annotated[str, tyro.conf.arg(help=_ENGINE["slurm"])] = ""
-    dry_run: Annotated[
-        bool, tyro.conf.arg(help="print what would be computed and how long it would take")
-    ] = False
-    quiet: Annotated[bool, tyro.conf.arg(help="print nothing while working")] = False
-    json: Annotated[bool, tyro.conf.arg(help="print the result as JSON")] = False
+    dry_run: bool = flag(False, "print what would be computed and how long it would take")
+    quiet: bool = flag(False, "print nothing while working")
+    json: bool = flag(False, "print the result as JSON")
 
 
 def run(argv: list[str]) -> int:
@@ -91,7 +82,7 @@ def run(argv: list[str]) -> int:
     from sora.experiments.beside_paper import write
     from sora.experiments.paper_tables import reproduce
 
-    with chosen_engine(flags) as engine:
+    with flags.chosen_engine() as engine:
         table = reproduce(target, flags.jobs, quiet=flags.quiet, engine=engine)
     write(table, target.folder)
     if flags.json:
@@ -114,8 +105,8 @@ def _target(flags: Flags) -> Any:
     for name, known in (("dataset", grid.datasets), ("model", grid.models)):
         if getattr(flags, name) and not known:
             raise UserError(f"--{name} cannot be combined with {grid.name}")
-    for flag in changed(flags, *_WITHOUT_EFFECT.get(grid.kind, ())):
-        raise UserError(f"{flag} has no effect on {grid.name}, for which nothing is trained")
+    for name in changed(flags, *_WITHOUT_EFFECT.get(grid.kind, ())):
+        raise UserError(f"{name} has no effect on {grid.name}, for which nothing is trained")
     given = {name: getattr(flags, name) for name in _MACHINE_FLAGS}
     return Target(
         grid,
@@ -173,13 +164,13 @@ def _list(*, as_json: bool) -> int:
 def _dry_run(target: Any, flags: Flags) -> int:
     from sora.experiments.cost import estimate
 
-    check_engine_flags(flags)
+    flags.check_engine()
     if target.grid.kind in _WITHOUT_EFFECT:
         text = f"{target.grid.name}: no training; it takes minutes at most"
         print(json.dumps({"runs": 0, "note": text}, indent=2) if flags.json else text)
         return 0
     runs = target.runs()
-    files, found = batch_files(flags, runs), estimate(runs, flags.jobs)
+    files, found = flags.batch_files(runs), estimate(runs, flags.jobs)
     train, attack = sum(found.train_hours.values()), sum(found.attack_hours.values())
     if flags.json:
         more: dict[str, Any] = {"wall_hours": found.wall_hours, "runs": len(runs)}

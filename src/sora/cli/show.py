@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
 import yaml
 
-from sora.cli._parse import parse
+from sora.cli._parse import flag, parse
 from sora.cli._tables import plain_table
 from sora.errors import unknown
 
@@ -19,15 +19,14 @@ from sora.errors import unknown
 class Flags:
     """Show a method, model, data set, attack, metric, probe or recipe."""
 
-    name: Annotated[
-        tyro.conf.Positional[tuple[str, ...]],
-        tyro.conf.arg(
-            metavar="NAME",
-            help="what to show; `recipe NAME` for a recipe; `attack NAME`, `metric NAME` or `probe NAME` if a"
-            " method has the same name",
-        ),
-    ] = ()
-    json: Annotated[bool, tyro.conf.arg(help="print as JSON")] = False
+    name: Sequence[str] = flag(
+        (),
+        "what to show; `recipe NAME` for a recipe; `attack NAME`, `metric NAME` or `probe NAME` if a method"
+        " has the same name",
+        metavar="NAME",
+        positional=True,
+    )
+    json: bool = flag(False, "print as JSON")
 
 
 def run(argv: list[str]) -> int:

@@ -5,50 +5,56 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from dataclasses import dataclass
 
 from sora._devices import launched_rank
 from sora._files import plain
 from sora._process import end_with_parent
-from sora.cli._settings import Extra, parse_run_flags
+from sora.cli._parse import flag
+from sora.cli._settings import SettingsFlags, parse_settings
 from sora.errors import UserError
 from sora.runs import RunFolder
 from sora.runs.resume import settings_of_run
 
-EXTRA: Extra = {
-    "allow_world_change": (
-        bool,
-        False,
-        "resume with a different number of processes; the result then differs",
-    ),
-}
+
+@dataclass(frozen=True)
+class Flags(SettingsFlags):
+    """Train one robust model.
+
+    A setting that is not given comes from --config, else from the recipe, else it has the default shown here;
+    --dry-run prints every value with its origin.
+    """
+
+    allow_world_change: bool = flag(
+        False, "resume with a different number of processes; the result then differs"
+    )
 
 
 def run(argv: list[str]) -> int:
     """Resolve the settings, train, print the summary."""
     end_with_parent()
-    flags = parse_run_flags(argv, "train", "Train one robust model.", EXTRA)
-    resolved = settings_of_run(flags.request(), flags.resume, dry_run=flags.verb.dry_run)
-    if flags.verb.dry_run:
-        as_json = flags.verb.json
-        print(json.dumps(plain(resolved.record()), indent=2) if as_json else resolved.described().rstrip())
+    flags, given = parse_settings(Flags, argv, "train")
+    resolved = settings_of_run(flags.request(given), flags.resuming(), dry_run=flags.dry_run)
+    if flags.dry_run:
+        record = json.dumps(plain(resolved.record()), indent=2)
+        print(record if flags.json else resolved.described().rstrip())
         return 0
     folder = RunFolder(resolved.settings.folder())
     if folder.is_finished():
         print(f"sora: the run in {folder.path} is finished; nothing to do", file=sys.stderr)
         with contextlib.suppress(OSError, UserError), folder.lock():  # it may be read-only or in use
             folder.remove_leftovers()  # of a kill right after the last file
-        if flags.verb.json:
+        if flags.json:
             print(json.dumps(folder.read_summary(), indent=2))
         return 0
     from sora.cli._evaluate_tables import print_result
     from sora.training import train
 
-    world_change = flags.verb.allow_world_change
-    result = train(resolved, quiet=flags.verb.quiet, allow_world_change=world_change)
+    result = train(resolved, quiet=flags.quiet, allow_world_change=flags.allow_world_change)
     if launched_rank() > 0:
         return 0
-    if flags.verb.json:
+    if flags.json:
         print(json.dumps(folder.read_summary(), indent=2))
-    elif not flags.verb.quiet:
+    elif not flags.quiet:
         print_result(result, folder.path)
     return 0

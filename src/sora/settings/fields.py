@@ -67,7 +67,8 @@ class ThreatSettings(Options):
     eps: str = option("8/255", "radius in pixel units, a number or a fraction")
     eps_warmup: float = option(0.0, "epochs over which eps grows linearly from 0", low=0)
     set: dict[str, Any] = dataclasses.field(
-        default_factory=dict, metadata={"help": "hyper-parameters, e.g. sora.alpha0=0.02 or model.stages=2"}
+        default_factory=dict,
+        metadata={"help": "a hyper-parameter, e.g. sora.alpha0=0.02 or model.stages=2; may be repeated"},
     )
 
 
