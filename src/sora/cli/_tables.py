@@ -16,12 +16,12 @@ VERDICT_STYLE = {
 
 
 def text_console(width: int | None = None) -> Console:
-    """A console that prints text as it is: names of classes, data sets and files may look like markup."""
+    """Return a console that prints text as it is: names of classes and files may look like markup."""
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def table_console() -> Console:
-    """A console for tables; a file or a pipe has no width to keep to."""
+    """Return a console for tables; in a file or a pipe they may be wide."""
     console = text_console()
     return console if console.is_terminal else text_console(max(console.width, WIDE))
 

@@ -184,7 +184,7 @@ def _state(line: StoredDataset) -> str:
 
 
 def _size(megabytes: float) -> str:
-    """A size on disk; a data set that is built in or not here has none."""
+    """Return a size on disk; a data set that is built in or not here has none."""
     if not megabytes:
         return "-"
     return "< 1 MB" if megabytes < 1 else f"{megabytes:,.0f} MB"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import sys
@@ -15,6 +16,13 @@ from sora.errors import UserError
 
 Kind = Literal["methods", "models", "data", "attacks", "metrics", "probes", "recipes"]
 Row = dict[str, Any]
+_COLUMNS = {
+    "models": ("model", "what it is"),
+    "data": ("data set", "what it is"),
+    "attacks": ("attack", "what it does"),
+    "metrics": ("metric", "what it is"),
+    "probes": ("probe", "what it shows"),
+}
 _YES = {True: "yes", False: "-"}
 METHODS_LEGEND = """\
 cost: passes of a step over the network, in multiples of ordinary training.
@@ -40,7 +48,10 @@ def run(argv: list[str]) -> int:
     flags = parse(Flags, argv, "list")
     if flags.cost and flags.kind != "methods":
         raise UserError("--cost applies only to `sora list methods`")
-    rows = _costs(raw=flags.json) if flags.cost else _ROWS[flags.kind]()
+    own = {"methods": _methods, "recipes": _recipes}
+    rows = own[flags.kind]() if flags.kind in own else _entries(flags.kind)
+    if flags.cost:
+        rows = _costs(raw=flags.json)
     if flags.json:
         print(json.dumps(rows, indent=2))
     elif flags.kind == "methods" and not flags.cost:
@@ -51,7 +62,7 @@ def run(argv: list[str]) -> int:
 
 
 def _print_methods(rows: list[Row]) -> None:
-    """One block per group: a line of facts for each method, and what it does, below it if room is short."""
+    """Print a block per group: a line of facts per method, and what it does, below it if room is short."""
     from sora.methods import GROUPS
 
     columns = ("method", "cost", "memory", "norms", "PertAlign")
@@ -99,38 +110,16 @@ def _methods() -> list[Row]:
     ]
 
 
-def _models() -> list[Row]:
-    from sora import models
-
-    entries = [models.info(name) for name in models.names()]
-    return [{"model": entry.name, "what it is": entry.summary, "paper": entry.paper} for entry in entries]
-
-
-def _data() -> list[Row]:
-    from sora import data
-
-    return [{"data set": name, "what it is": data.info(name).summary} for name in data.names()]
-
-
-def _attacks() -> list[Row]:
-    from sora import attacks
-
-    return [{"attack": name, "what it does": attacks.info(name).summary} for name in attacks.names()]
-
-
-def _metrics() -> list[Row]:
-    from sora import metrics
-
-    return [{"metric": name, "what it is": metrics.info(name).summary} for name in metrics.names()]
-
-
-def _probes() -> list[Row]:
-    from sora import probes
-
-    return [
-        {"probe": name, "what it shows": probes.info(name).summary, "images": probes.info(name).images or "-"}
-        for name in probes.names()
-    ]
+def _entries(kind: str) -> list[Row]:
+    """Return the names of a registry with their summaries."""
+    registry: Any = importlib.import_module(f"sora.{kind}")
+    name, about = _COLUMNS[kind]
+    rows = []
+    for entry in map(registry.info, registry.names()):
+        row = {name: entry.name, about: entry.summary}
+        row |= {"paper": entry.paper} if kind == "models" else {}
+        rows.append(row | ({"images": entry.images or "-"} if kind == "probes" else {}))
+    return rows
 
 
 def _recipes() -> list[Row]:
@@ -162,14 +151,3 @@ def _costs(raw: bool) -> list[Row]:
         }
         for row in rows
     ]
-
-
-_ROWS = {
-    "methods": _methods,
-    "models": _models,
-    "data": _data,
-    "attacks": _attacks,
-    "metrics": _metrics,
-    "probes": _probes,
-    "recipes": _recipes,
-}

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich import box
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table as RichTable
 
 from sora._files import plain
 from sora.cli._engines import EngineFlags
 from sora.cli._parse import changed, flag, parse
-from sora.cli._tables import WIDE, plain_table
+from sora.cli._tables import WIDE, plain_table, text_console
 from sora.errors import RunError, UserError
 
 _COLUMN, _SPACING = 16, 3  # characters: the widest column of numbers, and the gap between two columns
@@ -129,32 +127,17 @@ def _list(*, as_json: bool) -> int:
     from sora.experiments import paper
 
     grids = [paper.load(name) for name in paper.names()]
-    rows = [
-        {
-            "table": grid.name,
-            "title": grid.title,
-            "rows": len(grid.rows),
-            "datasets": list(grid.datasets),
-            "models": list(grid.models),
-            "attacks": list(grid.attacks),
-            "labels": list(grid.labels),
-        }
-        for grid in grids
-    ]
     if as_json:
-        print(json.dumps(rows, indent=2))
+        facts = [{"table": grid.name, "title": grid.title, "rows": len(grid.rows)} for grid in grids]
+        keys = ("datasets", "models", "attacks", "labels")
+        lists = [{key: list(getattr(grid, key)) for key in keys} for grid in grids]
+        print(json.dumps([first | more for first, more in zip(facts, lists, strict=True)], indent=2))
         return 0
-    cells = [
-        [
-            grid.name,
-            grid.title,
-            str(len(grid.rows)),
-            ", ".join(grid.datasets) or "-",
-            ", ".join(grid.models) or "-",
-        ]
-        for grid in grids
-    ]
-    plain_table("", ["table", "title", "rows", "data sets", "networks"], cells)
+    rows = []
+    for grid in grids:
+        used = [", ".join(names) or "-" for names in (grid.datasets, grid.models)]
+        rows.append([grid.name, grid.title, str(len(grid.rows)), *used])
+    plain_table("", ["table", "title", "rows", "data sets", "networks"], rows)
     print(
         "the first data set and network are the default; `sora reproduce TABLE --dry-run` estimates the time"
     )
@@ -177,19 +160,13 @@ def _dry_run(target: Any, flags: Flags) -> int:
         more |= {"batch_files": files} if files else {}
         print(json.dumps(plain(vars(found) | more), indent=2))
         return 0
-    console = Console(soft_wrap=True, highlight=False, markup=False)
-    console.print(f"{target.grid.title}: {len(runs)} runs in {target.folder}, {found.finished} finished")
-    console.print(f"training {_hours(train)}, attacks at most {_hours(attack)}")
+    print(f"{target.grid.title}: {len(runs)} runs in {target.folder}, {found.finished} finished")
+    print(f"training {_hours(train)}, attacks at most {_hours(attack)}")
     if target.grid.kind == "evaluation":
-        console.print(f"and the attacks again at {len(target.grid.radii)} radii")
+        print(f"and the attacks again at {len(target.grid.radii)} radii")
     threads = f"{found.threads} thread{'s' if found.threads != 1 else ''}"
-    console.print(
-        f"about {_hours(found.wall_hours)} with {found.jobs} at once, {threads} each; measured here:"
-    )
-    for line in found.measured:
-        console.print(f"  {line}")
-    for text in files:
-        print(text)
+    print(f"about {_hours(found.wall_hours)} with {found.jobs} at once, {threads} each; measured here:")
+    print(*(f"  {line}" for line in found.measured), *files, sep="\n")
     return 0
 
 
@@ -198,30 +175,30 @@ def _hours(hours: float) -> str:
 
 
 def _print(table: Any) -> None:
-    """The table for the console, in blocks of columns that fit its width."""
+    """Print the table in blocks of columns that fit the console's width."""
     from sora.experiments.beside_paper import footer, grid_of
 
-    console = Console(highlight=False)
+    console = text_console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(width=WIDE, highlight=False)  # a file or a pipe has no width to keep to
-    console.print(escape(f"{table.grid.title} ({table.grid.name})"), style="bold")
+        console = text_console(WIDE)  # a file or a pipe has no width to keep to
+    console.print(f"{table.grid.title} ({table.grid.name})", style="bold")
     for line in table.header:
-        console.print(escape(line), soft_wrap=not console.is_terminal)
+        console.print(line, soft_wrap=not console.is_terminal)
     for metrics in _blocks(table, console.width):
         head, lines = grid_of(table, metrics)
         block = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
         for position, title in enumerate(head):
             justify: Any = "left" if position < 2 else "right"
-            block.add_column(escape(title), justify=justify, no_wrap=position == 0, overflow="fold")
-        for line in lines:
-            block.add_row(*map(escape, line))
+            block.add_column(title, justify=justify, no_wrap=position == 0, overflow="fold")
+        for row in lines:
+            block.add_row(*row)
         console.print(block)
     for line in footer(table):
-        console.print(escape(line), soft_wrap=not console.is_terminal)
+        console.print(line, soft_wrap=not console.is_terminal)
 
 
 def _blocks(table: Any, width: int) -> list[list[str]]:
-    """The metrics in groups whose columns fit a width, at least one in each."""
+    """Return the metrics in groups whose columns fit a width, at least one in each."""
     from sora.experiments.beside_paper import grid_of
 
     left = width - max(len(row) for row in table.cells) - len(table.grid.source) - 3 * _SPACING

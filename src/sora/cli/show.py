@@ -36,10 +36,11 @@ def run(argv: list[str]) -> int:
 
     flags = parse(Flags, argv, "show")
     name = " ".join(flags.name)
-    if flags.name[:1] == ("recipe",):
-        _print(recipes.flattened(" ".join(flags.name[1:])), flags.json)
-    elif flags.name[:1] in (("attack",), ("metric",), ("probe",)):
-        _print(_about_measure(" ".join(flags.name[1:]), flags.name[0]), flags.json)
+    kind, rest = flags.name[0], " ".join(flags.name[1:])
+    if kind == "recipe":
+        _print(recipes.flattened(rest), flags.json)
+    elif kind in ("attack", "metric", "probe"):
+        _print(_about_measure(rest, kind), flags.json)
     elif name in methods.names():
         _show_method(name, flags.json)
     elif name in models.names():
@@ -54,27 +55,25 @@ def run(argv: list[str]) -> int:
 
 
 def _about_measure(name: str, kind: str | None = None) -> dict[str, Any]:
-    """An attack, a metric or a probe: what it is and what to call; of one kind if several share a name."""
+    """Describe an attack, a metric or a probe; with `kind`, that one of several of the same name."""
     from sora import attacks, data, methods, metrics, models, probes
     from sora.settings import recipes
 
-    if kind in (None, "attack") and name in attacks.names():
-        return {
-            "name": name,
-            "attack": attacks.info(name).summary,
-            "use": f"sora evaluate RUN --attacks {name}",
-        }
-    if kind in (None, "metric") and name in metrics.names():
-        return {"name": name, "metric": metrics.info(name).summary, "use": f"sora train --monitor {name}"}
-    if kind in (None, "probe") and name in probes.names():
-        return {"name": name, "probe": probes.info(name).summary, "use": f"sora probe {name} RUN"}
+    uses: dict[str, tuple[Any, str]] = {
+        "attack": (attacks, f"sora evaluate RUN --attacks {name}"),
+        "metric": (metrics, f"sora train --monitor {name}"),
+        "probe": (probes, f"sora probe {name} RUN"),
+    }
+    for each, (registry, use) in uses.items():
+        if kind in (None, each) and name in registry.names():
+            return {"name": name, each: registry.info(name).summary, "use": use}
     sets = [entry for entry in data.names() if ":" not in entry]
     others = [*attacks.names(), *metrics.names(), *probes.names(), *(f"recipe {r}" for r in recipes.names())]
     raise unknown("name", name, {*methods.names(), *models.names(), *sets, *others})
 
 
 def _about_data(name: str) -> dict[str, Any]:
-    """What is known about a data set, where it is, and what its recipe normalises with."""
+    """Describe a data set: what is known about it, where it is, and what its recipe normalises with."""
     from sora import data
     from sora.settings import recipes
 

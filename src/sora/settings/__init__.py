@@ -1,9 +1,7 @@
 """Settings of a run: typed and grouped, from recipes, files and flags, each value with its origin."""
 
-from sora.settings.fields import GROUPS, MAY_CHANGE, Settings
-from sora.settings.files import GRID_CONFIG, read_config_file
-from sora.settings.names import GIVEN, is_custom, is_given
-from sora.settings.places import data_dir_of_run
+from sora.settings.fields import GIVEN, GROUPS, MAY_CHANGE, Settings, is_custom, is_given
+from sora.settings.files import GRID_CONFIG, data_dir_of_run, read_config_file
 from sora.settings.resolve import Request, Resolved, differences
 
 __all__ = [

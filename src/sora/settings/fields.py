@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sora import attacks, data, methods
+from sora import attacks, data, methods, models
 from sora._typed import Options, option
 from sora.errors import UserError
 from sora.methods import Smoothing
 from sora.metrics import check_metrics
-from sora.settings.names import check_dataset, check_model, is_custom, is_given
 from sora.threat import Threat, parse_eps, threat
 
+GIVEN = "given:"  # prefix of the name under which a module or tensors passed to `fit` are recorded
 MAY_CHANGE = ("out", "device", "threads", "monitor", "monitor_every", "variant")  # when a run is resumed
 
 
@@ -166,8 +166,10 @@ class Settings(
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_dataset(self.dataset)
-        check_model(self.model)
+        if not is_given(self.dataset):
+            data.check_name(self.dataset)
+        if not is_custom(self.model):  # the user's own are imported later, when they are built
+            models.info(self.model)
         data.Augment.parse(self.augment)
         attacks.create_all(self.attacks)  # also raises if there is none
         check_metrics(self.monitor)
@@ -204,42 +206,42 @@ class Settings(
                 raise UserError(f"{key!r} is not an option of {self.method}")
 
     def _complete_set(self) -> dict[str, Any]:
-        """`set` with every hyper-parameter of the method, also those that kept their default."""
+        """Return `set` with every hyper-parameter of the method, including defaults."""
         family, hyper = methods.info(self.method).family, self.hyper()
         names = [field.name for field in dataclasses.fields(hyper)]
         return self.set | {f"{family}.{name}": getattr(hyper, name) for name in names}
 
     def hyper(self) -> methods.Hyper:
-        """The method's hyper-parameters: its preset, and what `set` says."""
+        """Return the method's hyper-parameters: its preset, changed by `set`."""
         method = methods.info(self.method)
         return method.cls.hyper_class.build({**method.preset, **self.method_options()})
 
     def method_options(self) -> dict[str, Any]:
-        """What `set` says about the method."""
+        """Return the options of the method in `set`."""
         return self._options_of(methods.info(self.method).family)
 
     def smoothing_options(self) -> dict[str, Any]:
-        """The labels that the method trains with."""
+        """Return the settings of the labels that the method trains with."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(Smoothing)}
 
     def method_uses_epochs(self) -> bool:
-        """Whether the method's steps depend on the number of epochs, with the options it has here."""
+        """Return whether the method's steps depend on the number of epochs, with the options it has here."""
         method = methods.info(self.method)
         return any(self.set.get(f"{method.family}.{name}") for name in method.uses_epochs)
 
     def model_options(self) -> dict[str, Any]:
-        """What `set` says about the network."""
+        """Return the options of the model in `set`."""
         return self._options_of("model")
 
     def _options_of(self, prefix: str) -> dict[str, Any]:
         return {key.split(".", 1)[1]: v for key, v in self.set.items() if key.startswith(f"{prefix}.")}
 
     def threat(self) -> Threat:
-        """The norm ball that `norm` and `eps` describe, around images in [0, 1]."""
+        """Return the norm ball that `norm` and `eps` describe, around images in [0, 1]."""
         return threat(self.norm, self.eps)
 
     def absolute_data(self) -> dict[str, str | None]:
-        """`dataset` and `data_dir` with absolute paths, so that the data is found from another folder."""
+        """Return `dataset` and `data_dir` with absolute paths, so that another folder finds the data."""
         name, colon, place = self.dataset.partition(":")
         if colon and not is_given(self.dataset):
             path, mark, options = place.partition("?")
@@ -248,21 +250,31 @@ class Settings(
         return {"dataset": f"{name}{colon}{place}", "data_dir": root}
 
     def folder(self) -> Path:
-        """The run folder."""
+        """Return the run folder."""
         return run_path(vars(self))
 
     def flat(self) -> dict[str, Any]:
-        """All values under their names, lists in place of tuples, in the order of the groups."""
+        """Return all values by name, with lists in place of tuples, in the order of the groups."""
         return {name: _listed(getattr(self, name)) for name in field_names()}
 
 
+def is_given(name: str) -> bool:
+    """Return whether the name stands for an object passed in Python, which cannot be rebuilt from a file."""
+    return name.startswith(GIVEN)
+
+
+def is_custom(model: str) -> bool:
+    """Return whether a model is the user's own: a module given in Python, or `package.module:function`."""
+    return ":" in model
+
+
 def field_names() -> list[str]:
-    """The name of every setting, in the order of the groups."""
+    """Return the name of every setting, in the order of the groups."""
     return [field.name for group in GROUPS.values() for field in dataclasses.fields(group)]
 
 
 def run_path(values: Mapping[str, Any]) -> Path:
-    """The run folder that settings name, also before they are complete."""
+    """Return the run folder that settings name, also before they are complete."""
     if values.get("out"):
         return Path(values["out"])
     dataset, method, seed = (values.get(key, default) for key, default in _NAMING.items())

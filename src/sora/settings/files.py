@@ -1,4 +1,8 @@
-"""Settings as YAML: the user's config files and a run's `config.yaml`, grouped or flat."""
+"""Settings as YAML: the user's config files and a run's `config.yaml`, grouped or flat.
+
+A path that a file names counts only inside the working directory; the user must name any other, on the
+command line or as an argument (`SECURITY.md`).
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,11 @@ from typing import Any
 
 import yaml
 
+from sora import data
 from sora import methods as known_methods
-from sora._files import SETTINGS, read_text
+from sora._files import SETTINGS, absolute, read_text
 from sora.errors import UserError, short, unknown
-from sora.settings.fields import GROUPS, Settings, field_names
+from sora.settings.fields import GROUPS, Settings, field_names, is_given
 
 CONFIG_FORMAT = 2  # 1: a flat table without a format number
 GRID_CONFIG = "SORA_GRID_CONFIG"  # environment variable: the file in which a grid stored a run's settings
@@ -34,7 +39,7 @@ class ConfigFile:
 
 
 def read_config_file(path: str) -> ConfigFile:
-    """A user's YAML file; `recipe: NAME` in it replaces the data set's own recipe."""
+    """Read a user's YAML file; `recipe: NAME` in it replaces the data set's own recipe."""
     content = read_yaml_file(path, "config file")
     if not isinstance(content, dict):
         raise UserError(f"config file {path!r} is not a table of settings")
@@ -42,7 +47,7 @@ def read_config_file(path: str) -> ConfigFile:
 
 
 def read_yaml_file(path: str, kind: str) -> Any:
-    """The content of a file that a user names; `kind` is what errors call it."""
+    """Read a file that a user names; errors call it `kind`."""
     try:
         return parse_yaml(read_text(Path(path), SETTINGS))
     except FileNotFoundError:
@@ -66,12 +71,12 @@ class _Loader(yaml.SafeLoader):
 
 @functools.lru_cache(maxsize=128)
 def _load(text: str) -> Any:
-    """Kept, because parsing takes 10 ms and a table or page of many runs reads each file several times."""
+    """Parse once: it takes 10 ms and a table or page of many runs reads each file several times."""
     return yaml.load(text, _Loader)  # a subclass of the safe loader
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a YAML text; a ValueError of one short line if there is a mistake in it."""
+    """Return the value of a YAML text; a mistake in it is a ValueError of one short line."""
     try:
         return copy.deepcopy(_load(text))
     except RecursionError:
@@ -81,7 +86,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def parse_config(content: Mapping[str, Any], where: str) -> ConfigFile:
-    """The parts of a file's content; an unknown key is an error that suggests the nearest."""
+    """Return the parts of a file's content; an unknown key is an error that suggests the nearest."""
     methods = content.get("methods") or {}
     if not isinstance(methods, dict) or not all(isinstance(value, dict) for value in methods.values()):
         raise UserError(f"methods in {where} is not a table of settings per method")
@@ -103,7 +108,7 @@ def parse_config(content: Mapping[str, Any], where: str) -> ConfigFile:
 
 
 def flatten(content: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Settings under their own names, from a grouped or a flat table."""
+    """Return settings under their own names, from a grouped or a flat table."""
     values: dict[str, Any] = {}
     for key, value in content.items():
         if key in GROUPS:
@@ -134,7 +139,7 @@ def _group(name: str, value: Any, where: str) -> dict[str, Any]:
 
 
 def to_yaml(settings: Settings, comments: Mapping[str, str] | None = None) -> str:
-    """All settings by group; a comment behind each value that has one."""
+    """Return all settings by group, with a comment behind each value that has one."""
     flat, comments = settings.flat(), comments or {}
     lines: list[str] = []
     for group, cls in GROUPS.items():
@@ -155,3 +160,38 @@ def _line(indent: int, key: str, value: Any, comment: str) -> str:
     text = yaml.safe_dump({key: value}, default_flow_style=True, width=10_000, allow_unicode=True)
     line = " " * indent + text.strip()[1:-1]
     return f"{line:<44}  # {comment}" if comment else line
+
+
+def check_out(out: object, origin: str) -> None:
+    """Raise for a run folder outside the working directory that only a file names."""
+    _check("out", out, origin, "--out")
+
+
+def check_data_dir(dataset: str, data_dir: str | None, origin: str) -> None:
+    """Raise if the user's own images might be packed in a folder that only a file names.
+
+    Data sets with a name of their own are packed by `sora data get`; loading them only reads.
+    """
+    if data_dir is not None and not is_given(dataset) and data.info(dataset).argument:
+        _check("data_dir", data_dir, origin, "--data-dir")
+
+
+def data_dir_of_run(dataset: str, stored: str | None, given: str | None) -> str | None:
+    """Return the folder of a stored run's data set: the one the user gives, else the run's own."""
+    if given is None:
+        check_data_dir(dataset, stored, "the run")
+    return given or stored
+
+
+def _check(name: str, value: object, origin: str, flag: str) -> None:
+    if not isinstance(value, str) or not value:
+        return  # no path, or a mistake that the types of the settings report
+    try:
+        place = absolute(value)
+    except UserError as error:
+        raise UserError(f"{name} ({origin}): {error}") from None
+    if not place.is_relative_to(Path.cwd().resolve()):
+        raise UserError(
+            f"{name} {short(value)} ({origin}) is outside the working directory; to write there, repeat it: "
+            f"{flag} {short(value)}"
+        )

@@ -34,13 +34,13 @@ class Recipe:
 
 
 def names() -> list[str]:
-    """The recipes that come with the package."""
+    """Return the recipes that come with the package."""
     return sorted(f.name.removesuffix(".yaml") for f in _folder().iterdir() if f.name.endswith(".yaml"))
 
 
 @cache  # a grid resolves hundreds of runs, each of which asks every recipe whether it applies
 def read(name: str) -> Recipe:
-    """One recipe, without those it extends."""
+    """Read one recipe, without those it extends."""
     if name not in names():
         raise unknown("recipe", name, names())
     values = dict(yaml.safe_load(_folder().joinpath(f"{name}.yaml").read_text()))
@@ -50,20 +50,20 @@ def read(name: str) -> Recipe:
 
 
 def chain(name: str, dataset: str = "") -> list[Recipe]:
-    """A recipe and those it extends, the most general first."""
+    """Return a recipe and those it extends, the most general first."""
     recipe = read(name)
     base = own_recipe(dataset) if recipe.extends == ANY else recipe.extends
     return [*(chain(base, dataset) if base else []), recipe]
 
 
 def own_recipe(dataset: str) -> str | None:
-    """The recipe of a data set, if it has one."""
+    """Return the recipe of a data set, if it has one."""
     name = dataset.split(":")[0]
     return name if name in names() else None
 
 
 def choose(dataset: str, wanted: Mapping[str, Any]) -> list[Recipe]:
-    """The data set's recipe, if it has one, and its variants for the wanted norm or network."""
+    """Return the data set's recipe, if it has one, and its variants for the wanted norm or model."""
     base = own_recipe(dataset)
     if base is None:
         return []
@@ -73,7 +73,7 @@ def choose(dataset: str, wanted: Mapping[str, Any]) -> list[Recipe]:
 
 
 def flattened(name: str) -> dict[str, Any]:
-    """A recipe with everything it extends as one table, for people to read."""
+    """Return a recipe with everything it extends as one table, for people to read."""
     recipes = chain(name)
     values: dict[str, Any] = {}
     for recipe in recipes:

@@ -21,10 +21,16 @@ from sora._typed import coerce
 from sora.errors import UserError, unknown
 from sora.methods import Smoothing
 from sora.settings import recipes
-from sora.settings.fields import MAY_CHANGE, Settings, run_path
-from sora.settings.files import CONFIG_FORMAT, ConfigFile, parse_config, read_config_file, to_yaml
-from sora.settings.names import is_custom, is_given
-from sora.settings.places import check_data_dir, check_out
+from sora.settings.fields import MAY_CHANGE, Settings, is_custom, is_given, run_path
+from sora.settings.files import (
+    CONFIG_FORMAT,
+    ConfigFile,
+    check_data_dir,
+    check_out,
+    parse_config,
+    read_config_file,
+    to_yaml,
+)
 from sora.settings.recipes import Recipe
 
 DEFAULT, STORED, GRID = "default", "stored run", "grid"  # origins of values
@@ -36,7 +42,7 @@ class Layer(NamedTuple):
     origin: str
     values: Mapping[str, Any]
     explicit: bool = False
-    """Whether the user named them in this very call."""
+    """Whether the user named them in this call."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +51,11 @@ class Resolved:
 
     settings: Settings
     origins: Mapping[str, str]
-    """By name; hyper-parameters as `set.sora.alpha0`. What is missing kept its default."""
+    """By name; hyper-parameters as `set.sora.alpha0`. A value that is missing here is a default."""
     recipes: tuple[str, ...] = ()
 
     def announcement(self) -> str:
-        """Which recipe is used, and what its reader should know; empty without one."""
+        """Return which recipe is used, and what its reader should know; empty without one."""
         if not self.recipes:
             return ""
         chosen, model = [recipes.read(name) for name in self.recipes], self.settings.model
@@ -62,13 +68,13 @@ class Resolved:
         return f"{line} ({'. '.join(notes)})" if notes else line
 
     def described(self) -> str:
-        """All settings as YAML with each value's origin behind it."""
+        """Return all settings as YAML with each value's origin behind it."""
         head = f"# {self.announcement()}\n" if self.recipes else ""
         names = list(self.settings.flat()) + [f"set.{key}" for key in self.settings.set]
         return head + to_yaml(self.settings, {name: self.origins.get(name, DEFAULT) for name in names})
 
     def record(self) -> dict[str, Any]:
-        """All settings with their origins, as JSON can hold them."""
+        """Return all settings with their origins, for JSON."""
         return {
             "settings": self.settings.flat(),
             "origins": dict(self.origins),
@@ -76,7 +82,7 @@ class Resolved:
         }
 
     def stored(self, before: Mapping[str, Any] | None = None) -> str:
-        """What `config.yaml` holds: enough to run again, and where each value came from.
+        """Return the content of `config.yaml`: enough to run again, and where each value came from.
 
         Args:
             before: What it held so far, for a run that is extended: its recipe and place of the data stay.
@@ -109,7 +115,7 @@ class Request:
     recipe: str | None = None
 
     def resolve(self, stored: Mapping[str, Any] | None = None) -> Resolved:
-        """The settings of a new run, or with `stored` of one that is resumed."""
+        """Return the settings of a new run, or with `stored` of one that is resumed."""
         method = self.wanted(stored).get("method", "sora")
         if stored is not None and self.recipe not in (None, stored.get("recipe")):
             raise UserError(f"--recipe {self.recipe}: the stored run has {stored.get('recipe') or 'none'}")
@@ -131,11 +137,11 @@ class Request:
         return Resolved(settings, origins, tuple(recipe.name for recipe in chosen))
 
     def path(self) -> Path:
-        """The run folder this request names, before anything else is known to be right."""
+        """Return the run folder this request names, before any other setting is checked."""
         return run_path(self.wanted())
 
     def wanted(self, stored: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What is asked for explicitly or in the file, over a stored run; recipes depend on it."""
+        """Return the values given explicitly or in the file, over a stored run; recipes depend on them."""
         base = parse_config(stored, STORED).values if stored is not None else {}
         if "out" not in self.given:
             check_out(self._file.values.get("out"), self._name)
@@ -168,13 +174,13 @@ class Request:
         return list({recipe.name: recipe for recipe in parts}.values())
 
     def _recipe_layers(self, chosen: list[Recipe], method: str) -> list[Layer]:
-        networks: list[str | None] = []
+        models: list[str | None] = []  # that the recipes are made for
         for recipe in chosen:
-            networks.append(recipe.values.get("model") or (networks[-1] if networks else None))
-        trained = self.wanted().get("model") or (networks[-1] if networks else None)
+            models.append(recipe.values.get("model") or (models[-1] if models else None))
+        trained = self.wanted().get("model") or (models[-1] if models else None)
         general = [
-            Layer(f"recipe {recipe.name}", _for_method(_for_network(recipe.values, trained, network), method))
-            for recipe, network in zip(chosen, networks, strict=True)
+            Layer(f"recipe {recipe.name}", _for_method(_for_model(recipe.values, trained, model), method))
+            for recipe, model in zip(chosen, models, strict=True)
         ]
         special = [
             Layer(f"recipe {recipe.name}, {method}", recipe.methods.get(method, {})) for recipe in chosen
@@ -186,9 +192,9 @@ class Request:
         return [Layer(name, file.values), Layer(f"{name}, {method}", file.methods.get(method, {})), given]
 
 
-def _for_network(values: Mapping[str, Any], trained: str | None, network: str | None) -> dict[str, Any]:
-    """A recipe's values without what it says about its own network, if another one is trained."""
-    if trained == network:
+def _for_model(values: Mapping[str, Any], trained: str | None, intended: str | None) -> dict[str, Any]:
+    """Return a recipe's values; without those of its own model if another one is trained."""
+    if trained == intended:
         return dict(values)
     about = ("model", "width", "mean", "std") if is_custom(trained or "") else ("model", "width")
     kept = {key: value for key, value in values.items() if key not in about}
@@ -197,7 +203,7 @@ def _for_network(values: Mapping[str, Any], trained: str | None, network: str | 
 
 
 def _for_method(values: Mapping[str, Any], method: str) -> Mapping[str, Any]:
-    """A recipe's values without smoothed labels, if the method has targets of its own and would refuse."""
+    """Return a recipe's values; without smoothed labels if the method has targets of its own."""
     if not methods.info(method).own_targets:
         return values
     labels = [field.name for field in dataclasses.fields(Smoothing)]
@@ -205,7 +211,7 @@ def _for_method(values: Mapping[str, Any], method: str) -> Mapping[str, Any]:
 
 
 def _merge(layers: list[Layer], method: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """All layers as one table, and which layer each value came from; `set` is merged key by key."""
+    """Merge all layers; return the values and the layer of each. `set` is merged key by key."""
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     options: dict[str, Any] = {}
@@ -222,7 +228,7 @@ def _merge(layers: list[Layer], method: str) -> tuple[dict[str, Any], dict[str, 
 
 
 def _options_for(options: Mapping[str, Any], method: str, explicit: bool) -> dict[str, Any]:
-    """The options of this method and of the network; explicit ones of others stay, to be refused."""
+    """Return the options of this method and of the model; explicit ones of others stay, to be refused."""
     family = methods.info(method).family
     return {key: v for key, v in options.items() if explicit or key.split(".")[0] in (family, "model")}
 
@@ -245,7 +251,7 @@ def check_options(options: Mapping[str, Any], method: str) -> None:
 
 
 def _refuse_code_from_files(settings: Settings, origins: Mapping[str, str], source: str) -> None:
-    """Code is imported only when the user names it in this very call, never because a file does."""
+    """Raise for code that a file names: it is imported only if the user names it in this call."""
     model = settings.model
     if is_custom(model) and not is_given(model) and origins["model"] != source:
         raise UserError(
@@ -255,7 +261,7 @@ def _refuse_code_from_files(settings: Settings, origins: Mapping[str, str], sour
 
 
 def _refuse_places_from_files(settings: Settings, origins: Mapping[str, str], source: str) -> None:
-    """A file names no place to write to outside the working directory; a resumed run stays where it is."""
+    """Raise for a place to write to outside the working directory that only a file names."""
     if origins.get("out", DEFAULT) not in (source, STORED):
         check_out(settings.out, origins.get("out", DEFAULT))
     if origins.get("data_dir", DEFAULT) != source:
@@ -265,7 +271,7 @@ def _refuse_places_from_files(settings: Settings, origins: Mapping[str, str], so
 def _refuse_radius_of_another_norm(
     settings: Settings, origins: Mapping[str, str], recipe_layers: list[Layer]
 ) -> None:
-    """A radius that nobody chose explicitly belongs to the norm of the recipe, or to linf, the default."""
+    """Raise for a radius that nobody chose with another norm than the recipe's, which is linf by default."""
     origin = origins.get("eps", DEFAULT)
     chosen = origin != DEFAULT and origin not in [layer.origin for layer in recipe_layers]
     intended = next(
@@ -279,7 +285,7 @@ def _refuse_radius_of_another_norm(
 
 
 def _refuse_inverted_schedule(settings: Settings, origins: Mapping[str, str]) -> None:
-    """With a smallest rate above the highest, a schedule would start and end with rates nobody asked for."""
+    """Raise for a smallest learning rate above the highest."""
     if settings.schedule != "multistep" and settings.lr_min > settings.lr:
         raise UserError(
             f"lr_min {settings.lr_min:g} ({origins.get('lr_min', DEFAULT)}) is above lr {settings.lr:g};"
@@ -288,7 +294,7 @@ def _refuse_inverted_schedule(settings: Settings, origins: Mapping[str, str]) ->
 
 
 def differences(stored: Mapping[str, Any], settings: Settings) -> list[str]:
-    """What a resumed run may not change but does, in words."""
+    """Return the settings that a resumed run changes although it may not, as text."""
     old, new = parse_config(stored, STORED).values, settings.flat()
     changed = [key for key in new if key not in MAY_CHANGE and key in old and old[key] != new[key]]
     return [f"{key} {old[key]!r} -> {new[key]!r}" for key in changed]
