@@ -1,7 +1,9 @@
 """Calling the command line in this process: the same code as the `sora` command, without its start-up."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +11,9 @@ import torch
 from sora.cli import main
 from sora.experiments import engines
 from tests.experiments import in_process
+
+TINY = "--dataset digits --epochs 2 --batch-size 32 --width 4 --set model.stages=1 --limit-train 64 "
+TINY += "--limit-test 40 --holdout 20 --threads 1 --log-every 1"
 
 
 @dataclass
@@ -43,5 +48,18 @@ def grid_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def tiny() -> list[str]:
     """Flags of a run that takes a second."""
-    flags = "--dataset digits --epochs 2 --batch-size 32 --width 4 --set model.stages=1 --limit-train 64"
-    return [*flags.split(), *["--limit-test", "40", "--holdout", "20", "--threads", "1", "--log-every", "1"]]
+    return TINY.split()
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, which tests copy."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    assert main(["train", *TINY.split(), "--quiet", "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A finished run of this test's own."""
+    return Path(shutil.copytree(finished, tmp_path / "a"))

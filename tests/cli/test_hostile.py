@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import yaml
 
-from sora.cli import main
 from sora.runs import RunFolder
 
 EVIL = """
@@ -31,15 +30,6 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SORA_DATA", str(tmp_path / "data"))
     Path("evil_module.py").write_text(EVIL)
     return tmp_path / "here"
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("finished") / "run"
-    flags = "--dataset digits --epochs 1 --batch-size 32 --width 4 --set model.stages=1 --limit-train 64"
-    flags += " --limit-test 40 --holdout 20 --threads 1 --log-every 1 --quiet"
-    assert main(["train", *flags.split(), "--out", str(run)]) == 0
-    return run
 
 
 @pytest.fixture

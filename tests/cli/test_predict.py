@@ -13,13 +13,6 @@ from sora.data.image_files import decode
 from sora.threat import threat
 
 
-@pytest.fixture
-def run(sora, tiny, tmp_path):
-    done = sora("train", *tiny, "--attacks", "clean", "--out", tmp_path / "a", "--quiet")
-    assert done.code == 0, done.err
-    return tmp_path / "a"
-
-
 def files(folder, count=4):
     images = data.load("digits").test
     pixels = images.gather(torch.arange(count))[:, 0].numpy()
@@ -96,42 +89,32 @@ def test_a_request_without_an_answer_is_refused(arguments, message, sora, run, t
     assert message in done.err
 
 
+def trained_on(sora, folder, height, width):
+    """A run on random images of three classes, the first of which is in x.png; and the images."""
+    images = np.random.default_rng(0).integers(0, 256, (30, height, width, 3), dtype=np.uint8)
+    names = [f"{split}_{kind}" for split in ("train", "test") for kind in ("images", "labels")]
+    np.savez(folder / "own.npz", **dict(zip(names, 2 * (images, np.arange(30) % 3), strict=True)))
+    flags = "--epochs 1 --batch-size 30 --width 4 --set model.stages=1 --holdout 0 --attacks clean --quiet"
+    data_set = f"npz:{folder / 'own.npz'}"
+    done = sora("train", "--dataset", data_set, *flags.split(), "--threads", "1", "--out", folder / "own")
+    assert done.code == 0, done.err
+    Image.fromarray(images[0]).save(folder / "x.png")
+    return folder / "own", images
+
+
 def test_autoattack_on_few_classes_has_the_name_it_has_in_evaluate(sora, tmp_path) -> None:
-    generator = np.random.default_rng(0)
-    images = generator.integers(0, 256, (30, 8, 8, 3), dtype=np.uint8)
-    names = [f"{split}_{kind}" for split in ("train", "test") for kind in ("images", "labels")]
-    np.savez(tmp_path / "three.npz", **dict(zip(names, 2 * (images, np.arange(30) % 3), strict=True)))
-    flags = (
-        "--epochs 1 --batch-size 30 --width 4 --set model.stages=1 --holdout 0 --attacks clean --threads 1"
-    )
-    run = tmp_path / "three"
-    done = sora(
-        "train", "--dataset", f"npz:{tmp_path / 'three.npz'}", *flags.split(), "--out", run, "--quiet"
-    )
-    assert done.code == 0, done.err
-    Image.fromarray(images[0]).save(tmp_path / "x.png")
-    answers = json.loads(
-        sora("predict", run, tmp_path / "x.png", "--attack", "aa", "--eps", "0", "--json").out
-    )
-    assert [answer["attack"] for answer in answers] == ["aa-reduced"]
+    own, _ = trained_on(sora, tmp_path, 8, 8)
+    done = sora("predict", own, tmp_path / "x.png", "--attack", "aa", "--eps", "0", "--json")
+    assert [answer["attack"] for answer in json.loads(done.out)] == ["aa-reduced"]
 
 
-def test_a_network_for_images_that_are_not_square_takes_them_as_they_are(sora, tmp_path) -> None:
-    images = np.random.default_rng(0).integers(0, 256, (30, 8, 12, 3), dtype=np.uint8)
-    names = [f"{split}_{kind}" for split in ("train", "test") for kind in ("images", "labels")]
-    np.savez(tmp_path / "wide.npz", **dict(zip(names, 2 * (images, np.arange(30) % 3), strict=True)))
-    flags = (
-        "--epochs 1 --batch-size 30 --width 4 --set model.stages=1 --holdout 0 --attacks clean --threads 1"
-    )
-    run = tmp_path / "wide"
-    done = sora("train", "--dataset", f"npz:{tmp_path / 'wide.npz'}", *flags.split(), "--out", run, "--quiet")
-    assert done.code == 0, done.err
-    Image.fromarray(images[0]).save(tmp_path / "x.png")
-    (answer,) = json.loads(sora("predict", run, tmp_path / "x.png", "--json", "--threads", "1").out)
+def test_a_model_for_images_that_are_not_square_takes_them_as_they_are(sora, tmp_path) -> None:
+    own, images = trained_on(sora, tmp_path, 8, 12)
+    (answer,) = json.loads(sora("predict", own, tmp_path / "x.png", "--json", "--threads", "1").out)
     x = torch.from_numpy(images[:1]).permute(0, 3, 1, 2) / 255
-    assert answer["probability"] == pytest.approx(package.load(run)(x).softmax(1).max().item(), abs=1e-5)
+    assert answer["probability"] == pytest.approx(package.load(own)(x).softmax(1).max().item(), abs=1e-5)
     Image.fromarray(images[0, :, :8]).save(tmp_path / "square.png")
-    done = sora("predict", run, tmp_path / "square.png", "--threads", "1")
+    done = sora("predict", own, tmp_path / "square.png", "--threads", "1")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "square.png: 8x8 pixels; the model was trained on 12x8: resize it" in done.err
 

@@ -16,7 +16,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_train_writes_a_run_and_json_is_its_summary(sora, tiny, tmp_path) -> None:
-    done = sora("train", *tiny, "--out", tmp_path / "a", "--json", "--quiet")
+    done = sora("train", *tiny, "--out", tmp_path / "a", "--json", "--quiet", "--resume", "auto")
     assert done.code == 0
     assert json.loads(done.out) == json.loads((tmp_path / "a" / "summary.json").read_text())
 
@@ -26,6 +26,7 @@ def test_table_has_accuracy_interval_and_n(sora, tiny, tmp_path) -> None:
     assert done.code == 0
     for word in ("clean", "pgd10", "95 % interval", "40", "eps 0.15"):
         assert word in done.out
+    assert "recipe: digits" in done.err
     assert "epoch 2/2  held out (n=20)" in done.err
     table = [line for line in done.out.splitlines() if line.startswith("│")]
     again = sora("evaluate", tmp_path / "a", "--quiet", "--threads", "1").out
@@ -74,62 +75,44 @@ def test_a_mistake_is_one_line_and_exit_code_2(flags, words, sora, tmp_path) -> 
     assert not (tmp_path / "a").exists()
 
 
-def test_used_folder_is_refused_and_left_as_it_was(sora, tiny, tmp_path) -> None:
-    assert sora("train", *tiny, "--out", tmp_path / "a", "--quiet").code == 0
-    before = files(tmp_path / "a")
-    done = sora("train", *tiny, "--out", tmp_path / "a")
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "already holds a run" in done.err
-    assert files(tmp_path / "a") == before
-
-
-def test_resume_of_a_finished_run_removes_what_a_kill_left(sora, tiny, tmp_path) -> None:
+def test_resume_of_a_finished_run_removes_what_a_kill_left(sora, run) -> None:
     """A kill after `summary.json` was renamed into place and before its scratch folder was removed."""
-    sora("train", *tiny, "--out", tmp_path / "a", "--quiet")
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     host = re.sub(r"\W", "_", platform.node()) or "unknown"
-    leftover = tmp_path / "a" / f".sora-{host}-{process.pid}-0123456789abcdef.tmp"
+    leftover = run / f".sora-{host}-{process.pid}-0123456789abcdef.tmp"
     leftover.mkdir()
-    assert sora("train", *tiny, "--out", tmp_path / "a", "--resume").code == 0
+    assert sora("train", "--out", run, "--resume").code == 0
     assert not leftover.exists()
 
 
-def test_resume_of_a_finished_run_changes_nothing(sora, tiny, tmp_path) -> None:
-    sora("train", *tiny, "--out", tmp_path / "a", "--quiet")
-    before = files(tmp_path / "a")
-    done = sora("train", "--out", tmp_path / "a", "--resume")
-    assert done.code == 0
-    assert "finished" in done.err
-    assert files(tmp_path / "a") == before
+@pytest.mark.parametrize(
+    "flags", ["--resume", "--resume auto", "--resume=auto", "--resume --threads 2", "--dry-run"]
+)
+def test_a_finished_run_is_left_as_it_was(flags, sora, run) -> None:
+    before = files(run)
+    done = sora("train", "--out", run, *flags.split())
+    assert (done.code, "finished" in done.err) == (0, "--resume" in flags)
+    assert files(run) == before
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--eps", "0.2"], "eps '0.15' -> '0.2'"),
-        (["--epochs", "9"], "epochs 2 -> 9"),
-        (["--method", "fgsm"], "method 'sora' -> 'fgsm'"),
-        (["--set", "sora.beta=0.5"], "'sora.beta': 0.5"),
+        ("--resume --eps 0.2", "eps '0.15' -> '0.2'"),
+        ("--resume --epochs 9", "epochs 2 -> 9"),
+        ("--resume --method fgsm", "method 'sora' -> 'fgsm'"),
+        ("--resume --set sora.beta=0.5", "'sora.beta': 0.5"),
+        ("--epochs 9", "already holds a run"),
+        ("--method sroa", "did you mean 'sora'"),  # mistakes come before a used folder
     ],
 )
-def test_resume_with_other_settings_says_which(flags, words, sora, tiny, tmp_path) -> None:
-    sora("train", *tiny, "--out", tmp_path / "a", "--quiet")
-    before = files(tmp_path / "a")
-    done = sora("train", "--out", tmp_path / "a", "--resume", *flags)
+def test_a_used_folder_is_refused_and_left_as_it_was(flags, words, sora, run) -> None:
+    before = files(run)
+    done = sora("train", "--out", run, *flags.split())
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert words in done.err
-    assert files(tmp_path / "a") == before
-
-
-def test_resume_may_change_threads(sora, tiny, tmp_path) -> None:
-    sora("train", *tiny, "--out", tmp_path / "a", "--quiet")
-    assert sora("train", "--out", tmp_path / "a", "--resume", "--threads", "2").code == 0
-
-
-def test_resume_auto_starts_and_continues(sora, tiny, tmp_path) -> None:
-    assert sora("train", *tiny, "--out", tmp_path / "a", "--quiet", "--resume", "auto").code == 0
-    assert sora("train", *tiny, "--out", tmp_path / "a", "--quiet", "--resume", "auto").code == 0
+    assert files(run) == before
 
 
 def test_a_folder_that_cannot_be_made_is_named(sora, tiny, tmp_path) -> None:
@@ -150,31 +133,10 @@ def test_dry_run_prints_settings_and_writes_nothing(sora, tmp_path) -> None:
     assert not (tmp_path / "a").exists()
 
 
-def test_dry_run_works_on_a_used_folder(sora, tiny, tmp_path) -> None:
-    assert sora("train", *tiny, "--out", tmp_path / "a", "--quiet").code == 0
-    before = files(tmp_path / "a")
-    assert sora("train", *tiny, "--out", tmp_path / "a", "--dry-run").code == 0
-    assert files(tmp_path / "a") == before
-
-
-@pytest.mark.parametrize("resume", [["--resume", "auto"], ["--resume=auto"], ["--resume"]])
-def test_resume_is_a_flag_in_every_form(resume, sora, tiny, tmp_path) -> None:
-    assert sora("train", *tiny, "--out", tmp_path / "a", "--quiet").code == 0
-    done = sora("train", "--out", tmp_path / "a", *resume)
-    assert (done.code, "finished" in done.err) == (0, True)
-
-
 def test_help_shows_groups_resume_and_recipe(sora) -> None:
     done = sora("train", "--help")
     assert done.code == 0
-    for text in (
-        "--resume",
-        "--recipe",
-        "--debug",
-        "data options",
-        "optimisation options",
-        "machine options",
-    ):
+    for text in ("--resume [auto]", "--recipe", "--debug", "data options", "machine options"):
         assert text in done.out
 
 
@@ -183,10 +145,6 @@ def test_a_network_with_its_own_recipe_is_announced(sora, tmp_path) -> None:
     done = sora("train", *flags)
     assert "# recipe cifar10" in done.out
     assert "optimizer: sgd" in done.out
-
-
-def test_the_recipe_is_printed(sora, tiny, tmp_path) -> None:
-    assert "recipe: digits" in sora("train", *tiny, "--out", tmp_path / "a").err
 
 
 def test_the_sora_command_as_a_process(tmp_path) -> None:
@@ -208,25 +166,9 @@ def test_a_recipe_of_another_network_is_said(sora, tmp_path) -> None:
     assert "recipe: digits (made for preactresnet18, not for vit-small; --recipe vit-adamw" in done.err
 
 
-def test_mistakes_come_before_a_used_folder_and_a_dry_run_works_on_one(sora, tiny, tmp_path) -> None:
-    sora("train", *tiny, "--epochs", "1", "--attacks", "clean", "--out", tmp_path / "a", "--quiet")
-    wrong = sora("train", *tiny, "--out", tmp_path / "a", "--method", "sroa")
-    assert (wrong.code, "did you mean 'sora'" in wrong.err) == (2, True)
-    dry = sora("train", *tiny, "--out", tmp_path / "a", "--dry-run")
-    assert (dry.code, "batch_size: 32" in dry.out) == (0, True)
-
-
-def test_help_explains_resume_and_debug(sora) -> None:
-    done = sora("train", "--help")
-    assert "--resume [auto]" in done.out
-    assert "--debug" in done.out
-    assert "--debug" in sora("--help").out
-
-
-def test_a_resumed_run_says_from_which_step(sora, tiny, tmp_path) -> None:
-    sora("train", *tiny, "--out", tmp_path / "a", "--quiet")
-    (tmp_path / "a" / "summary.json").unlink()
-    done = sora("train", "--out", tmp_path / "a", "--resume")
+def test_a_resumed_run_says_from_which_step(sora, run) -> None:
+    (run / "summary.json").unlink()
+    done = sora("train", "--out", run, "--resume")
     assert done.code == 0, done.err
     assert "resuming from step 4" in done.err
 
