@@ -14,24 +14,11 @@ from sora.cli.demo import story
 from sora.runs import RunFolder
 
 
-@pytest.fixture
-def compared(sora, tiny, tmp_path, grid_in_process):
-    flags = [
-        *tiny,
-        "--methods",
-        "fgsm,pgd-2,sora",
-        "--seeds",
-        "2",
-        "--set",
-        "pgd.steps=1",
-        "--out",
-        tmp_path / "c",
-    ]
-    return sora("compare", *flags), tmp_path / "c", flags
-
-
-def test_compare_trains_every_method_on_every_seed(compared, sora) -> None:
-    done, folder, flags = compared
+@pytest.mark.usefixtures("grid_in_process")
+def test_compare_trains_every_method_on_every_seed(sora, tiny, tmp_path) -> None:
+    folder, more = tmp_path / "c", "--methods fgsm,pgd-2,sora --seeds 2 --set pgd.steps=1"
+    flags = [*tiny, *more.split(), "--out", folder]
+    done = sora("compare", *flags)
     assert done.code == 0, done.err
     runs = sorted(path.name for path in folder.iterdir() if path.is_dir())
     assert runs == ["fgsm-s0", "fgsm-s1", "pgd-2-s0", "pgd-2-s1", "sora-s0", "sora-s1"]
@@ -47,6 +34,13 @@ def test_compare_trains_every_method_on_every_seed(compared, sora) -> None:
     assert "pgd.steps: 1" in (folder / "pgd-2-s0" / "config.yaml").read_text()
     assert "±" in done.out
     assert "n = 40 test images, 2 seeds" in done.out
+    lines = done.err.splitlines()  # piped: a line per epoch, with the loss of its last step, and per run
+    for name in ("fgsm-s0", "pgd-2-s1", "sora-s1"):
+        losses = {line["epoch"]: line["loss"] for line in RunFolder(folder / name).read_log("metrics")}
+        for epoch in (1, 2):
+            assert f"{name}: epoch {epoch}/2  loss {losses[epoch]:.3f}" in lines, done.err
+        assert any(line.startswith(f"{name}: done (") for line in lines), done.err
+    assert any(line.endswith("(6 of 6)") for line in lines)
     refused = sora("compare", *flags)
     assert (refused.code, refused.err.count("\n")) == (2, 1)
     done = sora("compare", *flags, "--resume")
@@ -157,17 +151,6 @@ def test_a_grid_told_to_stop_takes_its_runs_with_it(tmp_path) -> None:
     assert metrics.stat().st_size == size  # and nobody trains on
 
 
-def test_piped_output_has_a_line_per_epoch_and_per_finished_run(compared) -> None:
-    done, folder, _ = compared
-    lines = done.err.splitlines()
-    for name in ("fgsm-s0", "pgd-2-s1", "sora-s1"):
-        losses = {line["epoch"]: line["loss"] for line in RunFolder(folder / name).read_log("metrics")}
-        for epoch in (1, 2):  # each with the loss of its own last step
-            assert f"{name}: epoch {epoch}/2  loss {losses[epoch]:.3f}" in lines, done.err
-        assert any(line.startswith(f"{name}: done (") for line in lines), done.err
-    assert any(line.endswith("(6 of 6)") for line in lines)
-
-
 @pytest.mark.usefixtures("grid_in_process")
 def test_bars_move_to_the_end_on_a_terminal(sora, tiny, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -216,12 +199,8 @@ def test_a_second_grid_in_the_same_folder_is_refused(sora, tiny, tmp_path) -> No
 
 @pytest.mark.usefixtures("grid_in_process")
 def test_finished_runs_are_compared_without_training(sora, tiny, tmp_path) -> None:
-    for name, more in (
-        ("a", []),
-        ("b", ["--method", "fgsm", "--guard", "rollback"]),
-        ("c", ["--eps", "0.1"]),
-    ):
-        flags = [*tiny, "--epochs", "1", "--threads", "1", *more]
+    for name, more in {"a": "", "b": "--method fgsm --guard rollback", "c": "--eps 0.1"}.items():
+        flags = [*tiny, "--epochs", "1", *more.split()]
         assert sora("train", *flags, "--out", tmp_path / name, "--quiet").code == 0
     done = sora("compare", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "both", "--json")
     assert done.code == 0, done.err
@@ -243,12 +222,8 @@ def test_finished_runs_are_compared_without_training(sora, tiny, tmp_path) -> No
     assert (nothing.code, nothing.err.count("\n")) == (2, 1)
 
 
-VARIANTS = [
-    "--variant",
-    "no sampling: sora sora.sample=false batch-size=16",
-    "--variant",
-    "wide: fgsm eps=0.2",
-]
+VARIANTS = ["--variant", "no sampling: sora sora.sample=false batch-size=16"]
+VARIANTS += ["--variant", "wide: fgsm eps=0.2"]
 
 
 @pytest.mark.usefixtures("grid_in_process")
@@ -256,12 +231,8 @@ def test_named_variants_are_rows_and_comparisons_can_be_joined(sora, tiny, tmp_p
     short = [*tiny, "--epochs", "1", "--eval-every", "0"]
     done = sora("compare", *short, *VARIANTS, "--seeds", "2", "--out", tmp_path / "c")
     assert done.code == 0, done.err
-    assert sorted(path.name for path in (tmp_path / "c").iterdir() if path.is_dir()) == [
-        "no-sampling-s0",
-        "no-sampling-s1",
-        "wide-s0",
-        "wide-s1",
-    ]
+    folders = sorted(path.name for path in (tmp_path / "c").iterdir() if path.is_dir())
+    assert folders == ["no-sampling-s0", "no-sampling-s1", "wide-s0", "wide-s1"]
     settings = RunFolder(tmp_path / "c" / "no-sampling-s1").read_settings()
     assert (settings.variant, settings.batch_size, settings.set["sora.sample"]) == ("no sampling", 16, False)
     assert "batch_size: variant no sampling" in (tmp_path / "c/no-sampling-s0/config.yaml").read_text()
@@ -329,16 +300,7 @@ def test_a_grid_with_a_relative_data_folder_and_a_common_variant_is_continued(
 )
 def test_mistakes_in_a_grid_file(rows, message, sora, tmp_path) -> None:
     (tmp_path / "grid.yaml").write_text(f"rows:\n  {rows}\n")
-    done = sora("compare", "--grid", tmp_path / "grid.yaml", "--out", tmp_path / "c")
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert message in done.err
-    assert not (tmp_path / "c").exists()
-
-
-def test_help_names_the_default_folder_of_a_comparison(sora) -> None:
-    text = sora("compare", "--help").out
-    assert "folder of the runs; default: runs/compare" in text
-    assert "runs/DATASET-METHOD" not in text
+    test_mistakes(["--grid", str(tmp_path / "grid.yaml")], message, sora, tmp_path)
 
 
 def test_story_of_a_run_that_was_never_robust() -> None:

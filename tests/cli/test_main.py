@@ -129,6 +129,12 @@ def test_usage_shows_what_may_be_repeated_or_left_out(verb, usage, sora) -> None
     assert usage in sora(*verb.split(), "--help").out.splitlines()[0]
 
 
+def test_help_names_the_default_folder_of_a_comparison(sora) -> None:
+    text = sora("compare", "--help").out
+    assert "folder of the runs; default: runs/compare" in text
+    assert "runs/DATASET-METHOD" not in text
+
+
 @pytest.mark.parametrize("verb", ["report", "reproduce"])
 def test_help_describes_a_verb_in_one_paragraph(verb, sora) -> None:
     about = sora(verb, "--help").out.split("\n\n")[1]

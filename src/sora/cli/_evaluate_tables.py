@@ -99,10 +99,12 @@ def threat_table(evaluations: Sequence[Evaluation]) -> Table:
 def trust_table(evaluation: Evaluation) -> Table:
     """Return one row per masking test."""
     title = f"masking tests, {evaluation.threat.norm} eps {evaluation.threat.given}"
-    table = Table(title=title, title_justify="left")
-    for column in ("test", "outcome", "number", "limit", "n", "measured"):
-        justify: Any = "right" if column in ("number", "limit", "n") else "left"
-        table.add_column(column, justify=justify, no_wrap=column in ("test", "outcome"))
+    table = Table("test", "outcome", title=title, title_justify="left")
+    for column in table.columns:
+        column.no_wrap = True
+    for name in ("number", "limit", "n"):
+        table.add_column(name, justify="right")
+    table.add_column("measured")
     styles = {"failed": "red", "passed": "green", "not applicable": "dim"}
     for each in evaluation.trust:
         numbers = ["" if number is None else f"{number:.3g}" for number in (each.value, each.threshold)]

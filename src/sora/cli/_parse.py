@@ -20,6 +20,7 @@ from sora._typed import allowed_range, coerce
 from sora.errors import UserError, short, unknown
 
 T = TypeVar("T")
+DATA_DIR = "folder of the data sets; default: $SORA_DATA, else the user's cache"
 _DEBUG = "--debug shows where an error happened."  # a flag of every verb, which the dispatcher takes
 
 
@@ -39,35 +40,30 @@ def flag(default: Any, help: str, **shown: Any) -> Any:
 
 def parse(spec: type[T], argv: Sequence[str], verb: str) -> T:
     """Return the flags that the dataclass `spec` declares; a mistake is a `UserError`."""
-    return spec(**_given(argv, verb, spec.__doc__ or "", {"": _flags(spec)}))
+    return spec(**_given(argv, verb, spec, _flags(spec), {}))
 
 
 def parse_with_settings(
-    spec: type[T],
-    argv: Sequence[str],
-    verb: str,
-    groups: Mapping[str, type],
-    without: Sequence[str] = (),
-    texts: Mapping[str, str] | None = None,
+    spec: type[T], argv: Sequence[str], verb: str, without: Sequence[str] = (), **texts: str
 ) -> tuple[T, dict[str, Any]]:
-    """Return a verb's own flags, and those of the settings that were given.
+    """Return a verb's own flags, and the settings that were given.
 
     Args:
         spec: The verb's own flags.
         argv: The arguments after the verb.
         verb: The verb, for the usage line.
-        groups: The settings, a dataclass for each group in the help.
         without: Settings that are not flags of the verb.
-        texts: Help that replaces the text of a setting, by name.
+        **texts: Help that replaces the text of a setting.
     """
-    flags = {"": _flags(spec)}
-    for group, settings in groups.items():
-        found = [each for each in _flags(settings, pairs=True) if each.name not in without]
-        flags[group] = [dataclasses.replace(f, help=(texts or {}).get(f.name, f.help)) for f in found]
-    about = {group: settings.__doc__ or "" for group, settings in groups.items()}
-    given = _given(argv, verb, spec.__doc__ or "", flags, about)
-    own = {each.name: given.pop(each.name) for each in flags[""] if each.name in given}
-    return spec(**own), given
+    from sora.settings import GROUPS
+
+    own, groups = _flags(spec), {}
+    for name, group in GROUPS.items():
+        flags = [each for each in _flags(group, pairs=True) if each.name not in without]
+        flags = [dataclasses.replace(each, help=texts.get(each.name, each.help)) for each in flags]
+        groups[name] = group.__doc__, flags
+    given = _given(argv, verb, spec, own, groups)
+    return spec(**{each.name: given.pop(each.name) for each in own if each.name in given}), given
 
 
 def changed(flags: Any, *names: str) -> list[str]:
@@ -94,29 +90,26 @@ def parse_set(items: Sequence[str]) -> dict[str, Any]:
 def _given(
     argv: Sequence[str],
     verb: str,
-    about: str,
-    groups: Mapping[str, list[_Flag]],
-    about_groups: Mapping[str, str] | None = None,
+    spec: type,
+    own: list[_Flag],
+    groups: Mapping[str, tuple[str | None, list[_Flag]]],
 ) -> dict[str, Any]:
     """Return the values that were given, by the names of their fields; or print the help and exit."""
-    fields: list[Any] = [each.field() for each in groups[""]]
-    for group, text in (about_groups or {}).items():
-        part: Any = dataclasses.make_dataclass(group, [each.field() for each in groups[group]])
-        part.__doc__ = text
-        fields.append((group, part, dataclasses.field(default_factory=part)))
-    # Groups structure the help, not the names of flags; None is the mark of a flag that was not given.
-    config = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone)
-    spec: Any = dataclasses.make_dataclass("Flags", fields)
-    description = " ".join([*about.split(), _DEBUG])
-    flags = [each for group in groups.values() for each in group]
+    fields: list[Any] = [each.field() for each in own]
+    for name, (about, flags) in groups.items():
+        part: Any = dataclasses.make_dataclass(name, [each.field() for each in flags])
+        part.__doc__ = about
+        fields.append((name, part, dataclasses.field(default_factory=part)))
+    offered: Any = dataclasses.make_dataclass("Flags", fields)
     try:
         with contextlib.redirect_stderr(io.StringIO()) as printed:
             found, rest = tyro.cli(
-                spec,
+                offered,
                 args=argv,
                 prog=f"sora {verb}",
-                description=description,
-                config=config,
+                description=" ".join([*(spec.__doc__ or "").split(), _DEBUG]),
+                # Groups structure the help, not the names of flags; None means that a flag was not given.
+                config=(tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone),
                 return_unknown_args=True,
             )
     except SystemExit as ended:
@@ -125,18 +118,19 @@ def _given(
         # Everything is optional text, so the only mistake that tyro can find is a missing value.
         named = re.search(r"--[a-z][\w-]*", printed.getvalue())
         raise UserError(f"{named[0] if named else 'the last flag'} needs a value") from None
+    declared = [*own, *(each for _, flags in groups.values() for each in flags)]
     if rest and rest[0].startswith("-"):
-        names = [each.written for each in flags if each.written.startswith("-")]
+        names = [each.written for each in declared if each.written.startswith("-")]
         raise unknown("flag", rest[0].split("=")[0], names)
     if rest:
         raise UserError(f"unexpected argument {rest[0]!r}; see --help")
     texts = dict(vars(found))
-    for group in about_groups or {}:
-        texts |= vars(texts.pop(group))
-    missing = [each.shown["metavar"] for each in flags if each.required and not texts[each.name]]
+    for name in groups:
+        texts |= vars(texts.pop(name))
+    missing = [each.shown["metavar"] for each in declared if each.required and not texts[each.name]]
     if missing:
         raise UserError(f"missing: {', '.join(missing)}; see --help")
-    return {each.name: each.value(texts[each.name]) for each in flags if texts[each.name] != each.absent}
+    return {each.name: each.value(texts[each.name]) for each in declared if texts[each.name] != each.absent}
 
 
 def _flags(spec: Any, *, pairs: bool = False) -> list[_Flag]:

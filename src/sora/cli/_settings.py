@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from sora.cli._parse import flag, parse_with_settings
-from sora.settings import GRID_CONFIG, GROUPS, Request, read_config_file
-
-T = TypeVar("T", bound="SettingsFlags")
+from sora.cli._parse import flag
+from sora.settings import GRID_CONFIG, Request, read_config_file
 
 
 @dataclass(frozen=True)
@@ -40,10 +38,3 @@ class SettingsFlags:
         """Return --resume, which is `auto` if torchrun has started this process again."""
         restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
         return self.resume or ("auto" if restarted else None)
-
-
-def parse_settings(
-    spec: type[T], argv: Sequence[str], verb: str, without: Sequence[str] = (), **texts: str
-) -> tuple[T, dict[str, Any]]:
-    """Return a verb's own flags and the settings that were given; see `parse_with_settings`."""
-    return parse_with_settings(spec, argv, verb, GROUPS, without, texts)

@@ -12,8 +12,8 @@ from typing import Any
 
 from sora._files import create_folder, plain
 from sora.cli._engines import EngineFlags
-from sora.cli._parse import changed, flag
-from sora.cli._settings import SettingsFlags, parse_settings
+from sora.cli._parse import changed, flag, parse_with_settings
+from sora.cli._settings import SettingsFlags
 from sora.cli._tables import plain_table
 from sora.errors import RunError, UserError
 from sora.experiments.compare import Comparison, compare_finished, protocol, table, train_and_compare, write
@@ -54,7 +54,9 @@ class Flags(SettingsFlags, EngineFlags, RowFlags):
 def run(argv: list[str]) -> int:
     """Train the grid, or take finished runs; print and write the table."""
     without = ("method", "variant")
-    flags, given = parse_settings(Flags, argv, "compare", without, out=f"folder of the runs; default: {OUT}")
+    flags, given = parse_with_settings(
+        Flags, argv, "compare", without, out=f"folder of the runs; default: {OUT}"
+    )
     if flags.runs:
         return _compare_finished(flags, given)
     request, variants = flags.request(given), _variants(flags)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sora.cli._parse import flag, parse
+from sora.cli._parse import DATA_DIR, flag, parse
 from sora.cli._tables import plain_table
 from sora.errors import RunError, UserError, unknown
 
@@ -32,7 +32,7 @@ _USAGE = """usage: sora data {list,get,check,show} ...
 class ListFlags:
     """Which data sets are here, how large, and where."""
 
-    data_dir: str | None = flag(None, "folder of the data sets; default: $SORA_DATA, else the user's cache")
+    data_dir: str | None = flag(None, DATA_DIR)
     json: bool = flag(False, "print as JSON")
 
 

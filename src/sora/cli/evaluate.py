@@ -14,7 +14,7 @@ from sora._files import plain
 from sora._process import stopping_soon
 from sora.attacks import Attack, create, create_all
 from sora.cli._evaluate_tables import attack_table, print_evaluations
-from sora.cli._parse import changed, flag, parse
+from sora.cli._parse import DATA_DIR, changed, flag, parse
 from sora.cli._tables import table_console
 from sora.errors import UserError
 from sora.evaluation import BATCH, Evaluation, EvaluationOptions
@@ -58,7 +58,7 @@ class Flags:
     first: bool = flag(False, "with --limit N: take the first N test images, as leaderboards do")
     batch_size: int = flag(BATCH, "images attacked together")
     seed: int = flag(0, "seed of the attacks")
-    data_dir: str | None = flag(None, "folder of the data sets; default: $SORA_DATA, else the user's cache")
+    data_dir: str | None = flag(None, DATA_DIR)
     out: str | None = flag(
         None, "folder for evaluation.json; default: the run, or FILE-evaluation beside the weights FILE"
     )

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from sora import probes
 from sora._devices import set_threads
 from sora._files import create_folder
-from sora.cli._parse import changed, flag, parse
+from sora.cli._parse import DATA_DIR, changed, flag, parse
 from sora.errors import UserError
 from sora.figures import PAGES, PICTURES
 
@@ -56,7 +56,7 @@ class Flags:
     second: Literal["random", "pgd"] = flag("random", "second direction of `landscape`")
     paper: bool = flag(False, "`overview` of the paper's own numbers")
     model: str | None = flag(None, "the run's custom model, package.module:function")
-    data_dir: str | None = flag(None, "folder of the data sets; default: $SORA_DATA, else the user's cache")
+    data_dir: str | None = flag(None, DATA_DIR)
     device: str = flag("auto", "cpu, cuda, cuda:1 ...; auto: a GPU if there is one")
     threads: int = flag(0, "CPU threads; 0: torch's choice")
     json: bool = flag(False, "print the measurements as JSON")

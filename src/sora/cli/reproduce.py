@@ -14,7 +14,7 @@ from rich.table import Table as RichTable
 
 from sora._files import plain
 from sora.cli._engines import EngineFlags
-from sora.cli._parse import changed, flag, parse
+from sora.cli._parse import DATA_DIR, changed, flag, parse
 from sora.cli._tables import WIDE, plain_table, text_console
 from sora.errors import RunError, UserError
 
@@ -46,7 +46,7 @@ class TableFlags:
     limit_test: int | None = flag(None, "test images, class-balanced")
     seed: int = flag(0, "the first seed")
     out: str | None = flag(None, "folder; default: runs/reproduce/TABLE-DATASET-MODEL")
-    data_dir: str | None = flag(None, "folder of the data sets; default: $SORA_DATA, else the user's cache")
+    data_dir: str | None = flag(None, DATA_DIR)
     device: str = flag("auto", "cpu, cuda, cuda:1 ...; auto: a GPU if there is one")
     threads: int = flag(0, "CPU threads per run; 0: the cores divided by the jobs")
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from sora._devices import launched_rank
 from sora._files import plain
 from sora._process import end_with_parent
-from sora.cli._parse import flag
-from sora.cli._settings import SettingsFlags, parse_settings
+from sora.cli._parse import flag, parse_with_settings
+from sora.cli._settings import SettingsFlags
 from sora.errors import UserError
 from sora.runs import RunFolder
 from sora.runs.resume import settings_of_run
@@ -33,7 +33,7 @@ class Flags(SettingsFlags):
 def run(argv: list[str]) -> int:
     """Resolve the settings, train, print the summary."""
     end_with_parent()
-    flags, given = parse_settings(Flags, argv, "train")
+    flags, given = parse_with_settings(Flags, argv, "train")
     resolved = settings_of_run(flags.request(given), flags.resuming(), dry_run=flags.dry_run)
     if flags.dry_run:
         record = json.dumps(plain(resolved.record()), indent=2)
