@@ -144,19 +144,17 @@ def test_a_collapsed_model_is_warned_about(own: Path, capsys: pytest.CaptureFixt
     assert text.endswith("evaluate the logits before them")
     assert "warning: the model predicts class 9 for everything" in text
     assert "input gradient of 100% of the examples" in text
-
-
-def test_a_radius_that_was_given_is_not_called_a_default(
-    own: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = ("--weights", own, "--model", "own_answers:constant", "--dataset", "digits", "--limit", 40)
     assert evaluate(*flags, "--attacks", "clean", "--eps", "0.1") == 0
-    assert "default" not in capsys.readouterr().out
+    assert "default" not in capsys.readouterr().out  # the radius was given
 
 
 def test_the_help_names_every_kind_of_weights(capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate("--help") == 0
     assert "a state dict written by torch.save" in " ".join(capsys.readouterr().out.replace("│", "").split())
+
+
+BESIDE_A_FILE = ("--attacks aa", "--limit 5", "--limit 5 --first", "--seed 1", "--eps 0.1", "--norms l2")
+BESIDE_A_FILE += ("--out y", "--trust", "--per-class", "--confusion clean")
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -178,18 +176,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
         ("--norms linf,l1", "unknown norm 'l1'"),
         ("--norms linf,l2", "--norms l2 requires --eps, e.g. --eps l2:0.5"),
         ("--model vit-small", "this run's model is preactresnet18, not 'vit-small'"),
-        *[
-            (f"--adversarial x.npz {flag}", f"cannot be combined with {flag.split()[0]}")
-            for flag in (
-                "--attacks aa",
-                "--limit 5",
-                "--limit 5 --first",
-                "--seed 1",
-                "--eps 0.1",
-                "--norms l2",
-                "--out y",
-            )
-        ],
+        *[(f"--adversarial x.npz {f}", f"cannot be combined with {f.split()[0]}") for f in BESIDE_A_FILE],
         ("--attacks clean,pdg10", "did you mean 'pgd10'"),
         ("--attcks clean", "did you mean '--attacks'"),
         ("--limit 1000000", "1000000 were requested"),
@@ -210,12 +197,9 @@ def test_mistakes_are_one_line(
     assert (copy / "evaluation.json").read_bytes() == before
 
 
-def test_no_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_run_is_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "name a run folder" in refused(capsys)
     assert refused(capsys, tmp_path).endswith("it has no config.yaml")
-
-
-def test_a_folder_of_runs_names_them(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no run" in (message := refused(capsys, run.parent))
     assert message.endswith("name one of the runs in it: a")
 

@@ -91,9 +91,6 @@ def test_a_failed_test_changes_the_verdict_of_the_run(copy: Path, capsys: pytest
     [
         (["--trust-source", "elsewhere"], "--trust-source requires --trust"),
         (["--trust", "--trust-source", "elsewhere"], "elsewhere"),
-        (["--trust", "--adversarial", "a.npz"], "cannot be combined with --trust"),
-        (["--per-class", "--adversarial", "a.npz"], "cannot be combined with --per-class"),
-        (["--confusion", "clean", "--adversarial", "a.npz"], "cannot be combined with --confusion"),
     ],
 )
 def test_wrong_flags_get_one_line(

@@ -91,22 +91,31 @@ def test_fewer_images_do_not_replace_the_usual_result(runs: list[Path], tmp_path
     assert {path.read_text() for path in usual} == {"the result of hours"}
 
 
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line with which a request is refused."""
+    assert main(["probe", *map(str, arguments)]) == 2
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    return printed
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["eps-curv"], "unknown probe 'eps-curv'; did you mean 'eps-curve'? allowed: "),
-        (["landscape"], "name at least one run folder"),
-        (["landscape", "nowhere"], "there is no run in nowhere: it has no config.yaml"),
-        (["traces", "nowhere"], "there is no run in nowhere"),
+        ("eps-curv", "unknown probe 'eps-curv'; did you mean 'eps-curve'? allowed: "),
+        ("landscape", "name at least one run folder"),
+        ("landscape nowhere", "there is no run in nowhere: it has no config.yaml"),
+        ("traces nowhere", "there is no run in nowhere"),
+        ("landscape RUN --at 3", "has no snapshot of step 3; it has: 2, 4"),
+        ("landscape RUN RUN", "the same run is named twice"),
+        ("landscape RUN --limit 0", "--limit is 0; allowed: 1 or more"),
+        ("fallen RUN --limit 5000 --device cpu", "test set has 360 images, 5000 were requested"),
     ],
 )
 def test_mistakes_are_one_line(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    arguments: str, message: str, runs: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["probe", *arguments]) == 2
-    printed = capsys.readouterr().err
-    assert message in printed
-    assert printed.count("\n") == 1
+    assert message in refused(capsys, *arguments.replace("RUN", str(runs[0])).split())
 
 
 def test_a_folder_that_cannot_be_made_is_reported_before_anything_is_stored(
@@ -114,10 +123,8 @@ def test_a_folder_that_cannot_be_made_is_reported_before_anything_is_stored(
 ) -> None:
     (tmp_path / "file").touch()
     before = sorted(runs[0].rglob("*"))
-    assert (
-        main(["probe", "landscape", str(runs[0]), "--seed", "7", "--out", str(tmp_path / "file" / "x")]) == 2
-    )
-    assert "cannot be created" in capsys.readouterr().err
+    flags = ("--seed", 7, "--out", tmp_path / "file" / "x")
+    assert "cannot be created" in refused(capsys, "landscape", runs[0], *flags)
     assert sorted(runs[0].rglob("*")) == before
 
 
@@ -148,15 +155,6 @@ def test_damaged_weights_are_not_measured(
     assert "model.safetensors is damaged or was replaced" in capsys.readouterr().err
 
 
-def test_a_missing_snapshot_is_named(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["probe", "landscape", str(runs[0]), "--at", "3"]) == 2
-    assert "has no snapshot of step 3; it has: 2, 4" in capsys.readouterr().err
-    assert main(["probe", "landscape", str(runs[0]), str(runs[0])]) == 2
-    assert "the same run is named twice" in capsys.readouterr().err
-    assert main(["probe", "landscape", str(runs[0]), "--limit", "0"]) == 2
-    assert "--limit is 0; allowed: 1 or more" in capsys.readouterr().err
-
-
 @pytest.fixture
 def unfinished(runs: list[Path], tmp_path: Path) -> Path:
     """The files of a run that is still training or was killed."""
@@ -180,8 +178,8 @@ class TestUnfinished:
     def test_without_a_step_the_error_lists_the_snapshots(
         self, unfinished: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert main(["probe", "landscape", str(unfinished)]) == 2
-        assert "killed is not finished; --at STEP takes a snapshot, it has: 2, 4" in capsys.readouterr().err
+        message = refused(capsys, "landscape", unfinished)
+        assert "killed is not finished; --at STEP takes a snapshot, it has: 2, 4" in message
 
     def test_a_custom_network_must_be_specified_again(
         self, unfinished: Path, capsys: pytest.CaptureFixture[str]
@@ -189,8 +187,8 @@ class TestUnfinished:
         config = unfinished / "config.yaml"
         text = config.read_text().replace("model: preactresnet18", "model: nobody.knows:it")
         config.write_text(text.replace("mean: [0.0]", "mean: null").replace("std: [1.0]", "std: null"))
-        assert main(["probe", "landscape", str(unfinished), "--at", "2"]) == 2
-        assert "specify it again: --model nobody.knows:it" in capsys.readouterr().err
+        message = refused(capsys, "landscape", unfinished, "--at", 2)
+        assert "specify it again: --model nobody.knows:it" in message
 
 
 def test_a_progress_bar_only_on_a_terminal(
@@ -213,14 +211,8 @@ def test_a_progress_bar_only_on_a_terminal(
 def test_options_of_models_are_refused_for_a_probe_of_logs(
     flag: str, runs: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["probe", "traces", str(runs[0]), flag, "1"]) == 2
     message = f"traces reads the logs of a run; {flag} applies only to eps-curve, eps-overlay, landscape,"
-    assert message in capsys.readouterr().err
-
-
-def test_more_images_than_there_are_is_one_line(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["probe", "fallen", str(runs[0]), "--limit", "5000", "--device", "cpu"]) == 2
-    assert "test set has 360 images, 5000 were requested" in capsys.readouterr().err
+    assert message in refused(capsys, "traces", runs[0], flag, 1)
 
 
 def test_images_are_named_by_their_position_in_the_test_set(runs: list[Path]) -> None:

@@ -18,12 +18,6 @@ def test_the_help_names_the_methods_that_can_be_compiled() -> None:
     assert f"only for {', '.join(own)}, in one process" in text
 
 
-@pytest.mark.parametrize("eps", ["-1", "0", "nan", "8/0", "text", "inf", ""])
-def test_eps_that_cannot_train(eps) -> None:
-    with pytest.raises(UserError, match="eps"):
-        Settings(eps=eps)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -43,6 +37,11 @@ def test_eps_that_cannot_train(eps) -> None:
         ({"set": {"fgsm.alpha": 1}}, "'fgsm.alpha' is not an option of sora"),
         ({"set": {"sora.alpha0": -1}}, "sora.alpha0 is -1.0; allowed: more than 0"),
         ({"ema": 1}, "would never change"),
+        *[({"eps": eps}, "eps") for eps in ("-1", "0", "nan", "8/0", "text", "inf", "")],
+        ({"bach_size": 3}, "did you mean 'batch_size'"),
+        ({"model": "torch.nn:Identity", "mean": [0.5]}, "mean and std are for the built-in networks"),
+        ({"keep": "best", "epochs": 5, "eval_every": 6}, "eval_every at most epochs"),
+        ({"sync_bn": True, "ema": 0.9, "ema_buffers": "estimate"}, "does not work with sync_bn"),
     ],
 )
 def test_bad_settings_get_one_line(changes, message) -> None:
@@ -50,11 +49,6 @@ def test_bad_settings_get_one_line(changes, message) -> None:
         Settings.build(changes)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_unknown_key_names_the_nearest() -> None:
-    with pytest.raises(UserError, match="did you mean 'batch_size'"):
-        Settings.build({"bach_size": 3})
 
 
 def test_every_setting_is_in_exactly_one_group() -> None:
@@ -82,23 +76,6 @@ def test_default_folders_have_letters_digits_and_dashes(dataset: str, name: str)
     assert Settings.build({"dataset": dataset, "seed": 3}).folder().name == name
 
 
-def test_a_custom_network_normalises_itself() -> None:
-    with pytest.raises(UserError, match="mean and std are for the built-in networks"):
-        Settings.build({"model": "torch.nn:Identity", "mean": [0.5]})
-
-
 def test_flat_values_survive_yaml() -> None:
     settings = Settings.build({"augment": "crop:4,flip", "lr": 1e-3})
     assert Settings.build(yaml.safe_load(yaml.safe_dump(settings.flat()))) == settings
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"keep": "best", "epochs": 5, "eval_every": 6}, "eval_every at most epochs"),
-        ({"sync_bn": True, "ema": 0.9, "ema_buffers": "estimate"}, "does not work with sync_bn"),
-    ],
-)
-def test_options_that_would_not_work_together(changes, message) -> None:
-    with pytest.raises(UserError, match=message):
-        Settings(**changes)

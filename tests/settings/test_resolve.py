@@ -150,12 +150,6 @@ def test_stored_settings_resolve_to_themselves() -> None:
     assert differences(stored, again.settings) == []
 
 
-def test_flat_settings_of_an_older_version_are_read() -> None:
-    first = resolve(dataset="digits", method="fgsm").settings
-    old = yaml.safe_load(yaml.safe_dump(first.flat()))  # what version 0.1.0 wrote
-    assert Request({}).resolve(old).settings == first
-
-
 def test_a_resumed_run_names_what_differs() -> None:
     stored = yaml.safe_load(resolve(dataset="digits").stored())
     changed = Request({"epochs": 9, "threads": 2}).resolve(stored).settings
@@ -209,12 +203,11 @@ def test_a_run_cannot_be_resumed_with_another_recipe() -> None:
         Request({}, recipe="cifar10").resolve(stored)
 
 
-@pytest.mark.parametrize("text", ["seed: 0.0", "out: none", "out: runs/digits-sora-s0"])
-def test_the_folder_is_known_before_the_types_are_complete(file, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "folder"),
+    [("out: 5", "5")]
+    + [(text, "runs/digits-sora-s0") for text in ("seed: 0.0", "out: none", "out: runs/digits-sora-s0")],
+)
+def test_the_folder_is_known_before_the_types_are_complete(file, text: str, folder: str) -> None:
     request = Request({}, config=str(file(f"dataset: digits\n{text}\n")))
-    assert request.path() == request.resolve().settings.folder() == Path("runs/digits-sora-s0")
-
-
-def test_a_folder_may_be_a_number(file) -> None:
-    request = Request({}, config=str(file("out: 5\n")))
-    assert request.path() == request.resolve().settings.folder() == Path("5")
+    assert request.path() == request.resolve().settings.folder() == Path(folder)
