@@ -71,20 +71,17 @@ def test_mistakes_in_a_file_are_one_line(text, message, tmp_path) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_variant_that_is_common_to_all_does_not_name_the_rows(tmp_path) -> None:
-    (tmp_path / "c.yaml").write_text("variant: mine\n")
-    variants = [*of_methods("fgsm,sora"), parse_variant("own: sora sora.beta=0.1")]
-    for request in (Request(config=str(tmp_path / "c.yaml")), Request({"variant": "mine"})):
-        runs = plan(request, variants, 1, Path("out"))
-        assert [resolved.settings.variant for resolved in runs] == [None, None, "own"]
-
-
-def test_rows_without_a_method_train_the_common_one(tmp_path) -> None:
-    (tmp_path / "c.yaml").write_text("method: fgsm\n")
-    variants = [Variant("a"), Variant("b", {"method": "n-fgsm"})]
-    for request in (Request(config=str(tmp_path / "c.yaml")), Request({"method": "fgsm"})):
-        runs = plan(request, variants, 1, Path("out"))
-        assert [resolved.settings.method for resolved in runs] == ["fgsm", "n-fgsm"]
+@pytest.mark.parametrize("in_file", [True, False])
+def test_a_common_method_is_that_of_rows_without_one_and_a_common_variant_names_none(
+    in_file: bool, tmp_path
+) -> None:
+    (tmp_path / "c.yaml").write_text("method: fgsm\nvariant: mine\n")
+    given = {"method": "fgsm", "variant": "mine"}
+    request = Request(config=str(tmp_path / "c.yaml")) if in_file else Request(given)
+    variants = [Variant("a"), Variant("b", {"method": "n-fgsm"}), *of_methods("fgsm,sora")]
+    runs = [resolved.settings for resolved in plan(request, variants, 1, Path("out"))]
+    assert [run.method for run in runs] == ["fgsm", "n-fgsm", "fgsm", "sora"]
+    assert [run.variant for run in runs] == ["a", "b", None, None]
     assert plan(Request(), variants, 1, Path("out"))[0].settings.method == "sora"
 
 

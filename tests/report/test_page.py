@@ -53,7 +53,10 @@ class Reader(HTMLParser):
         return sum(name == tag and attributes.items() <= attrs.items() for name, attrs in self.tags)
 
 
-def read(paths: list[Path], out: Path) -> tuple[Reader, list[dict[str, Any]]]:
+Shown = tuple[Reader, list[dict[str, Any]]]
+
+
+def read(paths: list[Path], out: Path) -> Shown:
     """The page of some runs, and what Plotly draws in it."""
     write_page(paths, out)
     page = Reader()
@@ -85,9 +88,17 @@ def test_a_run_given_twice_leaves_the_means_as_they_are(tmp_path: Path) -> None:
     assert "copy has the settings and the seed of sora-s1 and is not compared." in page.text
 
 
-def test_a_run_has_verdict_accuracies_curves_probes_cost_and_settings(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "collapsed", probes=True)
-    page, plots = read([run.path], tmp_path / "page.html")
+@pytest.fixture(scope="module")
+def collapsed(tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    """The page of one run with probes."""
+    folder = tmp_path_factory.mktemp("page")
+    found = read([write_run(folder / "collapsed", probes=True).path], folder / "page.html")
+    assert (folder / "page.html").stat().st_size < 6_000_000
+    return found
+
+
+def test_a_run_has_verdict_accuracies_curves_probes_cost_and_settings(collapsed: Shown) -> None:
+    page, plots = collapsed
     for text in (
         "overfitted catastrophically",
         "first alarm was raised at step 40",
@@ -144,8 +155,8 @@ def test_comparisons_over_two_data_sets_share_one_table(tmp_path: Path) -> None:
     assert values["fgsm"] == pytest.approx([0.01 / 0.455] * 2, rel=1e-3)
 
 
-def test_the_first_picture_is_there_before_plotly(tmp_path: Path) -> None:
-    page, plots = read([write_run(tmp_path / "a").path], tmp_path / "page.html")
+def test_the_first_picture_is_there_before_plotly(collapsed: Shown) -> None:
+    page, plots = collapsed
     assert len(plots) > 1
     [preview] = [attrs for tag, attrs in page.tags if tag == "img" and attrs.get("class") == "preview"]
     kind, _, content = str(preview["src"]).partition(";base64,")
@@ -162,8 +173,8 @@ def test_verdicts_that_differ_between_seeds_are_counted(tmp_path: Path) -> None:
     assert "1 suspect, 2 robust" in page.text
 
 
-def test_the_page_asks_for_nothing_from_outside(tmp_path: Path) -> None:
-    page, _ = read([write_run(tmp_path / "a", probes=True).path], tmp_path / "page.html")
+def test_the_page_asks_for_nothing_from_outside(collapsed: Shown) -> None:
+    page, _ = collapsed
     for tag, attrs in page.tags:
         address = attrs.get("src") or attrs.get("href") or ""
         assert not address or address.startswith(("data:", "#")), (tag, address)
@@ -171,7 +182,6 @@ def test_the_page_asks_for_nothing_from_outside(tmp_path: Path) -> None:
     assert policy is not None
     assert "default-src 'none'" in policy
     assert "unsafe-eval" not in policy
-    assert (tmp_path / "page.html").stat().st_size < 6_000_000
 
 
 def test_text_of_files_is_never_markup(tmp_path: Path) -> None:

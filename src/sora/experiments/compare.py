@@ -63,15 +63,12 @@ def compare_finished(folders: Sequence[RunFolder]) -> dict[str, Any]:
 
 def _finished_summary(folder: RunFolder) -> dict[str, Any]:
     folder.read_config()  # raises if this is not a run folder
+    run = f"the run in {folder.path}"
     if not folder.is_finished():
-        raise UserError(
-            f"the run in {folder.path} is not finished; continue it with --resume, or name the finished runs"
-        )
+        raise UserError(f"{run} is not finished; continue it with --resume, or name the finished runs")
     summary = with_later_results(folder)
     if not summary["attacks"]:
-        raise UserError(
-            f"the run in {folder.path} has no accuracies; `sora evaluate {folder.path}` adds them"
-        )
+        raise UserError(f"{run} has no accuracies; `sora evaluate {folder.path}` adds them")
     return summary
 
 
@@ -110,13 +107,7 @@ def variant_key(folder: RunFolder, summary: Mapping[str, Any]) -> tuple[str, ...
 def compare(
     summaries: Sequence[Mapping[str, Any]], names: Sequence[str], folders: Sequence[RunFolder]
 ) -> dict[str, Any]:
-    """Group runs by their names in the table.
-
-    Args:
-        summaries: Of the runs, with later results.
-        names: The row of each run.
-        folders: Of the runs; their settings decide the passes of a step.
-    """
+    """Group runs, given by their summaries with later results, by the rows that `names` has for them."""
     rows: dict[str, list[int]] = {}
     for position, name in enumerate(names):
         rows.setdefault(name, []).append(position)

@@ -173,14 +173,10 @@ def _cost(target: Target, numbers: Numbers) -> Table:
     lines = {line["name"]: line for line in measured}
     texts: dict[str, dict[str, str]] = {}
     for name, method in rows.items():
-        line = lines[method]
-        ratio = line["peak_bytes"] / lines[REFERENCE]["peak_bytes"]
-        texts[name] = {
-            "type": _type_of(method),
-            "forwards": f"{line['forwards']:g}",
-            "backwards": f"{line['backwards']:g}",
-            "memory": f"{ratio:.2f} x, {line['peak_bytes'] / BATCH / 2**20:.1f} MB/image",
-        }
+        passes = {key: f"{lines[method][key]:g}" for key in ("forwards", "backwards")}
+        peak, reference = (lines[each]["peak_bytes"] for each in (method, REFERENCE))
+        memory = f"{peak / reference:.2f} x, {peak / BATCH / 2**20:.1f} MB/image"
+        texts[name] = {"type": _type_of(method), **passes, "memory": memory}
     header = (
         f"measured on {target.model_name} at the shape of {target.dataset_name}, "
         f"one batch of {BATCH} images, {machine_line(machine(device))}; "

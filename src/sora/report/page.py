@@ -64,17 +64,23 @@ def write_figure_page(figure: Figure, out: Path, title: str) -> None:
 
 
 def _write(out: Path, title: str, page: Page, content: Mapping[str, Any]) -> None:
+    from jinja2 import Environment, StrictUndefined
     from plotly.offline import get_plotlyjs
 
     script: Callable[[], Any] = get_plotlyjs  # the package has no types
-    html = _template("page.html").render(
-        title=title,
-        version=__version__,
-        css=_file("page.css"),
-        script=_file("page.js"),
-        plotly=str(script()),
-        plots=script_json(page.plots),
-        **{"comparison": None, "runs": [], "missing": [], "lede": "", "figures": [], **content},
+    layout = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    html = (
+        Environment(**layout)
+        .from_string(_file("page.html"))
+        .render(
+            title=title,
+            version=__version__,
+            css=_file("page.css"),
+            script=_file("page.js"),
+            plotly=str(script()),
+            plots=script_json(page.plots),
+            **{"comparison": None, "runs": [], "missing": [], "lede": "", "figures": [], **content},
+        )
     )
     create_folder(out.parent)
     write_text(out, html)
@@ -192,14 +198,6 @@ def _check_packages() -> None:
     for name in ("plotly", "jinja2"):
         if importlib.util.find_spec(name) is None:
             raise UserError("a page needs more packages: pip install 'sora-at[report]'")
-
-
-def _template(name: str) -> Any:
-    from jinja2 import Environment, StrictUndefined
-
-    return Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    ).from_string(_file(name))
 
 
 def _file(name: str) -> str:

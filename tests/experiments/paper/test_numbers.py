@@ -1,5 +1,7 @@
 """The paper's values: how many per table, where they are found, and what the footnotes say about them."""
 
+from collections import Counter
+
 import pytest
 
 from sora import attacks, data, methods, models
@@ -40,14 +42,8 @@ def every_value(name: str) -> list[paper.Value]:
 
 
 def test_every_table_has_all_its_values() -> None:
-    counts: dict[str, int] = {}
-    for name in GRIDS:
-        if name != "main":
-            for value in every_value(name):
-                counts[value.label] = counts.get(value.label, 0) + 1
-    for value in every_value("main"):
-        if value.label != "tab:results":  # of the grid `gap`
-            counts[value.label] = counts.get(value.label, 0) + 1
+    labels = [(name, value.label) for name in GRIDS for value in every_value(name)]
+    counts = Counter(label for name, label in labels if (name, label) != ("main", "tab:results"))  # of `gap`
     assert counts == COUNTS
     assert len(COUNTS) == 42 + 1
 

@@ -7,7 +7,7 @@ the numbers as text so that nothing is lost to rounding.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
 from typing import NamedTuple, TypeVar
 
@@ -95,11 +95,14 @@ def _plain(cell: str) -> str:
 def _main(table: Table) -> Iterator[Record]:
     """All methods on one data set and model, which the caption names."""
     dataset, model = _only(re.findall(r"for (\S+) on the (\S+) architecture", table.caption))
+    yield from _by_attack(table, DATASETS[dataset], MODELS[model], METHODS)
+
+
+def _by_attack(table: Table, dataset: str, model: str, names: Mapping[str, str]) -> Iterator[Record]:
     header, *rows = table.rows
     for name, *cells in rows:
         for attack, cell in zip(header[1:], cells, strict=True):
-            place = (table.label, DATASETS[dataset], MODELS[model], METHODS[name], ATTACKS[attack])
-            yield Record(*place, *_value(cell))
+            yield Record(table.label, dataset, model, names[name], ATTACKS[attack], *_value(cell))
 
 
 def _headline(table: Table) -> Iterator[Record]:
@@ -136,11 +139,7 @@ COMPONENTS = {
 
 
 def _components(table: Table) -> Iterator[Record]:
-    header, *rows = table.rows
-    for name, *cells in rows:
-        for attack, cell in zip(header[1:], cells, strict=True):
-            place = (table.label, "pathmnist", "preactresnet18", COMPONENTS[name], ATTACKS[attack])
-            yield Record(*place, *_value(cell))
+    return _by_attack(table, "pathmnist", "preactresnet18", COMPONENTS)
 
 
 def _two_lines_per_method(variant: Callable[[str, str], str]) -> Callable[[Table], Iterator[Record]]:
