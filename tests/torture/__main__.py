@@ -1,21 +1,29 @@
-"""`python -m tests.torture`: run the bench for some time and print the table."""
+"""`python -m tests.torture`: workers run cases of all parts in turn; what they find is printed as a table."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import multiprocessing
+import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import count
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from tests.torture.report import MEMORY_LIMIT_MB, MUST_BE_ZERO, Outcome, progress, table
-from tests.torture.workers import FORK, PARTS, work
+from tests.torture.bench import COUNTS, MEMORY_LIMIT_MB, MUST_BE_ZERO, Bench, BrokenReference, Outcome
+from tests.torture.children import end_with_parent, warm_up
 
+PARTS = {"kills": 60, "flips": 10, "commands": 9, "calls": 5, "files": 16}
+"""Share of the time that each part gets."""
+FORK = multiprocessing.get_context("fork")
 PROGRESS = 120.0  # seconds between lines that say how far it is
 
 
@@ -104,6 +112,95 @@ def _stop(worker: BaseProcess) -> bool:
     worker.kill()
     worker.join()
     return crashed
+
+
+def work(flags: argparse.Namespace, index: int, pipe: Connection) -> None:
+    """Run the cases index, index + jobs, ... of the chosen parts and send their outcomes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which ends this one
+    deadline = time.monotonic() + 60 * flags.minutes
+    bench = ready_bench(flags.scratch / f"worker{index}", flags.seed)
+    parts = [flags.only] if flags.only else list(PARTS)
+    numbers = {part: iter(flags.case or count(index, flags.jobs)) for part in parts}
+    spent = dict.fromkeys(parts, 0.0)
+    while flags.case or time.monotonic() < deadline:
+        part = min(spent, key=lambda name: spent[name] / PARTS[name])
+        number = next(numbers[part], None)
+        if number is None:
+            return
+        began = time.monotonic()
+        fork_case(bench, part, number, pipe)
+        spent[part] += time.monotonic() - began
+
+
+def fork_case(bench: Bench, part: str, number: int, pipe: Connection) -> None:
+    """Run a case in a fork of this process, which sends its outcome.
+
+    A case may need a lot of memory to make hostile files. Without the fork this process would keep it, and
+    the children of every later case would count it as theirs.
+    """
+    child = FORK.Process(target=_send_case, args=(bench, part, number, pipe))
+    child.start()
+    child.join()
+    if child.exitcode:
+        raise RuntimeError(f"case {number} of {part} crashed")
+
+
+def _send_case(bench: Bench, part: str, number: int, pipe: Connection) -> None:
+    end_with_parent()
+    pipe.send(run_case(bench, part, number))
+
+
+def ready_bench(scratch: Path, seed: int) -> Bench:
+    """A bench whose process has everything imported."""
+    os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", PYTHONHASHSEED="0")
+    scratch.mkdir(parents=True, exist_ok=True)
+    warm_up(scratch)
+    return Bench(scratch, seed)
+
+
+def run_case(bench: Bench, part: str, number: int) -> Outcome:
+    """One case, timed; a reference that fails is a failure of its own."""
+    module = importlib.import_module(f"tests.torture.{part}")  # torch comes after `ready_bench`
+    began = time.monotonic()
+    try:
+        outcome = module.case(bench, number)
+    except BrokenReference as error:
+        outcome = Outcome(part, number)
+        outcome.add("different", f"an undisturbed command failed: {error}")
+    outcome.seconds = round(time.monotonic() - began, 2)
+    return outcome
+
+
+def progress(outcomes: Sequence[Outcome]) -> str:
+    """The sums in one line."""
+    inputs = sum(outcome.inputs for outcome in outcomes)
+    return f"{inputs} inputs, " + ", ".join(f"{_total(outcomes, what)} {what}" for what in COUNTS)
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """The sums as a Markdown table, one row per part and one for all."""
+    head = ["part", "cases", "inputs", *COUNTS, "peak MB", "seconds"]
+    parts = sorted({outcome.part for outcome in outcomes})
+    rows = [_row(part, [each for each in outcomes if each.part == part]) for part in parts]
+    rows.append(_row("all", outcomes))
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    rule = "|" + "|".join(f" {'-' * (width - 1)}: " for width in widths) + "|"
+    return "\n".join([_line(head, widths), rule, *(_line(row, widths) for row in rows)])
+
+
+def _total(outcomes: Sequence[Outcome], what: str) -> int:
+    return sum(outcome.counts.get(what, 0) for outcome in outcomes)
+
+
+def _row(name: str, outcomes: Sequence[Outcome]) -> list[str]:
+    counts = [_total(outcomes, what) for what in COUNTS]
+    peak = max((outcome.peak_mb for outcome in outcomes), default=0.0)
+    numbers = [len(outcomes), sum(outcome.inputs for outcome in outcomes), *counts, round(peak)]
+    return [name, *map(str, numbers), f"{sum(outcome.seconds for outcome in outcomes):.0f}"]
+
+
+def _line(cells: list[str], widths: list[int]) -> str:
+    return "| " + " | ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
 
 
 if __name__ == "__main__":

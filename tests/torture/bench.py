@@ -1,4 +1,4 @@
-"""What all parts share: a scratch folder, random numbers by case, and undisturbed results to compare with."""
+"""What all parts share: what they count, a scratch folder, random numbers, and undisturbed results."""
 
 from __future__ import annotations
 
@@ -9,15 +9,51 @@ import re
 import shutil
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.torture.children import CRASHED, Child, Ended, sora
-from tests.torture.events import recording
-from tests.torture.report import Outcome
+from tests.torture.children import CRASHED, Child, Ended, recording, sora
 
+COUNTS = ("killed", "identical", "refused", "harmless", "different", "accepted", "raw", "executed", "hung")
+MUST_BE_ZERO = ("different", "accepted", "raw", "executed", "hung")
+MEMORY_LIMIT_MB = 1536
 RUN_LIMIT = 240.0  # seconds; a tiny run takes two on an idle machine
 _EXCEPTION = re.compile(r"^sora: (?:[a-z_]+\.)*[A-Z]\w*(?:Error|Exception|Warning|Interrupt|Exit)\b(?::|$)")
+
+
+@dataclass
+class Outcome:
+    """What one case found."""
+
+    part: str
+    case: int
+    counts: dict[str, int] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    inputs: int = 0
+    """Bad command lines, calls, damaged or hostile files tried."""
+    seconds: float = 0.0
+    peak_mb: float = 0.0
+
+    def add(self, what: str, failure: str = "") -> None:
+        """Count one event; a failure also says what happened."""
+        assert what in COUNTS
+        self.counts[what] = self.counts.get(what, 0) + 1
+        if failure:
+            self.failures.append(f"{what}: {failure}")
+
+    def compare(self, what: str, differences: Sequence[str]) -> bool:
+        """Count a result by how it differs from that of an undisturbed command; whether it does not."""
+        if differences:
+            self.add("different", f"{what}: {', '.join(differences)}")
+        else:
+            self.add("identical")
+        return not differences
+
+    def saw_memory(self, megabytes: float, what: str) -> None:
+        """Record a child's peak; above the limit it is a failure."""
+        self.peak_mb = max(self.peak_mb, megabytes)
+        if megabytes > MEMORY_LIMIT_MB:
+            self.failures.append(f"memory: {megabytes:.0f} MB by {what}")
 
 
 @dataclass(frozen=True)
@@ -31,12 +67,7 @@ class Reference:
 
 
 class Bench:
-    """One worker's view of the bench.
-
-    Args:
-        scratch: A folder of its own.
-        seed: Together with part and number it determines a case.
-    """
+    """One worker's view of the bench; a case is determined by its part, its number and the seed."""
 
     def __init__(self, scratch: Path, seed: int) -> None:
         self.scratch, self.seed = scratch, seed
@@ -75,12 +106,10 @@ class Bench:
         prepare: Callable[[Path], None] | None = None,
         run: Callable[[list[str], Path], list[Ended]] | None = None,
     ) -> Reference:
-        """The result of a command in a folder of its own, computed once.
+        """The result of a command in a folder of its own, computed once; `OUT` is where the result goes.
 
-        Args:
-            arguments: The command, with `OUT` where the result goes.
-            prepare: Fills the folder beforehand.
-            run: Runs it; by default in one child, whose changes to the file system are recorded.
+        `prepare` fills the folder beforehand. `run` runs the command; by default one child does, whose
+        changes to the file system are recorded.
         """
         key = hashlib.sha256(f"{bool(run)} {' '.join(arguments)}".encode()).hexdigest()[:16]
         folder, facts = self.scratch / "references" / key, self.scratch / "references" / f"{key}.json"

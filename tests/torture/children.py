@@ -1,7 +1,10 @@
-"""Child processes that can be killed cheaply: forked from a process that has torch and sora imported.
+"""Child processes that can be killed cheaply, at random times or exact moments.
 
-A fork costs milliseconds where a new interpreter needs seconds. It is safe here because the parent has one
-thread: torch on one CPU thread starts no others, which `warm_up` verifies.
+They are forked from a process that has torch and sora imported: a fork costs milliseconds where a new
+interpreter needs seconds. It is safe because the parent has one thread: torch on one CPU thread starts no
+others, which `warm_up` verifies. Python announces each change to the file system to audit hooks (PEP 578)
+before it happens, so a process can be killed between any two of them, e.g. between a rename and the link that
+follows, without touching the code under test.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+import itertools
 import os
 import resource
 import select
@@ -51,14 +55,10 @@ class Ended:
 
 
 class Child:
-    """A forked process in a session of its own, its output in files.
+    """A forked process in a session of its own that calls a function, whose result is its exit code.
 
-    Args:
-        function: What it does; the result is its exit code.
-        cwd: Where it does it.
-        output: Where its output goes, outside of `cwd`.
-        env: Further environment variables.
-        memory: Bytes of address space beyond what it has now; none: no limit.
+    Its output goes to files in a folder outside of `cwd`; `memory` limits the bytes of address space beyond
+    what it has now.
     """
 
     def __init__(
@@ -211,3 +211,55 @@ def warm_up(scratch: Path) -> None:
     threads = len(os.listdir("/proc/self/task"))
     if code or threads != 1:
         raise RuntimeError(f"warm-up failed: exit code {code}, {threads} threads; expected 0 and 1")
+
+
+CHANGES = (
+    "os.rename", "os.link", "os.symlink", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.utime",
+    "fcntl.flock", "fcntl.lockf", "shutil.rmtree", "shutil.copyfile", "shutil.move", "tempfile.mkstemp",
+)  # fmt: skip
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+def is_change(event: str, args: tuple[object, ...]) -> bool:
+    """Whether an audit event announces a change to the file system."""
+    if event == "open":
+        flags = args[2]
+        return isinstance(flags, int) and bool(flags & _WRITING) and not str(args[0]).startswith("/dev/")
+    return event in CHANGES
+
+
+def signal_before(number: int, change: int, function: Callable[[], int]) -> Callable[[], int]:
+    """`function`, but this process gets signal `number` before its change `change` (counted from 0)."""
+    changes = itertools.count()
+
+    def send(_: str) -> None:
+        if next(changes) == change:
+            os.kill(os.getpid(), number)
+
+    return _watched(function, send)
+
+
+def recording(function: Callable[[], int], log: Path) -> Callable[[], int]:
+    """`function`, which also writes the kinds of all its changes to `log`, one per line."""
+    kinds: list[str] = []
+
+    def run() -> int:
+        code = _watched(function, kinds.append)()
+        log.write_text("\n".join(kinds))
+        return code
+
+    return run
+
+
+def _watched(function: Callable[[], int], on_change: Callable[[str], None]) -> Callable[[], int]:
+    """`function`, with `on_change` called before each of its changes; the hook stays in the process."""
+
+    def hook(event: str, args: tuple[object, ...]) -> None:
+        if is_change(event, args):
+            on_change(event)
+
+    def run() -> int:
+        sys.addaudithook(hook)
+        return function()
+
+    return run

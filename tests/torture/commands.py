@@ -13,23 +13,17 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.torture import comparing, configurations
-from tests.torture.bench import Bench, check_end, last_line
+from tests.torture.bench import Bench, Outcome, check_end, last_line
 from tests.torture.children import sora
-from tests.torture.report import Outcome
 from tests.torture.strategies import WORDS, bad_fields, drawn, flag_fields, settings_fields
 
 COUNT = 20  # command lines per case
 LIMIT = 60.0  # seconds
 MEMORY = 3 << 30  # bytes beyond what the process has
 TINY = [*configurations.SMALLEST, "--out", "run"]
-VALID = (
-    ["--seed", "3"],
-    ["--guard", "off"],
-    ["--ema", "0.9"],
-    ["--method", "fgsm"],
-    ["--log-every", "2"],
-    [],
-)
+VALID = [
+    line.split() for line in ("--seed 3", "--guard off", "--ema 0.9", "--method fgsm", "--log-every 2", "")
+]
 OF_COMPARE = {"methods": str, "seeds": int, "jobs": int}
 OF_TRAIN = {"set": str, "config": str, "recipe": str, "resume": str}
 

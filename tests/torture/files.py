@@ -7,10 +7,9 @@ import random
 import shutil
 
 from tests.torture import comparing, configurations, hostile_arrays, hostile_images, hostile_runs
-from tests.torture.bench import Bench, check_end, last_line
+from tests.torture.bench import Bench, Outcome, check_end, last_line
 from tests.torture.children import sora
 from tests.torture.hostile import Attack, Place
-from tests.torture.report import Outcome
 
 LIMIT = 60.0  # seconds
 MEMORY = 4 << 30  # bytes beyond what the process has; the bench fails far below it

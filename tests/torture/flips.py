@@ -10,10 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from tests.torture import comparing, configurations
-from tests.torture.bench import RUN_LIMIT, Bench, check_end, fill, last_line
-from tests.torture.children import Ended, sora
-from tests.torture.events import signal_before
-from tests.torture.report import Outcome
+from tests.torture.bench import RUN_LIMIT, Bench, Outcome, check_end, fill, last_line
+from tests.torture.children import Ended, signal_before, sora
 
 _EVALUATE = "evaluate OUT --attacks clean,fgsm,pgd2 --eps 0.05 --threads 1 --quiet --device cpu"
 EVALUATE = _EVALUATE.split()
@@ -36,10 +34,9 @@ def case(bench: Bench, number: int) -> Outcome:
 
 
 def damage(folder: Path, rng: random.Random) -> tuple[str, str]:
-    """Flip bits of a random file or cut it; files of all kinds are equally likely.
+    """Flip bits of a random file or cut it; return its name, and what was done in words.
 
-    Returns:
-        The file's name, and what was done in words.
+    Files of all kinds are equally likely.
     """
     kinds: dict[str, list[Path]] = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size):

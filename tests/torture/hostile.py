@@ -8,9 +8,12 @@ import pickle
 import random
 import shutil
 import struct
+import tarfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+
+from tests.data import formats
 
 TINY = "--epochs 1 --batch-size 8 --attacks clean --width 4 --set model.stages=1 --threads 1"
 Attack = Callable[["Place"], "list[str] | None"]
@@ -18,13 +21,7 @@ Attack = Callable[["Place"], "list[str] | None"]
 
 
 class Place:
-    """A folder to work in, and around it things that must not change.
-
-    Args:
-        folder: An empty folder.
-        finished: A finished run, to be copied.
-        rng: Random numbers for sizes and variants.
-    """
+    """A folder to work in with copies of a finished run, and around it things that must not change."""
 
     def __init__(self, folder: Path, finished: Path, rng: random.Random) -> None:
         self.folder, self.finished, self.rng, self.note = folder, finished, rng, ""
@@ -114,13 +111,38 @@ def images_folder(place: Place, hostile: bytes | None = None, name: str = "x.png
 
 def write_pictures(root: Path, count: int) -> Path:
     """Two folders of so many ordinary pictures each."""
-    from tests.data import formats
-
     for label in range(2):
         (root / f"class{label}").mkdir(parents=True)
         for i, image in enumerate(formats.noise(count, 8, 8, 3, seed=label)):
             (root / f"class{label}" / f"{i:04d}.png").write_bytes(formats.png(image))
     return root
+
+
+def packing(originals: Path, rng: random.Random) -> tuple[list[str], Callable[[Path], None]]:
+    """A command that packs pictures or published files, `OUT` for its folder, and what prepares that."""
+    if not originals.exists():
+        draft = originals.with_suffix(".part")
+        shutil.rmtree(draft, ignore_errors=True)
+        write_pictures(draft / "pictures", 200)  # more than are decoded at once
+        unpack(formats.Cifar10().python(), draft / "cifar10")
+        unpack(formats.Cifar100().binary(), draft / "cifar100")
+        draft.rename(originals)
+    sources = {name: [name, "--from", str(originals / name)] for name in ("cifar10", "cifar100")}
+    sources["pictures"] = [f"folder:{originals / 'pictures'}"]
+    sources["small"] = [f"folder:{originals / 'pictures'}?size=6&mode=grey"]
+    chosen = sources[rng.choice(["pictures", "small", "pictures", "cifar10", "cifar100"])]
+    return ["data", "get", *chosen, "--data-dir", "OUT"], lambda folder: os.makedirs(folder, exist_ok=True)
+
+
+def unpack(archive: bytes, folder: Path) -> Path:
+    """Write the members of a tar file into a folder, without their own folders."""
+    folder.mkdir(parents=True)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        for member in files:
+            content = files.extractfile(member)
+            assert content is not None
+            (folder / Path(member.name).name).write_bytes(content.read())
+    return folder
 
 
 def no_file(place: Place, path: Path, *kinds: str) -> None:

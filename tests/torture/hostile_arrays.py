@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from tests.data import formats
-from tests.torture.hostile import Attack, Evil, Place, array_file, flip_bits, no_file, npy, reading
+from tests.torture.hostile import Attack, Evil, Place, array_file, flip_bits, no_file, npy, reading, unpack
 from tests.torture.hostile_runs import JSONS
-from tests.torture.packing import unpack
 
 IMAGES, LABELS = formats.noise(4, 8, 8, 3), np.arange(4) % 2
 ARRAYS = {"x_train": IMAGES, "y_train": LABELS, "x_test": IMAGES, "y_test": LABELS}
@@ -178,17 +177,8 @@ def packed_store(place: Place) -> list[str]:
     store.mkdir(parents=True)
     (store / "origin").write_text("x")
     two = {"format": 1, "classes": ["a", "b"], "test_size": 10**9}
-    metas = [
-        "{}",
-        "[]",
-        "null",
-        "1",
-        "NaN",
-        "\x00",
-        "[" * 200_000,
-        '{"format": 1}',
-        '{"format": 1, "classes": 3}',
-    ]
+    metas = ["{}", "[]", "null", "1", "NaN", "\x00", "[" * 200_000]
+    metas += ['{"format": 1}', '{"format": 1, "classes": 3}']
     metas += [json.dumps(two | {"classes": ["a"] * 10, "splits": {"../../victim": {}}})]
     metas += [json.dumps(two | {"splits": {key: {"images": ""} for key in ("train", "test")}})]
     (store / "meta.json").write_text(place.choose(*metas))

@@ -194,15 +194,8 @@ def network_of_a_run(place: Place) -> list[str]:
 def log_of_a_run(place: Place) -> list[str]:
     run = place.unfinished()
     name = place.choose("metrics", "evals", "events", "monitors")
-    lines = (
-        '{"step": "x"}',
-        "{}",
-        "null",
-        "3}",
-        "\x00" * 1000,
-        f'{{"a": {"9" * 10_000}}}',
-        "[" * 200_000 + "}",
-    )
+    lines = ['{"step": "x"}', "{}", "null", "3}", "\x00" * 1000]
+    lines += [f'{{"a": {"9" * 10_000}}}', "[" * 200_000 + "}"]
     path = run / f"{name}.jsonl"
     kept = path.read_text() if place.rng.random() < 0.5 else ""
     path.write_text(f"{place.choose(*lines)}\n{kept}")
@@ -241,12 +234,9 @@ def _resume(run: Path) -> list[str]:
 
 def _use(place: Place, run: Path) -> list[str]:
     """Any command that reads a run."""
-    commands = ("train --resume --quiet --out RUN", "evaluate RUN --attacks clean --threads 1 --quiet")
-    commands += (
-        "probe eps-curve RUN --limit 4 --threads 1",
-        "probe traces RUN",
-        "data show --run RUN --out x.png",
-    )
+    commands = ["train --resume --quiet --out RUN", "evaluate RUN --attacks clean --threads 1 --quiet"]
+    commands += ["probe eps-curve RUN --limit 4 --threads 1", "probe traces RUN"]
+    commands += ["data show --run RUN --out x.png"]
     return [word.replace("RUN", str(run)) for word in place.rng.choice(commands).split()]
 
 

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.torture import comparing, configurations, packing, ranks
-from tests.torture.bench import RUN_LIMIT, Bench, Reference, check_end, fill, last_line
-from tests.torture.children import Child, sora
-from tests.torture.events import signal_before
-from tests.torture.report import Outcome
+from tests.torture import comparing, configurations, hostile, ranks
+from tests.torture.bench import RUN_LIMIT, Bench, Outcome, Reference, check_end, fill, last_line
+from tests.torture.children import Child, signal_before, sora
 
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
 POLITE = (0, 130, 143, -signal.SIGINT, -signal.SIGTERM)
@@ -75,7 +73,7 @@ def case(bench: Bench, number: int) -> Outcome:
         compare, prepare = comparing.evaluation_differences, partial(shutil.copytree, finished)
         kill_until_done(bench, outcome, rng, arguments, compare, prepare)
     elif kind == "pack":
-        arguments, prepare = packing.command(bench, rng)
+        arguments, prepare = hostile.packing(bench.scratch / "originals", rng)
         kill_until_done(bench, outcome, rng, arguments, comparing.store_differences, prepare)
     else:
         ranks.case(bench, outcome, rng, launcher=kind == "torchrun")
@@ -96,16 +94,9 @@ def kill_until_done(
 ) -> None:
     """Start a command, kill it, continue it, kill it again, let it finish, and compare.
 
-    Args:
-        bench: The bench.
-        outcome: Where to count.
-        rng: The random numbers of the case.
-        arguments: The command.
-        differences: What to compare the two folders by.
-        prepare: Fills the folder beforehand.
-        again: Flags that let the command start or continue.
-        cold: Start a new interpreter for each process, as a user would.
-        timed: Kill by time only, because other processes do the work.
+    `prepare` fills the folder beforehand; the flags `again` let the command start or continue. With `cold`
+    each process is a new interpreter, as for a user; with `timed` kills are by time only, because other
+    processes do the work.
     """
     reference = bench.reference(arguments, prepare)
     place = bench.place(f"kills-{outcome.case}")

@@ -14,9 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from tests.torture import comparing, configurations
-from tests.torture.bench import RUN_LIMIT, Bench, fill, last_line
+from tests.torture.bench import RUN_LIMIT, Bench, Outcome, fill, last_line
 from tests.torture.children import Child, Ended, python, sora
-from tests.torture.report import Outcome
 
 GRACE = 30.0  # seconds between SIGTERM and SIGKILL for the ranks that are left, as in torchrun
 POOL = 6

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.torture.report import Outcome, progress, table
+from tests.torture.__main__ import progress, table
+from tests.torture.bench import Outcome
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,7 +44,7 @@ def test_a_forked_run_has_the_bits_of_a_new_interpreter(tmp_path: Path) -> None:
     script = """
 import sys
 from pathlib import Path
-from tests.torture.workers import ready_bench
+from tests.torture.__main__ import ready_bench
 from tests.torture import comparing, configurations
 from tests.torture.bench import fill
 scratch = Path(sys.argv[1])
@@ -62,7 +63,7 @@ assert found == [], found
 def test_a_signal_arrives_before_the_chosen_change(tmp_path: Path, change: int) -> None:
     script = """
 import os, sys
-from tests.torture.events import signal_before
+from tests.torture.children import signal_before
 def change_files():
     open("a", "w").close(); os.link("a", "b"); os.rename("b", "c"); os.remove("a")
     return 0
@@ -89,8 +90,8 @@ def test_an_outcome_fails_on_what_must_not_happen_and_on_memory() -> None:
 
 def test_what_a_case_keeps_in_memory_does_not_stay_with_the_worker() -> None:
     script = """
-from tests.torture import workers
-from tests.torture.report import Outcome
+from tests.torture import __main__ as workers
+from tests.torture.bench import Outcome
 def keeping(bench, part, number):
     bench[number] = "large"
     return Outcome(part, number)
