@@ -30,11 +30,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.write_line(f"property tests: --hypothesis-seed={config.option.hypothesis_seed}")
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    """Print the seed in the header."""
-    return f"property tests: --hypothesis-seed={config.option.hypothesis_seed}"
-
-
 @pytest.fixture(autouse=True)
 def _registries_as_before() -> Iterator[None]:
     """Forget after each test the methods, attacks, models and data sets that it registered."""

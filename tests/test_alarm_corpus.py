@@ -44,10 +44,8 @@ class TestTruth:
         assert (found.kind, found.fall) == ("collapsed", 35)  # the medians are ... 0.4, 0.3, 0.1
         assert found.overfitted == (35, 40, 45, 50)
 
-    def test_a_fall_of_both_accuracies_is_not(self) -> None:
+    def test_a_fall_of_both_accuracies_and_one_low_measurement_are_not(self) -> None:
         assert truth.truth_of(trace([0.5] * 50, FALLING, FALLING)).kind == "healthy"
-
-    def test_one_low_measurement_is_not(self) -> None:
         pgd = [0.4] * 5 + [0.0] + [0.4] * 4
         assert truth.truth_of(trace([0.5] * 50, [0.5] * 10, pgd)).kind == "healthy"
 
@@ -160,10 +158,8 @@ class TestStudy:
 
     def test_each_method_is_in_another_half_of_each_data_set(self) -> None:
         for method in runs.WITH_PERT_ALIGN:
-            halves = [
-                judging.in_choice_half(corpus.Trace(name, method, "", 0)) for name in ("digits", "cifar10")
-            ]
-            assert sorted(halves) == [False, True]
+            traces = [corpus.Trace(name, method, "", 0) for name in ("digits", "cifar10")]
+            assert sorted(map(judging.in_choice_half, traces)) == [False, True]
 
 
 def test_the_corpus_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -177,8 +173,5 @@ def test_the_corpus_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert found["pert_align"][0] == 0.123
     assert math.isnan(found["pert_align"][1])
     assert found.measured("step", "pgd") == [(2, 0.5)]
-
-
-def test_names_of_runs_are_different() -> None:
     names = [spec.name for spec in runs.specs()]
     assert len(names) == len(set(names)) > 300

@@ -30,31 +30,13 @@ class NoGradient(nn.Module):
         return torch.zeros(len(x), 3)
 
 
-NOT_NETWORKS: list[Any] = [None, 3, "resnet18", nn.Linear, lambda x: x]
+NOT_MODELS: list[Any] = [None, 3, "resnet18", nn.Linear, lambda x: x]
 NOT_THREATS: list[Any] = [None, "linf", 8 / 255, sora.Linf, (0, 1)]
 NOT_NAMES: list[Any] = [None, 3, [], {}, "", "nothing", b"sora", ("sora",)]
-NOT_INPUTS: list[tuple[Any, Any]] = [
-    (None, Y),
-    (X, None),
-    (X.numpy(), Y),
-    (X, [0, 1, 2, 1]),
-    (IMAGES, Y),
-    (X, Y.float()),
-    (X, Y.bool()),
-    (X, Y[:2]),
-    (X, Y[:, None]),
-    (X[:0], Y[:0]),
-    (X[0, 0, 0], Y[:1]),
-    (X * 255, Y),
-    (X - 0.5, Y),
-    (X * math.nan, Y),
-    (X / 0, Y),
-    (X, Y + 2),
-    (X, Y - 1),
-    (X, Y + 10**12),
-    (X[..., :4], Y),
-    (X.to("meta"), Y),
-]
+NOT_IMAGES = (None, X.numpy(), IMAGES, X * 255, X - 0.5, X * math.nan, X / 0, X[..., :4], X.to("meta"))
+NOT_LABELS = (None, [0, 1, 2, 1], Y.float(), Y.bool(), Y[:2], Y[:, None], Y + 2, Y - 1, Y + 10**12)
+NOT_INPUTS: list[tuple[Any, Any]] = [(X[:0], Y[:0]), (X[0, 0, 0], Y[:1])]
+NOT_INPUTS += [(x, Y) for x in NOT_IMAGES] + [(X, y) for y in NOT_LABELS]
 
 CALLS: dict[str, Callable[[], Any]] = {}
 
@@ -63,72 +45,42 @@ def add(name: str, function: Callable[..., Any], *arguments: Any, **named: Any) 
     CALLS[f"{name} {len(CALLS)}"] = lambda: function(*arguments, **named)
 
 
-for eps in (
-    "8/",
-    "/255",
-    "8/0",
-    "eight",
-    "",
-    "nan",
-    "inf",
-    None,
-    [],
-    True,
-    -1,
-    "-8/255",
-    8,
-    "300/255",
-    1e30,
-    10**400,
-):
+for eps in ("8/", "/255", "8/0", "eight", "", "nan", "inf", None, [], True, -1, "-8/255", 8, "300/255", 1e30,
+            10**400, b"8"):  # fmt: skip
     add("Linf", sora.Linf, eps)
-for eps in ("8/", None, -0.1, 1e30, math.nan, torch.ones(2)):
+for eps in ("8/", None, -0.1, 1e30, math.nan, torch.ones(2), b"8"):
     add("L2", sora.L2, eps)
 for box in ((1, 0), (0,), (0, 1, 2), 5, "01", (math.nan, 1), (0, math.inf), ("a", "b")):
     add("box", sora.Linf, 0.01, box)
 
 for bad in NOT_NAMES:
+    for function in (methods.info, attacks.create, models.info, data.load, data.info, data.get):
+        add(f"{function.__module__}.{function.__name__}", function, bad)
     add("methods.create", methods.create, bad, LINF)
-    add("methods.info", methods.info, bad)
-    add("attacks.create", attacks.create, bad)
     add("models.create", models.create, bad, 10)
-    add("models.info", models.info, bad)
-    add("data.load", data.load, bad)
-    add("data.info", data.info, bad)
-    add("data.get", data.get, bad)
     add("fit method", sora.fit, net(), (PAIR, PAIR), method=bad)
 for bad in NOT_THREATS:
     add("methods.create threat", methods.create, "sora", bad)
-    add("fgsm threat", attacks.fgsm, net(), X, Y, bad)
-    add("pgd threat", attacks.pgd, net(), X, Y, bad)
-    add("autoattack threat", attacks.autoattack, net(), X, Y, bad)
+    for attack in (attacks.fgsm, attacks.pgd, attacks.autoattack):
+        add(f"{attack.__name__} threat", attack, net(), X, Y, bad)
     add("evaluate threat", sora.evaluate, net(), (X, Y), bad)
-for hyper in (
-    {"alpha0": "x"},
-    {"alpha0": None},
-    {"alpha0": [1]},
-    {"beta": 7},
-    {"nothing": 1},
-    {"attack_mode": 3},
-):
+for hyper in ({"alpha0": "x"}, {"alpha0": None}, {"alpha0": [1]}, {"beta": 7}, {"nothing": 1},
+              {"attack_mode": 3}):  # fmt: skip
     add("hyper-parameters", methods.create, "sora", LINF, **hyper)
-for bad in NOT_NETWORKS:
+for bad in NOT_MODELS:
     add("step model", methods.create("sora", LINF).step, bad, X, Y)
-    add("fgsm model", attacks.fgsm, bad, X, Y, LINF)
-    add("pgd model", attacks.pgd, bad, X, Y, LINF)
-    add("autoattack model", attacks.autoattack, bad, X, Y, LINF)
+    for attack in (attacks.fgsm, attacks.pgd, attacks.autoattack):
+        add(f"{attack.__name__} model", attack, bad, X, Y, LINF)
     add("evaluate model", sora.evaluate, bad, (X, Y), LINF)
     add("fit model", sora.fit, bad, (PAIR, PAIR))
 for x, y in NOT_INPUTS:
     for name in ("sora", "fgsm", "pgd-2", "trades"):
         add(f"step {name}", methods.create(name, LINF).step, net(), x, y)
-    add("fgsm", attacks.fgsm, net(), x, y, LINF)
-    add("pgd", attacks.pgd, net(), x, y, LINF)
-    add("autoattack", attacks.autoattack, net(), x, y, LINF)
+    for attack in (attacks.fgsm, attacks.pgd, attacks.autoattack):
+        add(attack.__name__, attack, net(), x, y, LINF)
     add("evaluate", sora.evaluate, net(), (x, y), LINF)
 for named in ({"steps": 0}, {"steps": "3"}, {"steps": 1.5}, {"restarts": 0}, {"restarts": None},
-              {"select": "all"},
-              {"step_size": "x"}, {"step_size": []}, {"generator": 3}):  # fmt: skip
+              {"select": "all"}, {"step_size": "x"}, {"step_size": []}, {"generator": 3}):  # fmt: skip
     add("pgd options", attacks.pgd, net(), X, Y, LINF, **named)
 for named in ({"attacks": ""}, {"attacks": "pgd"}, {"attacks": []}, {"attacks": [3]}, {"attacks": 3},
               {"attacks": None}, {"batch_size": 0}, {"batch_size": "9"}, {"seed": -1}, {"seed": None},
@@ -142,21 +94,19 @@ for bad in (None, 3, [], (PAIR,), (PAIR, 3), (PAIR, (IMAGES, None)), ((X, Y), PA
             ((IMAGES, Y[:2]), PAIR), ((IMAGES[:0], Y[:0]), PAIR), "nothing", "folder:"):  # fmt: skip
     add("fit data", sora.fit, net(), bad)
 for named in ({"eps": "8/"}, {"eps": 8}, {"eps": None}, {"eps": 0}, {"epochs": 0}, {"epochs": "x"},
-              {"nothing": 1},
-              {"norm": "l7"}, {"attacks": ""}, {"device": "meta"}, {"threads": 9_999_999}, {"threads": -1},
-              {"batch_size": 10**9}, {"set": 3}, {"set": {"sora.nothing": 1}}, {"augment": "crop:x"},
-              {"init": "/nowhere.safetensors"}, {"guard": 3}, {"monitor": "nothing"}, {"lr": math.nan},
-              {"lr": 10**400}, {"seed": 1.5}, {"limit_train": 10**9}, {"holdout": 10**9}):  # fmt: skip
+              {"nothing": 1}, {"norm": "l7"}, {"attacks": ""}, {"device": "meta"}, {"threads": 9_999_999},
+              {"threads": -1}, {"batch_size": 10**9}, {"set": 3}, {"set": {"sora.nothing": 1}},
+              {"augment": "crop:x"}, {"init": "/nowhere.safetensors"}, {"guard": 3}, {"monitor": "nothing"},
+              {"lr": math.nan}, {"lr": 10**400}, {"seed": 1.5}, {"limit_train": 10**9},
+              {"holdout": 10**9}):  # fmt: skip
     add("fit settings", sora.fit, net(), (PAIR, PAIR), **{"epochs": 1, "quiet": True, **named})
 for place in (f"{__file__}/run", __file__, "a\0b"):
     add("fit out", sora.fit, net(), (PAIR, PAIR), epochs=1, batch_size=2, holdout=0, quiet=True, out=place)
-for threat in (sora.Linf, sora.L2):
-    add("eps in bytes", threat, b"8")
 add("fit without parameters", sora.fit, nn.Flatten(), (PAIR, PAIR), quiet=True)
 for named in ({"num_classes": 1}, {"num_classes": "10"}, {"num_classes": None}, {"in_channels": 0},
               {"image_size": -1}, {"width": 0}, {"width": 1.5}, {"mean": 3}, {"mean": ["a"]},
-              {"mean": [1, 2]},
-              {"std": [0]}, {"std": [math.nan]}, {"nothing": 1}, {"stages": "x"}, {"stages": 0}):  # fmt: skip
+              {"mean": [1, 2]}, {"std": [0]}, {"std": [math.nan]}, {"nothing": 1}, {"stages": "x"},
+              {"stages": 0}):  # fmt: skip
     add("models.create options", models.create, "preactresnet18", **{"num_classes": 10, **named})
 for bad in ("torch.nn:Linear", "os:nothing", "nothing:f", ":", "time:sleep", "builtins:len", "os:getcwd"):
     add("models.create code", models.create, bad, 10)

@@ -36,9 +36,7 @@ def test_data_compares_batches_with_steps_of_the_same_round(tmp_path: Path) -> N
     assert found["share of a SORA step"]["ratio"] == pytest.approx(batch["ms"] / found["step_ms"])
 
 
-def test_the_copies_that_pages_are_timed_with_have_readable_logs(
-    tmp_path: Path,
-) -> None:
+def test_the_copies_that_pages_are_timed_with_have_readable_logs(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", steps=60)
     importlib.import_module("report").copy_run(run.path, tmp_path / "copy", seed=7, lines=150)
     copy = RunFolder(tmp_path / "copy")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -29,15 +30,11 @@ def value(number: Tensor) -> float:
 # Lemma checks.
 
 
-def test_linf_coefficient_of_the_quadratic() -> None:
-    torch.testing.assert_close(after(0.1, P), torch.tensor([[2.8, -0.6]], dtype=torch.float64))
-    assert value(linearity(G, after(0.1, P))) == pytest.approx(0.85, abs=1e-12)
-
-
 @pytest.mark.parametrize(("step", "coefficient"), [(0.1, 0.85), (0.01, 0.985), (0.001, 0.9985)])
 def test_optimal_step_is_the_maximiser_along_the_sign_whatever_the_step(
     step: float, coefficient: float
 ) -> None:
+    torch.testing.assert_close(after(0.1, P), torch.tensor([[2.8, -0.6]], dtype=torch.float64))
     v = linearity(G, after(step, P))
     assert value(v) == pytest.approx(coefficient, abs=1e-12)
     best = value(optimal_step(v, step, math.inf))
@@ -47,76 +44,58 @@ def test_optimal_step_is_the_maximiser_along_the_sign_whatever_the_step(
     assert best == pytest.approx(value(grid[rise.argmax()]), abs=1e-4)
 
 
-def test_l2_raw_coefficient_and_optimum() -> None:
-    g_adv = after(0.1, G)
-    torch.testing.assert_close(g_adv, torch.tensor([[2.4, -0.6]], dtype=torch.float64))
-    v = linearity(G, g_adv, "l2")
-    assert value(v) == pytest.approx(0.78, abs=1e-12)
-    assert value(optimal_step(v, 0.1, math.inf)) == pytest.approx(5 / 11, abs=1e-9)
-
-
-def test_l2_unit_coefficient_and_optimum() -> None:
-    v = linearity(G, after(0.1, G / math.sqrt(10)), "l2")
-    assert value(v) == pytest.approx(0.930430, abs=1e-6)
-    assert value(optimal_step(v, 0.1, math.inf)) == pytest.approx(math.sqrt(10) * 5 / 11, abs=1e-9)
-    assert value(optimal_step(v, 0.1, math.inf)) == pytest.approx(1.437399, abs=1e-6)
+@pytest.mark.parametrize(
+    ("length", "coefficient", "optimum"), [(1.0, 0.78, 5 / 11), (math.sqrt(10), 0.930430, 1.437399)]
+)
+def test_l2_coefficient_and_optimum(length: float, coefficient: float, optimum: float) -> None:
+    """Along the gradient as it is, and along its unit vector."""
+    torch.testing.assert_close(after(0.1, G), torch.tensor([[2.4, -0.6]], dtype=torch.float64))
+    v = linearity(G, after(0.1, G / length), "l2")
+    assert value(v) == pytest.approx(coefficient, abs=1e-6)
+    assert value(optimal_step(v, 0.1, math.inf)) == pytest.approx(length * 5 / 11, abs=1e-9)
+    assert length * 5 / 11 == pytest.approx(optimum, abs=1e-6)
 
 
 def test_l2_coefficient_is_pert_align_times_the_ratio_of_lengths() -> None:
     g, g_adv = torch.randn(2, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     ratios = g_adv.norm(dim=1) / g.norm(dim=1)
-    torch.testing.assert_close(
-        linearity(g, g_adv, "l2"), (ratios * cosine(g, g_adv)[0]).mean(), rtol=0, atol=1e-12
-    )
+    expected = (ratios * cosine(g, g_adv)[0]).mean()
+    torch.testing.assert_close(linearity(g, g_adv, "l2"), expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("step", "expected"), [(0.1, 1.22325), (0.01, 1.02023), (0.001, 1.00200)])
-def test_pert_align_along_the_sign_follows_its_lemma(step: float, expected: float) -> None:
-    loss = (1 - value(pert_align(G, after(step, P)))) / (step**2 / 2)
+@pytest.mark.parametrize(
+    ("direction", "step", "expected"),
+    [
+        *((P, 0.1, 1.22325), (P, 0.01, 1.02023), (P, 0.001, 1.00200)),
+        *((G, 0.1, 0.58910), (G, 0.01, 0.37637), (G, 0.001, 0.36159)),
+    ],
+)
+def test_pert_align_follows_its_lemma(direction: Tensor, step: float, expected: float) -> None:
+    """Along the sign and along the gradient."""
+    loss = (1 - value(pert_align(G, after(step, direction)))) / (step**2 / 2)
     assert loss == pytest.approx(expected, abs=1e-5)
 
 
-def test_limit_of_pert_align_along_the_sign() -> None:
-    k = value((G @ H * P).sum() / G.square().sum())
-    assert k == pytest.approx(-1.0)
-    limit = value((P @ H - k * G).square().sum() / G.square().sum())
-    assert limit == pytest.approx(1.0)
-    assert (1 - value(pert_align(G, after(1e-4, P)))) / (1e-8 / 2) == pytest.approx(limit, abs=1e-3)
-
-
-@pytest.mark.parametrize(("step", "expected"), [(0.1, 0.58910), (0.01, 0.37637), (0.001, 0.36159)])
-def test_pert_align_along_the_gradient_follows_its_lemma(step: float, expected: float) -> None:
-    loss = (1 - value(pert_align(G, after(step, G)))) / (step**2 / 2)
-    assert loss == pytest.approx(expected, abs=1e-5)
-
-
-def test_limit_and_upper_bound_of_pert_align_along_the_gradient() -> None:
-    k = value((G @ H * G).sum() / G.square().sum())
-    assert k == pytest.approx(-2.2)
-    limit = value((G @ H - k * G).square().sum() / G.square().sum())
-    assert limit == pytest.approx(0.36)
-    bound = value(torch.linalg.matrix_norm(H, 2)) ** 2 - k**2
-    assert bound == pytest.approx(11.16)
+@pytest.mark.parametrize(("direction", "k", "limit", "bound"), [(P, -1.0, 1.0, 15.0), (G, -2.2, 0.36, 11.16)])
+def test_limit_and_upper_bound_of_pert_align(direction: Tensor, k: float, limit: float, bound: float) -> None:
+    assert value((G @ H * direction).sum() / G.square().sum()) == pytest.approx(k)
+    assert value((direction @ H - k * G).square().sum() / G.square().sum()) == pytest.approx(limit)
+    assert (1 - value(pert_align(G, after(1e-4, direction)))) / (1e-8 / 2) == pytest.approx(limit, abs=1e-3)
+    assert value(torch.linalg.matrix_norm(H, 2)) ** 2 - k**2 == pytest.approx(bound)
     assert limit <= bound
 
 
 @pytest.mark.parametrize(("step", "expected"), [(0.1, 0.61332), (0.01, 0.51013), (0.001, 0.50100)])
 def test_alt_pert_align_follows_the_proof_of_its_lemma(step: float, expected: float) -> None:
     assert (1 - value(alt_pert_align(G, after(step, P)))) / step == pytest.approx(expected, abs=1e-5)
-
-
-def test_alt_pert_align_is_one_at_step_zero() -> None:
     assert value(alt_pert_align(G, G)) == pytest.approx(1.0, abs=1e-12)
 
 
-def test_no_curvature_gives_ones_and_the_largest_step() -> None:
+def test_a_loss_that_does_not_curve_down_gets_one_or_more_and_the_largest_step() -> None:
     g_adv = after(0.1, P, torch.zeros_like(H))
     assert value(pert_align(G, g_adv)) == pytest.approx(1.0, abs=1e-12)
     assert value(linearity(G, g_adv)) == pytest.approx(1.0, abs=1e-12)
     assert value(optimal_step(linearity(G, g_adv), 0.02, 0.0627)) == 0.0627
-
-
-def test_a_loss_that_curves_up_gets_more_than_one_and_the_largest_step() -> None:
     v = linearity(G, after(0.1, P, -H))
     assert value(v) > 1
     assert value(optimal_step(v, 0.02, 0.0627)) == 0.0627
@@ -127,11 +106,9 @@ def test_a_loss_that_curves_up_gets_more_than_one_and_the_largest_step() -> None
 def test_rescaling_the_loss_changes_nothing(exponent: int, other: int) -> None:
     factor = 10.0**exponent * 2.0**other
     g_adv = after(0.1, P)
-    for measure in (pert_align, alt_pert_align, linearity):
+    for measure in (pert_align, alt_pert_align, linearity, partial(linearity, norm="l2")):
         small = measure((G * factor).float(), (g_adv * factor).float())
         assert value(small) == pytest.approx(value(measure(G, g_adv)), rel=1e-5)
-    l2 = linearity((G * factor).float(), (g_adv * factor).float(), "l2")
-    assert value(l2) == pytest.approx(value(linearity(G, g_adv, "l2")), rel=1e-5)
 
 
 def test_a_linear_classifier_under_cross_entropy_has_a_coefficient_above_one() -> None:
@@ -158,11 +135,8 @@ def rows(*vectors: list[float]) -> Tensor:
 
 def test_an_all_zero_start_gradient_is_left_out_everywhere() -> None:
     g, g_adv = rows([3, -1], [0, 0]), rows([2.8, -0.6], [5, 5])
-    alone = g[:1], g_adv[:1]
-    assert value(pert_align(g, g_adv)) == pytest.approx(value(pert_align(*alone)))
-    assert value(alt_pert_align(g, g_adv)) == pytest.approx(value(alt_pert_align(*alone)))
-    for norm in ("linf", "l2"):
-        assert value(linearity(g, g_adv, norm)) == pytest.approx(value(linearity(*alone, norm)))
+    for measure in (pert_align, alt_pert_align, linearity, partial(linearity, norm="l2")):
+        assert value(measure(g, g_adv)) == pytest.approx(value(measure(g[:1], g_adv[:1])))
 
 
 def test_an_all_zero_adversarial_gradient_is_left_out_of_pert_align_and_counts_zero_in_linearity() -> None:
@@ -205,19 +179,13 @@ def test_optimal_step_at_and_beyond_one_is_the_largest(v: float) -> None:
     assert value(optimal_step(torch.tensor(v), 0.02, 0.0627)) == pytest.approx(0.0627)
 
 
-def test_optimal_step_of_a_very_negative_coefficient_is_small_and_positive() -> None:
+def test_optimal_step_of_very_negative_and_undefined_coefficients_and_without_room() -> None:
     steps = optimal_step(torch.tensor([-1e3, -1e6, -1e30]), 0.02, 0.0627)
     assert (steps > 0).all()
     assert value(steps[0]) == pytest.approx(0.02 / 1001)
     assert (steps.diff() < 0).all()
-
-
-def test_optimal_step_of_an_undefined_coefficient_is_undefined() -> None:
     steps = optimal_step(torch.tensor([torch.nan, 0.5, 1.0]), 0.02, 0.0627)
     assert steps.isnan().tolist() == [True, False, False]
-
-
-def test_optimal_step_with_no_room_is_zero() -> None:
     assert value(optimal_step(torch.tensor(0.5), 0.02, 0.0)) == 0.0
 
 

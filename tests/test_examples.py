@@ -31,13 +31,10 @@ def example(monkeypatch: pytest.MonkeyPatch):
     return load
 
 
-def test_plain_loop(example, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_loop_trains_and_hears_the_alarm(example, capsys: pytest.CaptureFixture[str]) -> None:
+    """FGSM at a radius it cannot take never becomes robust, and the guard says so after its silence."""
     assert example("plain_loop").main(epochs=1) == []
     assert "epoch 1: loss" in capsys.readouterr().out
-
-
-def test_plain_loop_hears_the_alarm(example, capsys: pytest.CaptureFixture[str]) -> None:
-    """FGSM at a radius it cannot take never becomes robust, and the guard says so after its silence."""
     assert example("plain_loop").main("fgsm", epochs=5, eps=0.6) == ["alarm"]
     assert "alarm, PertAlign average" in capsys.readouterr().out
 

@@ -10,27 +10,11 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "sora"
 # From the top of the house down; a room may import what comes after it.
-ROOMS = [
-    "cli",
-    "report",
-    "probes",
-    "experiments",
-    "training",
-    "evaluation",
-    "runs",
-    "settings",
-    "metrics",
-    "data",
-    "models",
-]
-ROOMS += ["attacks", "methods", "curvature", "threat", "figures"]
+ROOMS = ["cli", "report", "probes", "experiments", "training", "evaluation", "runs", "settings", "metrics"]
+ROOMS += ["data", "models", "attacks", "methods", "curvature", "threat", "figures"]
 # Rooms that know less than all rooms below them.
 CLOSED = {
-    "figures": set(),
-    "threat": set(),
-    "curvature": set(),
-    "models": set(),
-    "data": set(),
+    **{room: set() for room in ("figures", "threat", "curvature", "models", "data")},
     "methods": {"threat", "curvature"},
     "attacks": {"threat"},
     "metrics": {"attacks", "curvature", "threat"},

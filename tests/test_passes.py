@@ -12,7 +12,7 @@ from sora.threat import L2, Linf, Threat
 torch.set_num_threads(1)
 
 
-def network() -> nn.Module:
+def small_model() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
 
@@ -23,7 +23,7 @@ def margin(logits: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("threat", [Linf(0.1), L2(0.3)], ids=["linf", "l2"])
 def test_ascent_repeats_projected_steps_and_returns_the_first_gradients(threat: Threat) -> None:
-    model, x = network(), torch.rand(4, 6, dtype=torch.float64)
+    model, x = small_model(), torch.rand(4, 6, dtype=torch.float64)
     start = at = threat.clamp(x + threat.random_start(x))
     gradients = []
     for _ in range(3):
@@ -37,16 +37,12 @@ def test_ascent_repeats_projected_steps_and_returns_the_first_gradients(threat: 
     assert ascend(margin, model, x, start, threat, 3, 0.05)[1] == []
 
 
-def test_ascent_increases_the_loss_and_leaves_no_gradient() -> None:
-    model, x = network(), torch.rand(4, 6, dtype=torch.float64)
+def test_ascent_increases_the_loss_leaves_no_gradient_and_ignores_a_loss_scale() -> None:
+    model, x = small_model(), torch.rand(4, 6, dtype=torch.float64)
     last = ascend(margin, model, x, x, Linf(0.1), 10, 0.025).x_adv
     assert margin(model(last)) > margin(model(x))
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not last.requires_grad
-
-
-def test_a_loss_scale_does_not_change_the_gradient() -> None:
-    model, x = network(), torch.rand(4, 6, dtype=torch.float64)
     plain, _ = gradient_of(margin, model, x)
     scaled, _ = gradient_of(margin, model, x, loss_scale=1024.0)
     torch.testing.assert_close(scaled, plain)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -31,60 +33,55 @@ def tensors(draw: st.DrawFn) -> Tensor:
     return z
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@settings(max_examples=40, deadline=None)
-@given(z=tensors(), eps=radii)
-def test_projection_is_inside_the_ball_and_idempotent(norm: type[Threat], z: Tensor, eps: float) -> None:
+def for_any_gradient(test: Callable[..., None]) -> Callable[..., None]:
+    """A property of both norms, of any gradient and any radius."""
+    property_of = settings(max_examples=40, deadline=None)(given(z=tensors(), eps=radii)(test))
+    return pytest.mark.parametrize("norm", NORMS)(property_of)
+
+
+@for_any_gradient
+def test_projection_is_inside_the_ball_idempotent_and_keeps_what_is_inside(norm, z, eps) -> None:
     ball = norm(eps, box=None)
     inside = ball.project(z)
     assert (ball.size(inside) <= eps * (1 + 1e-5)).all()
     torch.testing.assert_close(ball.project(inside), inside, rtol=1e-5, atol=0)
-
-
-@pytest.mark.parametrize("norm", NORMS)
-@settings(max_examples=40, deadline=None)
-@given(z=tensors(), eps=radii)
-def test_projection_keeps_what_is_inside(norm: type[Threat], z: Tensor, eps: float) -> None:
-    ball = norm(eps, box=None)
     small = unit(z) * eps * 0.99
     assert torch.equal(ball.project(small), small)
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@settings(max_examples=40, deadline=None)
-@given(z=tensors(), eps=radii)
-def test_inside_respects_ball_and_box(norm: type[Threat], z: Tensor, eps: float) -> None:
-    ball = norm(eps)
-    x = torch.rand(z.shape, generator=torch.Generator().manual_seed(0))
-    moved = ball.inside(x, z)
-    assert ((moved >= 0) & (moved <= 1)).all()
-    assert (ball.size(moved - x) <= eps * (1 + 1e-5) + 1e-6).all()
-
-
-@pytest.mark.parametrize("norm", NORMS)
-@settings(max_examples=40, deadline=None)
-@given(z=tensors(), eps=radii)
-def test_a_projected_step_ends_in_ball_and_box_and_does_not_change_the_gradient(
-    norm: type[Threat], z: Tensor, eps: float
-) -> None:
+@for_any_gradient
+def test_a_projected_step_ends_in_ball_and_box_and_does_not_change_the_gradient(norm, z, eps) -> None:
     ball, before = norm(eps), z.clone()
     x = torch.rand(z.shape, generator=torch.Generator().manual_seed(0))
-    moved = ball.projected_step(x, ball.inside(x, -z) - x, z, 3 * eps)
-    assert torch.equal(moved, ball.inside(x, 3 * eps * ball.direction(z) + (ball.inside(x, -z) - x)))
+    start = ball.inside(x, -z)
+    moved = ball.projected_step(x, start - x, z, 3 * eps)
+    assert torch.equal(moved, ball.inside(x, 3 * eps * ball.direction(z) + (start - x)))
     assert torch.equal(z, before)
+    for point in (start, moved):
+        assert ((point >= 0) & (point <= 1)).all()
+        assert (ball.size(point - x) <= eps * (1 + 1e-5) + 1e-6).all()
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@settings(max_examples=40, deadline=None)
-@given(z=tensors(), eps=radii)
-def test_a_step_is_clamped_to_the_box_but_not_projected(norm: type[Threat], z: Tensor, eps: float) -> None:
+@for_any_gradient
+def test_a_step_is_clamped_to_the_box_but_not_projected(norm, z, eps) -> None:
     x = torch.full(z.shape, 0.5)
     free, boxed = norm(eps, box=None), norm(eps)
     moved = free.step(x, z, 3 * eps)
-    torch.testing.assert_close(
-        free.size(moved - x), 3 * eps * free.size(free.direction(z)), rtol=1e-4, atol=1e-6
-    )
+    length = 3 * eps * free.size(free.direction(z))
+    torch.testing.assert_close(free.size(moved - x), length, rtol=1e-4, atol=1e-6)
     assert torch.equal(boxed.step(x, z, 3 * eps), moved.clamp(0, 1))
+
+
+@for_any_gradient
+def test_direction_has_length_one_or_zero_and_never_nan(norm, z, eps) -> None:
+    ball = norm(eps, box=None)
+    direction = ball.direction(z)
+    assert direction.isfinite().all()
+    expected = torch.where(z.flatten(1).abs().amax(1) == 0, 0.0, 1.0)
+    torch.testing.assert_close(ball.size(direction), expected, rtol=1e-5, atol=1e-6)
+    assert (direction * z >= 0).all()
+    exact = z.double().flatten(1).norm(dim=1)  # also of tiny and huge values
+    torch.testing.assert_close(flat_norm(z).flatten().double(), exact, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -94,19 +91,6 @@ def test_a_step_without_normalisation_multiplies_the_gradient(norm: type[Threat]
     torch.testing.assert_close(ball.step(x, g, 2.0, normalise=False), 2 * g)
     projected = ball.projected_step(x, 0.0, g, 2.0, normalise=False)
     torch.testing.assert_close(projected, ball.project(2 * g))
-
-
-@pytest.mark.parametrize("norm", NORMS)
-@settings(max_examples=40, deadline=None)
-@given(z=tensors())
-def test_direction_has_length_one_or_zero_and_never_nan(norm: type[Threat], z: Tensor) -> None:
-    ball = norm(1.0, box=None)
-    direction = ball.direction(z)
-    assert direction.isfinite().all()
-    zero = z.flatten(1).abs().amax(1) == 0
-    expected = torch.where(zero, 0.0, 1.0)
-    torch.testing.assert_close(ball.size(direction), expected, rtol=1e-5, atol=1e-6)
-    assert (direction * z >= 0).all()
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -129,24 +113,14 @@ def test_sphere_has_length_exactly_eps(shape: tuple[int, ...], eps: float, seed:
     torch.testing.assert_close(L2(eps).size(noise), torch.full(shape[:1], eps), rtol=1e-5, atol=0)
 
 
-@settings(max_examples=40, deadline=None)
-@given(z=tensors())
-def test_flat_norm_of_tiny_and_huge_values_is_exact(z: Tensor) -> None:
-    expected = z.double().flatten(1).norm(dim=1)
-    torch.testing.assert_close(flat_norm(z).flatten().double(), expected, rtol=1e-5, atol=0)
-
-
 def test_l2_projection_keeps_the_direction() -> None:
     projected = L2(1.0, box=None).project(torch.tensor([[3.0, 4.0], [0.3, 0.4]]))
     torch.testing.assert_close(projected, torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
 
 
-def test_linf_direction_is_zero_without_a_gradient() -> None:
+def test_linf_direction_is_zero_without_a_gradient_and_box_none_never_clamps() -> None:
     direction = Linf(0.1).direction(torch.tensor([[2.0, 0.0, -1e-30, math.nan]]))
     assert direction.tolist() == [[1.0, 0.0, -1.0, 0.0]]
-
-
-def test_box_none_never_clamps() -> None:
     z = torch.tensor([[-5.0, 7.0]])
     assert torch.equal(Linf(0.1, box=None).clamp(z), z)
 
@@ -163,19 +137,19 @@ def test_eps_reads_numbers_and_fractions(text: float | str, value: float) -> Non
     assert parse_eps(text) == value
 
 
-@pytest.mark.parametrize("text", ["8/0", "eight", "nan", "", "1/2/3", math.inf, None])
-def test_eps_that_is_not_a_number_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match="is not a number"):
-        parse_eps(text)
-
-
-def test_negative_radius_bad_box_and_unknown_norm_are_refused() -> None:
-    with pytest.raises(UserError, match="negative"):
-        Linf(-0.1)
-    with pytest.raises(UserError, match="not a range"):
-        Linf(0.1, box=(1.0, 0.0))
-    with pytest.raises(UserError, match=r"unknown norm 'l3'.*allowed: l2, linf"):
-        threat("l3", 0.1)
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        *((partial(parse_eps, text), "is not a number") for text in ("8/0", "eight", "nan", "", "1/2/3")),
+        *((partial(parse_eps, value), "is not a number") for value in (math.inf, None)),
+        (partial(Linf, -0.1), "negative"),
+        (partial(Linf, 0.1, box=(1.0, 0.0)), "not a range"),
+        (partial(threat, "l3", 0.1), r"unknown norm 'l3'.*allowed: l2, linf"),
+    ],
+)
+def test_a_bad_radius_box_or_norm_is_refused(wrong: Callable[[], object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        wrong()
 
 
 def test_scaled_changes_the_radius_only() -> None:

@@ -1,4 +1,4 @@
-"""Commands of the documentation, run in this process on data and networks small enough for a test."""
+"""Commands of the documentation, run in this process on data and models small enough for a test."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from sora import probes
 from sora.cli import VERBS, main
 from tests.docs.pages import ROOT
 
-SMALL_NETWORK = "--width 4 --set model.stages=1"
+SMALL_MODEL = "--width 4 --set model.stages=1"
 SMALL_DATA = "--batch-size 32 --limit-train 64 --limit-test 40 --holdout 20"
 SMALL = {
-    "train": f"--epochs 1 {SMALL_DATA} {SMALL_NETWORK} --threads 1 --attacks clean --log-every 1 --quiet",
+    "train": f"--epochs 1 {SMALL_DATA} {SMALL_MODEL} --threads 1 --attacks clean --log-every 1 --quiet",
     "evaluate": "--limit 20 --threads 1 --quiet",
     "probe": "--limit 8 --threads 1",
     "figure": "--limit 8 --threads 1",

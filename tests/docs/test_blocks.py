@@ -39,9 +39,6 @@ def test_blocks_have_their_commands_directives_and_files() -> None:
     assert console.directives == {"slow": "", "add": "--seed 1"}
     assert PAGE.splitlines()[console.line - 1].startswith("$ sora train")
     assert (yaml.file, yaml.text, yaml.directives) == ("mine.yaml", "# mine.yaml\nepochs: 3\n", {})
-
-
-def test_setup_and_commands_in_sentences_are_found() -> None:
     assert setup_of(PAGE) == "answer = 42"
     assert inline_commands(PAGE) == ["sora train --epochs 3", "sora list methods"]
 

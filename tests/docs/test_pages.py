@@ -47,12 +47,9 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def parts(page: str, *, slow: bool) -> list[Block]:
+    left_out = {"skip"} if slow else {"skip", "slow"}
     blocks = [block for block in blocks_of(text_of(page)) if block.language in RUNNABLE]
-    return [
-        block
-        for block in blocks
-        if "skip" not in block.directives and (slow or "slow" not in block.directives)
-    ]
+    return [block for block in blocks if not left_out & block.directives.keys()]
 
 
 def run_page(page: str, finished_run: Path, *, slow: bool) -> None:
@@ -74,32 +71,23 @@ def run_page(page: str, finished_run: Path, *, slow: bool) -> None:
 
 
 WITH_CODE = [page for page in PAGES if not page.startswith(TESTED_ELSEWHERE) and parts(page, slow=False)]
-WITH_SLOW_CODE = [
-    page for page in WITH_CODE if any("slow" in block.directives for block in parts(page, slow=True))
-]
+SLOW = [page for page in WITH_CODE if parts(page, slow=True) != parts(page, slow=False)]
 
 
-@pytest.mark.parametrize("page", WITH_CODE)
-def test_snippets_and_commands_run(page: str, workplace: Path, finished_run: Path) -> None:
-    run_page(page, finished_run, slow=False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", WITH_SLOW_CODE)
-def test_slow_snippets_and_commands_run(page: str, workplace: Path, finished_run: Path) -> None:
-    run_page(page, finished_run, slow=True)
+@pytest.mark.parametrize(
+    ("page", "slow"),
+    [*((page, False) for page in WITH_CODE), *(pytest.param(p, True, marks=pytest.mark.slow) for p in SLOW)],
+)
+def test_snippets_and_commands_run(page: str, slow: bool, workplace: Path, finished_run: Path) -> None:
+    run_page(page, finished_run, slow=slow)
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_skipped_block_has_a_reason(page: str) -> None:
-    reasons = [block.directives["skip"] for block in blocks_of(text_of(page)) if "skip" in block.directives]
-    assert all(len(reason.split()) >= 2 for reason in reasons)
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_flags_in_sentences_and_skipped_blocks_exist(page: str) -> None:
+def test_skipped_blocks_have_a_reason_and_their_flags_and_those_in_sentences_exist(page: str) -> None:
     text = text_of(page)
-    skipped = [line for block in blocks_of(text) if "skip" in block.directives for line in block.commands]
+    blocks = [block for block in blocks_of(text) if "skip" in block.directives]
+    assert all(len(block.directives["skip"].split()) >= 2 for block in blocks)
+    skipped = [line for block in blocks for line in block.commands]
     named = inline_commands(text) + [line for line in skipped if line.startswith("sora ")]
     assert {line: unknown for line in named if (unknown := commands.unknown_flags(line))} == {}
 

@@ -72,3 +72,11 @@ def content(folder: Path) -> dict[str, bytes]:
     """All files of a run but its lock."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock")
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def flip(path: Path, position: int) -> None:
+    """Flip one bit of a file; hard links to the same file stay intact."""
+    damaged = bytearray(path.read_bytes())
+    damaged[position] ^= 1 << 4
+    path.unlink()
+    path.write_bytes(damaged)

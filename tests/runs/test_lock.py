@@ -50,14 +50,9 @@ def test_the_lock_ends_with_a_killed_process(tmp_path: Path) -> None:
             assert f"process {os.getpid()} on" in (tmp_path / ".lock").read_text()
 
 
-def test_it_holds_within_one_process_too(tmp_path: Path) -> None:
+def test_waiting_for_a_lock_which_holds_within_one_process_too(tmp_path: Path) -> None:
     with RunFolder(tmp_path).lock(), pytest.raises(UserError, match="in use"), RunFolder(tmp_path).lock():
         pass
-    with RunFolder(tmp_path).lock():
-        pass
-
-
-def test_waiting_for_a_lock(tmp_path: Path) -> None:
     wait_until_free(tmp_path / "nothing", 60)
     with holder(tmp_path) as first:
         wait_until_free(tmp_path, 0.3)

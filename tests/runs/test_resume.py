@@ -94,10 +94,12 @@ def test_a_killed_run_with_more_epochs_gets_the_longer_runs_weights(tmp_path: Pa
     assert folder.weights.read_bytes() == weights(trained, 3)
 
 
-def test_a_run_that_another_process_uses_is_not_extended(two_epochs: RunFolder) -> None:
+def test_a_run_in_use_is_not_extended_and_a_mistake_leaves_its_result(two_epochs: RunFolder) -> None:
     before = content(two_epochs.path)
     with two_epochs.lock(), pytest.raises(UserError, match="in use by another process"):
         lengthen(two_epochs)
+    with pytest.raises(UserError, match="device"):
+        settings_of_run(request(two_epochs.path, epochs=3, device="cuda:7"), "yes")
     assert content(two_epochs.path) == before
 
 
@@ -174,10 +176,3 @@ def test_a_plugin_method_can_declare_that_it_depends_on_the_number_of_epochs(tmp
             return Crafted(batch.x)
 
     refuse_extension(tmp_path, "toy-ramp depends on the number of epochs", method="toy-ramp")
-
-
-def test_a_mistake_leaves_the_result_of_a_run_that_is_to_be_extended(two_epochs: RunFolder) -> None:
-    before = content(two_epochs.path)
-    with pytest.raises(UserError, match="device"):
-        settings_of_run(request(two_epochs.path, epochs=3, device="cuda:7"), "yes")
-    assert content(two_epochs.path) == before

@@ -13,6 +13,7 @@ import yaml
 
 from sora import metrics
 from sora.cli import main
+from sora.runs import LOGS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "run-folder.md").read_text(encoding="utf-8")
 TINY = (
@@ -58,32 +59,22 @@ def keys(value: Any, prefix: str = "") -> Iterator[str]:
 
 def is_described(key: str, patterns: list[str]) -> bool:
     """Whether a pattern fits: capitals stand for any name, and at the end for a table of any depth."""
-    for pattern in patterns:
-        regex = re.sub(r"[A-Z]+", r"[^.]+", re.escape(pattern))
-        deeper = r"(\..*)?" if pattern.endswith("NAME") else ""
-        if re.fullmatch(regex + deeper, key):
-            return True
-    return False
+    names = ((re.sub(r"[A-Z]+", r"[^.]+", re.escape(each)), each.endswith("NAME")) for each in patterns)
+    return any(re.fullmatch(regex + (r"(\..*)?" if deeper else ""), key) for regex, deeper in names)
 
 
-@pytest.mark.parametrize("name", ["metrics", "evals", "events", "monitors"])
-def test_every_key_of_a_log_is_described(name: str, runs: list[Path]) -> None:
-    lines = [json.loads(line) for run in runs for line in (run / f"{name}.jsonl").read_text().splitlines()]
-    assert lines
-    metric_names = metrics.names() if name == "monitors" else []
-    patterns = [*described(f"`{name}.jsonl`"), *described("Keys of several files"), *metric_names]
-    patterns = [pattern for pattern in patterns if pattern != "METRIC"]
+@pytest.mark.parametrize("name", [*LOGS, "summary", "model", "evaluation", "model_card"])
+def test_every_key_of_a_log_or_result_is_described(name: str, runs: list[Path]) -> None:
+    file = f"{name}.jsonl" if name in LOGS else f"{name}.json"
+    texts = [(run / file).read_text() for run in (runs if name in LOGS else runs[:1])]
+    found = [json.loads(part) for text in texts for part in (text.splitlines() if name in LOGS else [text])]
+    assert found
+    patterns = [*described(f"`{file}`"), *described("Keys of several files")]
+    if name == "monitors":
+        patterns = [*(pattern for pattern in patterns if pattern != "METRIC"), *metrics.names()]
     # A table that is null in one line is described by its keys.
     parents = {pattern.rpartition(".")[0] for pattern in patterns}
-    assert [key for key in keys(lines) if not is_described(key, [*patterns, *parents])] == []
-
-
-@pytest.mark.parametrize("name", ["summary", "model", "evaluation", "model_card"])
-def test_every_key_of_a_result_is_described(name: str, runs: list[Path]) -> None:
-    content = json.loads((runs[0] / f"{name}.json").read_text())
-    patterns = [*described(f"`{name}.json`"), *described("Keys of several files")]
-    parents = {pattern.rpartition(".")[0] for pattern in patterns}
-    assert [key for key in keys(content) if not is_described(key, [*patterns, *parents])] == []
+    assert [key for key in keys(found) if not is_described(key, [*patterns, *parents])] == []
 
 
 def test_every_block_of_the_settings_is_described(runs: list[Path]) -> None:
