@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,10 @@ def benchmarks_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
 
 
-def test_data_compares_batches_with_steps_of_the_same_round(tmp_path: Path) -> None:
+def test_data_compares_batches_with_steps_of_the_same_round(tmp_path, monkeypatch) -> None:
     flags = "--width 4 --batch 8 --images 64 --rounds 1 --threads 1 --out"
-    command = [sys.executable, str(ROOT / "benchmarks" / "data.py"), *flags.split(), str(tmp_path / "found")]
-    subprocess.run(command, check=True, capture_output=True)
+    monkeypatch.setattr(sys, "argv", ["data.py", *flags.split(), str(tmp_path / "found")])
+    importlib.import_module("data").main()
     found = json.loads((tmp_path / "found").read_text())
     assert (found["benchmark"], found["clock"], found["width"]) == ("data", "wall", 4)
     assert len(found["batches"]) == 5
