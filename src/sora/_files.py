@@ -154,7 +154,7 @@ def delete_folder(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what processes of this machine left half-written in a folder, if they no longer run."""
+    """Delete unfinished files in a folder whose processes, on this machine, no longer run."""
     _cleaned.add(folder)
     for entry in folder.glob(".sora-*.tmp"):
         owner = _SCRATCH.fullmatch(entry.name)

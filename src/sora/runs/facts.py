@@ -1,4 +1,4 @@
-"""What a result says: its origin (code, machine, data), its checksum, and the keys that programs rely on.
+"""Facts stored with a result: its origin (code, machine, data), its checksum, and required keys.
 
 A run's JSON files may be of unknown origin. Newer versions may add keys: only those named here are checked.
 """

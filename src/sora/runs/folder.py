@@ -89,7 +89,7 @@ class RunFolder:
         return self._model.exists()
 
     def _runs_inside(self) -> str:
-        """Name the runs inside this folder, which may be that of a comparison; empty without any."""
+        """Name the runs inside this folder, for example of a comparison; empty if there are none."""
         names = [run.path.name for run in _runs_in(self.path, 1)] if self.path.is_dir() else []
         others = ", ..." if len(names) > _SHOWN else ""
         return f"; name one of the runs in it: {', '.join(names[:_SHOWN])}{others}" if names else ""
@@ -106,7 +106,7 @@ class RunFolder:
         return locked_folder(self.path)
 
     def remove_leftovers(self) -> None:
-        """Delete what killed processes left half-written; the caller holds the lock."""
+        """Delete unfinished files of killed processes; the caller holds the lock."""
         for folder in (self.path, self.snapshots.folder, self.checkpoints.folder, self.probes):
             remove_leftovers(folder)
 
@@ -213,7 +213,7 @@ class RunFolder:
     # Probes.
 
     def write_probe(self, name: str, result: Mapping[str, Any]) -> Path:
-        """Keep what a probe measured, with a checksum of the weights; `name` tells probes and steps apart."""
+        """Store what a probe measured, with a checksum of the weights; `name` has probe and step."""
         make_folder(self.probes)
         path = self.probes / f"{name}.json"
         digest = self.digest_of_weights(result.get("at"))
@@ -221,7 +221,7 @@ class RunFolder:
         return path
 
     def read_probe(self, name: str) -> dict[str, Any] | None:
-        """Read what a probe measured; None if it did not."""
+        """Read what a probe measured; None if it has not run."""
         path = self.probes / f"{name}.json"
         return dict(self._read(path)) if path.exists() else None
 

@@ -112,7 +112,7 @@ def extend(folder: RunFolder, resolved: Resolved) -> None:
     with folder.lock():
         stored = folder.read_config()
         if not more_epochs(stored, resolved.settings):
-            return  # another process has done it until now
+            return  # another process did it while this one waited for the lock
         before = folder.read_settings()
         # A mistake is reported before the result of the shorter run is given up.
         pick_device(resolved.settings.device)
@@ -191,7 +191,7 @@ def read_own(folder: RunFolder, path: Path, settings: Settings) -> Content:
     if isinstance(before, int) and 0 < before < settings.epochs and not obstacle_to_extension(settings):
         accepted.append(replace(settings, epochs=before))
     if header.get("fingerprint") not in [settings_hash(each) for each in accepted]:
-        changed = "; ".join(differences(stored, settings)) or "their hash is another one"
+        changed = "; ".join(differences(stored, settings)) or "their hash differs"
         raise UserError(f"has other settings: {changed}")
     return tensors, header
 

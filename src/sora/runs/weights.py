@@ -1,6 +1,6 @@
 """Weights in files: checksums, safetensors files that carry one, and state dicts that others wrote.
 
-A checksum tells a damaged file from an intact one; it is no protection against forgery.
+A checksum detects damage; it is no protection against forgery.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     for name, tensor in tensors.items():
         kept = tensor.detach().contiguous()
         place = kept.untyped_storage().data_ptr()
-        # The format has no shared memory: what two names have in common is written twice.
+        # The format has no shared memory: a tensor with two names is written twice.
         contiguous[name] = kept.clone() if place in places else kept
         places.add(place)
     try:
