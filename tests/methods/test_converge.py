@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from sora._passes import mse
-from sora.methods._converge import Constraint, ConvergeHyper, sign_agreement
+from sora.methods._converge import Constraint, ConvergeHyper
 from sora.settings import Settings
 from sora.training.schedule import rate_drops
 
@@ -92,7 +92,7 @@ def test_epochs_in_which_the_constraint_is_active(
 @pytest.mark.parametrize("name", ["fgsm-rs-cs", "fgsm-mep-cs"])
 @pytest.mark.parametrize("initialize", [False, True])
 def test_loss_and_gradient_of_an_active_constraint(name: str, initialize: bool) -> None:
-    method = prepared(name, initialize=initialize, reg_single=True)
+    method = prepared(name, initialize=initialize, reg_single=True, reg_multi=not initialize)
     method.begin_epoch(3)
     rs = name == "fgsm-rs-cs"
     start = (X + ETA).clamp(0, 1) if rs else X + method.delta.values[INDEX].double()
@@ -100,12 +100,9 @@ def test_loss_and_gradient_of_an_active_constraint(name: str, initialize: bool) 
     z0, z1 = MODEL(start), MODEL(ran[0].x_adv)
     at_clean = z0 if rs or initialize else MODEL(X)
     clean = F.cross_entropy(at_clean, Y if rs and initialize else rows(0.6))
-    assert_loss(ran, F.cross_entropy(z1, rows(0.6)) + (7 if rs else 10) * mse(z1, z0) + clean)
+    agreement = ((z1 - z0).sign() * (z0 - at_clean).sign()).mean()  # 0 where the clean loss is the start's
+    assert (agreement == 0) == (rs or initialize)
+    penalty = (7 if rs else 10) * (mse(z1, z0) + agreement)
+    assert_loss(ran, F.cross_entropy(z1, rows(0.6)) + penalty + clean)
     method.begin_epoch(4)
     assert method.constraint.u.item() == pytest.approx(clean.item(), rel=1e-5)
-
-
-def test_sign_agreement_compares_two_changes_and_has_no_gradient() -> None:
-    z1, z0, zb = (torch.tensor([[v, v, 0.0, 1.0]], requires_grad=True) for v in (3.0, 2.0, 1.0))
-    assert sign_agreement(z1, z0, zb).item() == 0.5
-    assert not sign_agreement(z1, z0, zb).requires_grad

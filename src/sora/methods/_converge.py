@@ -142,13 +142,8 @@ class ConvergeSmooth(Method):
             zb = model(self.clean_input(batch, crafted))
             clean_loss = self.train_loss(zb, batch.y)
             if hyper.reg_multi:
-                loss = loss + hyper.lam * sign_agreement(logits, z0, zb)
+                ours, start, clean = (precise(z.detach()) for z in (logits, z0, zb))
+                loss = loss + hyper.lam * ((ours - start).sign() * (start - clean).sign()).mean()
         loss = loss + self.constraint.term(clean_loss)
         self.constraint.add(clean_loss, len(batch.x))
         return loss
-
-
-def sign_agreement(z1: Tensor, z0: Tensor, zb: Tensor) -> Tensor:
-    """Return `mean(sign(z1 - z0) sign(z0 - zb))`; it has no gradient."""
-    z1, z0, zb = (precise(z.detach()) for z in (z1, z0, zb))
-    return ((z1 - z0).sign() * (z0 - zb).sign()).mean()

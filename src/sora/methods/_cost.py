@@ -136,11 +136,8 @@ class _MethodBench:
             if logits.requires_grad:
                 logits.register_hook(lambda gradient: backwards.append(len(gradient)))  # type: ignore[no-untyped-call]
 
-        handle = self.model.register_forward_hook(count)
-        try:
+        with self.model.register_forward_hook(count):
             self.run()
-        finally:
-            handle.remove()
         return sum(forwards) / len(self.x), sum(backwards) / len(self.x)
 
     def peak_bytes(self) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sora.methods._base import Method
 
 
-# Methods as a newcomer meets them, and when to look there.
+# The groups in which methods are listed, and what to expect of them.
 GROUPS = {
     "ordinary training": "no attack and no robustness, for comparison",
     "one step": "the cheapest; most can overfit catastrophically at larger radii",

@@ -75,26 +75,18 @@ class Memory(nn.Module):
         device = torch.device("cpu") if self.on_host else device
         self.values = torch.zeros(count, *size, dtype=self.dtype, device=device)
 
-    def fill_zeros(self) -> None:
-        """Forget everything."""
-        self._stored().zero_()
-
-    def fill_uniform(self, eps: float) -> None:
-        """Store independent uniform noise in [-eps, eps]."""
-        self._stored().uniform_(-eps, eps)
-
     def fill_signs(self, eps: float) -> None:
         """Store independent random signs times eps."""
-        self._stored().uniform_(-1, 1).sign_().mul_(eps)
+        self.stored().uniform_(-1, 1).sign_().mul_(eps)
 
     def read(self, batch: Inputs) -> Tensor:
         """Return what is stored for this batch, shaped like its inputs."""
-        stored = self._stored()[self._rows(batch)].to(batch.x)
+        stored = self.stored()[self._rows(batch)].to(batch.x)
         return batch.transform.from_canvas(stored) if self._moves(batch) else stored
 
     def write(self, batch: Inputs, new: Tensor, usable: Tensor | None = None) -> None:
         """Store `new` for this batch; where `usable` is false, keep what there is."""
-        values, rows = self._stored(), self._rows(batch)
+        values, rows = self.stored(), self._rows(batch)
         old = values[rows].to(batch.x)
         changed = batch.transform.to_canvas(old, new) if self._moves(batch) else new
         values[rows] = (changed if usable is None else torch.where(usable, changed, old)).to(values)
@@ -102,14 +94,15 @@ class Memory(nn.Module):
     def _moves(self, batch: Inputs) -> bool:
         return self.align and batch.transform is not None
 
-    def _stored(self) -> Tensor:
+    def stored(self) -> Tensor:
+        """Return all that is stored; raise before `setup`."""
         if self.values is None:
             raise UserError(f"this method stores one perturbation per {self.by}; call setup(...) first")
         return self.values
 
     def _rows(self, batch: Inputs) -> Tensor | slice:
         if self.by == "row":
-            held, rows = len(self._stored()), batch.first_row + len(batch.x)
+            held, rows = len(self.stored()), batch.first_row + len(batch.x)
             if rows > held:
                 raise UserError(
                     f"{held} rows are stored, the batch has {rows}; call setup(batch_size=) first"

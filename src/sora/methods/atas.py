@@ -76,7 +76,7 @@ class ATAS(Method):
         """Allocate a perturbation for every training image."""
         self.epochs = epochs
         self.delta.allocate(self.epoch.device, n_train=n_train, **known)
-        self.delta.fill_uniform(self.threat.eps)
+        self.delta.stored().uniform_(-self.threat.eps, self.threat.eps)
         self.u = torch.zeros(n_train, device=self.epoch.device)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
@@ -89,7 +89,7 @@ class ATAS(Method):
         self.epoch.fill_(epoch)
         every = self.hyper.reset_every
         if epoch == 1 or (every and epoch % every == 0 and epoch != self.epochs):
-            self.delta.fill_uniform(self.threat.eps)
+            self.delta.stored().uniform_(-self.threat.eps, self.threat.eps)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
         """Take one step from the stored perturbation, transformed like the augmented image."""

@@ -96,7 +96,7 @@ class FGSMMEP(Method):
     def _refill(self) -> None:
         self.delta.fill_signs(self.threat.eps)
         if self.mom is not None:
-            self.mom.fill_zeros()
+            self.mom.stored().zero_()
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
         """Take one step from the stored perturbation. The start is not clamped; its pass keeps its graph."""
