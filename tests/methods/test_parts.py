@@ -96,8 +96,8 @@ def test_the_training_loop_tells_methods_where_a_part_is_and_when_a_batch_ends()
     batch = Batch(x, y, torch.arange(7), None)
     whole, parts = (prepared("fgsm-bp", model=model).double() for _ in range(2))
     for _ in range(2):
-        step_in_parts(whole, copy.deepcopy(model), batch, 1, None)
-        step_in_parts(parts, copy.deepcopy(model), batch, 3, None)
+        step_in_parts(whole, whole.step, copy.deepcopy(model), batch, 1, None)
+        step_in_parts(parts, parts.step, copy.deepcopy(model), batch, 3, None)
     torch.testing.assert_close(parts.state_dict(), whole.state_dict(), rtol=0, atol=1e-12)
     run(parts, model, x[:2], y[:2], noise=uniform(x[:2]))  # a batch again, from its first row
     assert parts.first_row == 0

@@ -11,7 +11,8 @@ from sora import data
 from sora.data import ImageSet
 from sora.evaluation.examples import as_examples
 from sora.training import train
-from sora.training.averaging import make_average, with_estimated_statistics
+from sora.training.run import with_estimated_statistics
+from sora.training.state import make_average
 from tests.training.helpers import BuildSettings, Recorder, weights_of
 
 CPU = torch.device("cpu")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sora.training.console import Console, fitting
+from sora.training.console import Console, fit_parts
 
 LINE = {"loss": 1.2345, "pert_align": 0.876, "step_size": 0.0314}
 
@@ -56,7 +56,7 @@ def test_a_file_gets_one_line_per_epoch(capsys: Any) -> None:
     ("width", "text"), [(0, ""), (3, "abc"), (7, "abc"), (8, "abc  def"), (99, "abc  def")]
 )
 def test_parts_are_kept_in_order_while_they_fit(width: int, text: str) -> None:
-    assert fitting(["abc", "def"], width) == text
+    assert fit_parts(["abc", "def"], width) == text
 
 
 def test_names_in_the_title_are_not_markup() -> None:

@@ -12,6 +12,7 @@ import torch
 
 from sora.training import train
 from sora.training.process import TrainingMeter, process_peak_mb
+from sora.training.state import State
 
 CPU = torch.device("cpu")
 
@@ -24,60 +25,55 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_pauses_do_not_count(clock: list[float]) -> None:
-    meter = TrainingMeter(CPU)
+def meter_of(**before: float) -> TrainingMeter:
+    """Return a meter that adds to what a run had before."""
+    return TrainingMeter(State(*[None] * 4, **before), CPU)  # type: ignore[arg-type]
+
+
+def test_pauses_do_not_count_and_a_resumed_run_adds_to_what_it_had(clock: list[float]) -> None:
+    meter = meter_of(seconds=100.0, peak_mb=7.0)
     meter.start()
     clock[0] += 2
     with meter.paused():
         clock[0] += 5
-        assert meter.seconds == 2
+        assert meter.seconds == 102
     clock[0] += 1
     meter.stop()
     clock[0] += 5
-    assert meter.seconds == 3
-
-
-def test_a_resumed_run_adds_to_what_it_had(clock: list[float]) -> None:
-    meter = TrainingMeter(CPU)
-    meter.resume(seconds=100.0, peak_mb=7.0)
-    meter.start()
-    clock[0] += 2
-    meter.stop()
-    assert meter.seconds == 102
-    assert meter.peak_mb >= 7.0
+    assert meter.seconds == meter.state.seconds == 103
+    assert meter.state.peak_mb >= 7.0
 
 
 @pytest.mark.skipif(math.isnan(process_peak_mb()), reason="the system does not tell")
 def test_a_resumed_run_keeps_the_larger_peak_of_an_earlier_part() -> None:
     for earlier in (10 * process_peak_mb(), 1.0):
-        meter = TrainingMeter(CPU)
-        meter.resume(seconds=0.0, peak_mb=earlier)
+        meter = meter_of(peak_mb=earlier)
         meter.start()
         meter._peak_before = 0.0  # as if the peak of the process had grown since
         meter.stop()
-        assert meter.peak_mb == max(earlier, process_peak_mb())
+        assert meter.state.peak_mb == max(earlier, process_peak_mb())
 
 
 def test_an_unknown_peak_stays_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sora.training.process.resource", None)
-    meter = TrainingMeter(CPU)
+    meter = meter_of()
     meter.start()
     meter.stop()
-    assert math.isnan(meter.peak_mb)
+    assert math.isnan(meter.state.peak_mb)
 
 
 def test_memory_of_a_pause_is_not_trainings() -> None:
-    meter = TrainingMeter(CPU)
+    meter = meter_of()
     meter.start()
     meter.stop()
-    training = meter.peak_mb
+    training = meter.state.peak_mb
     assert training == process_peak_mb() or math.isnan(training)
     meter.start()
     with meter.paused():
         large = torch.ones(1 << 26)  # 256 MB that training never used
         del large
     meter.stop()
-    assert meter.peak_mb == training or math.isnan(training)
+    assert meter.state.peak_mb == training or math.isnan(training)
 
 
 def test_the_summary_has_both(settings) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from sora.runs import RunFolder, plain_state
 from sora.settings import Settings
 from sora.training import Hook, saving, train
-from sora.training.averaging import with_estimated_statistics
+from sora.training.run import with_estimated_statistics
 from tests.training.helpers import (
     BuildSettings,
     Follow,

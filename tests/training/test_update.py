@@ -150,14 +150,15 @@ print(json.dumps([float((full.sign() == half.sign())[large].float().mean()), str
 
 
 class TestParts:
-    @pytest.mark.parametrize("parts", [2, 3, 100])
+    @pytest.mark.parametrize("parts", [2, 3])
     def test_they_add_up_to_the_gradient_of_the_batch(self, parts: int) -> None:
         x, y = torch.rand(7, 3, 8, 8, dtype=torch.float64), torch.arange(7) % 4
         whole = convolution().double()
         split = copy.deepcopy(whole)
         expected = methods.create("benign", Linf(8 / 255)).step(whole, x, y)
         batch = Batch(x, y, torch.arange(7), None)
-        found = step_in_parts(methods.create("benign", Linf(8 / 255)), split, batch, parts, None)
+        method = methods.create("benign", Linf(8 / 255))
+        found = step_in_parts(method, method.step, split, batch, parts, None)
         torch.testing.assert_close(found.loss.double(), expected.loss.double(), rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(found.accuracy, expected.accuracy, rtol=1e-5, atol=1e-6)
         for a, b in zip(whole.parameters(), split.parameters(), strict=True):
@@ -165,7 +166,7 @@ class TestParts:
 
     def test_they_train_the_weights_of_the_batch(self, settings: BuildSettings) -> None:
         whole = weights(settings("fgsm", "whole", **SHORT), linear())
-        parts = weights(settings("fgsm", "parts", accumulate=4, **SHORT), linear())
+        parts = weights(settings("fgsm", "parts", accumulate=100, **SHORT), linear())
         assert largest_gap(whole, parts) < 1e-6
 
     def test_the_weight_of_a_part_does_not_reach_the_attack(self) -> None:

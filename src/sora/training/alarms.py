@@ -20,7 +20,7 @@ from sora._passes import frozen
 from sora.methods import Method
 from sora.threat import Threat
 from sora.training import distributed
-from sora.training.guard import Event, Guard
+from sora.training.guard import Event
 from sora.training.run import Run
 from sora.training.saving import read_checkpoint, save
 
@@ -29,17 +29,20 @@ IMAGES = 16
 SHARE = 4  # at most a quarter of the batch size, so that a look stays cheap where batches are small
 LOOK = "watched_align"  # the name of a regular look in the log
 
+COLLAPSE = "catastrophic overfitting: robust accuracy is collapsing while FGSM accuracy looks fine"
+NEVER_ROBUST = "never robust so far: overfitted to its attack from the start; increasing eps gradually"
+NEVER_ROBUST += " (--eps-warmup) may help"
+
 MAX_ROLLBACKS = 3
 # Parts of the state that a return to an earlier state does not undo.
-_NOT_UNDONE = ("attempt", "events", "best", "evaluated_epochs", "images")
+_NOT_UNDONE = ("attempt", "events", "best", "evaluated_epochs", "images", "seconds", "peak_mb")
 
 
 class Return(NamedTuple):
-    """A return to an earlier state, which ends the run or begins another attempt."""
+    """A return to an earlier state."""
 
-    weights: str
-    """What the state is: `last_good`, or `initial` if none ever was good."""
-    ends_run: bool
+    weights: str  # `last_good`, or `initial` if none ever was good
+    ends_run: bool  # otherwise another attempt begins
 
 
 class Alarms:
@@ -91,16 +94,16 @@ class Alarms:
             return event
         place, average = state.place(step), state.guard.average
         if event == "alarm":
+            text = COLLAPSE if state.guard.was_healthy else NEVER_ROBUST
             outcome = {"recovered": None, "returned": None, "changed": None}
             state.events.append(place | {"action": action} | outcome)
-        elif state.events:
+        else:
+            text = "PertAlign has recovered"
             state.events[-1]["recovered"] = step
         if action != "off":
             run.journal.event(event, place | {"average": average, "action": action})
-            text = describe_event(event, state.guard)
-            run.console.warn(
-                f"step {step} (epoch {place['epoch']}): {text} (PertAlign average {average:.2f})"
-            )
+            text = f"{text} (PertAlign average {average:.2f})"
+            run.console.warn(f"step {step} (epoch {place['epoch']}): {text}")
         return event
 
     def is_good(self) -> bool:
@@ -157,15 +160,3 @@ def second_look(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Tenso
     """Return PertAlign of the images as a 0-d tensor; the model stays as it was."""
     with frozen(model):
         return metrics.create("pertalign")(metrics.AttackedBatch(model, x, y, threat))
-
-
-def describe_event(event: Event, guard: Guard) -> str:
-    """Describe an alarm or its end in one sentence."""
-    if event == "recovered":
-        return "PertAlign has recovered"
-    if guard.was_healthy:
-        return "catastrophic overfitting: robust accuracy is collapsing while FGSM accuracy looks fine"
-    return (
-        "never robust so far: overfitted to its attack from the start; increasing eps gradually"
-        " (--eps-warmup) may help"
-    )

@@ -22,7 +22,8 @@ class Console:
     def __init__(self, title: str, total: int, epochs: int, quiet: bool) -> None:
         # A training goes on when its terminal or the pipe it prints to is closed.
         self.rich = RichConsole(file=tolerant(sys.stderr), quiet=quiet, highlight=False)
-        self.live = self.rich.is_terminal and not quiet
+        self.is_shown = not quiet
+        self.live = self.rich.is_terminal and self.is_shown
         columns = (
             TextColumn("{task.description}", markup=False),
             TimeRemainingColumn(),
@@ -56,17 +57,12 @@ class Console:
         where = f"{epoch}  step {place['step']}/{self.total}"
         room = self.rich.width - len(where) - TIME - BAR - 3  # three single spaces between the columns
         self.progress.update(
-            self.task, completed=place["step"], description=where, numbers=fitting(numbers, room)
+            self.task, completed=place["step"], description=where, numbers=fit_parts(numbers, room)
         )
-
-    @property
-    def is_shown(self) -> bool:
-        """Whether anything is printed."""
-        return not self.rich.quiet
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Without the live line inside the block, so that another bar can be shown."""
+        """Hide the live line inside the block, so that another bar can be shown."""
         if self.progress.disable:
             yield
             return
@@ -78,21 +74,16 @@ class Console:
             self.progress.live.transient = False
             self.progress.start()
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, style: str | None = None) -> None:
         """Print one line that stays."""
-        self.rich.print(f"{self.title}: {text}", soft_wrap=True, markup=False)
+        self.rich.print(f"{self.title}: {text}", style=style, soft_wrap=True, markup=False)
 
     def warn(self, text: str) -> None:
         """Print one line that stays and stands out."""
-        self.rich.print(f"{self.title}: {text}", style="bold yellow", soft_wrap=True, markup=False)
+        self.say(text, style="bold yellow")
 
 
-def fitting(parts: list[str], width: int) -> str:
-    """As many of the parts, in order, as fit into the width."""
-    text = ""
-    for part in parts:
-        longer = f"{text}  {part}" if text else part
-        if len(longer) > width:
-            break
-        text = longer
-    return text
+def fit_parts(parts: list[str], width: int) -> str:
+    """Join as many of the parts, in order, as fit into the width."""
+    texts = ("  ".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((text for text in texts if len(text) <= width), "")

@@ -27,6 +27,7 @@ from sora.errors import UserError, short
 
 Event = Literal["ok", "alarm", "recovered"]
 Look = Callable[[], float]
+_MEMORY = ("average", "lowest", "seen", "alarmed_for", "was_healthy")  # the fields that are no parameters
 
 
 @dataclass
@@ -62,7 +63,7 @@ class Guard:
     was_healthy: bool = False  # whether there ever was a moment to go back to
 
     def __post_init__(self) -> None:
-        for name in _PARAMETERS:
+        for name in (each.name for each in fields(self) if each.name not in _MEMORY):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
                 raise UserError(f"guard: {name} is {short(value)}; expected a number")
@@ -122,16 +123,3 @@ class Guard:
         """Load what `state_dict` returned."""
         for field in fields(self):
             setattr(self, field.name, state[field.name])
-
-
-_PARAMETERS = (
-    "start",
-    "early_start",
-    "suspicion",
-    "confirm",
-    "clear",
-    "decay",
-    "silent",
-    "early",
-    "min_batches",
-)

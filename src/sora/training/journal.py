@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sora.methods import StepOutput
-from sora.runs import LOGS, LogName, RunFolder
-from sora.runs.logs import LogStart
+from sora.runs import LogName
+from sora.runs.logs import Log
 from sora.training import distributed
 
 NUMBERS = ("loss", "accuracy", "pert_align", "linearity", "step_size")  # of a step, in the order of the log
@@ -22,27 +21,13 @@ class Journal:
     """Keeps the numbers of recent steps on the device and appends lines to the run's logs.
 
     Args:
-        folder: The run folder.
-        starts: What each log had when the restored checkpoint was written; the rest is cut off.
+        logs: The open logs; none on a rank that only takes part in the averages.
         device: Where the numbers come from.
-        writes: Whether this rank writes files; the others only take part in the averages.
     """
 
-    def __init__(
-        self, folder: RunFolder, starts: Mapping[LogName, LogStart], device: torch.device, writes: bool
-    ) -> None:
-        names = LOGS if writes else ()
-        self._logs = {name: folder.open_log(name, starts.get(name)) for name in names}
-        self._device = device
+    def __init__(self, logs: Mapping[LogName, Log], device: torch.device) -> None:
+        self._logs, self._device = logs, device
         self._recent: list[dict[str, Tensor]] = []
-
-    def __enter__(self) -> Journal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with ExitStack() as stack:
-            for log in self._logs.values():
-                stack.callback(log.close)
 
     def note(self, out: StepOutput, rate: float) -> None:
         """Keep one step's numbers, without waiting for them."""
@@ -84,6 +69,6 @@ class Journal:
 
 
 def mean(values: Iterable[float]) -> float:
-    """Return the mean of the numbers that exist, NaN when none does."""
+    """Return the mean of the values that are not NaN; NaN if there are none."""
     real = [value for value in values if not math.isnan(value)]
     return sum(real) / len(real) if real else math.nan

@@ -68,11 +68,12 @@ def train_steps(run: Run) -> str:
         hook.start(run)
     run.meter.start()
     if state.epoch_open:
-        complete_step(run, snapshots, logged=True, is_good=False)
+        complete_step(run, snapshots, logged=True)
     weights = "last"
     for batch in run.batches():
         run.method = alarms.method()
-        snapshots.remember()
+        if state.step == state.previous_log:
+            snapshots.remember()
         for hook in hooks:
             hook.before_step(run, batch)
 
@@ -82,7 +83,8 @@ def train_steps(run: Run) -> str:
         for hook in hooks:
             hook.after_step(run, out)
 
-        is_good, logged = False, state.step % run.settings.log_every == 0 or state.epoch_ends
+        logged = state.step % run.settings.log_every == 0 or state.epoch_ends
+        is_good = False
         if logged:
             line, events = log(run, alarms)
             snapshots.write_around(events)
@@ -139,7 +141,7 @@ def stop_nonfinite(run: Run, step: int, numbers: dict[str, float]) -> None:
     raise RunError(f"the loss is not finite at step {step} ({values}); {newest}")
 
 
-def complete_step(run: Run, snapshots: Snapshots, logged: bool, is_good: bool) -> None:
+def complete_step(run: Run, snapshots: Snapshots, logged: bool, is_good: bool = False) -> None:
     """End the epoch after its last step, save if a checkpoint is due, and stop if a signal came.
 
     A run that is stopped on the way does this when it is resumed.
@@ -151,9 +153,10 @@ def complete_step(run: Run, snapshots: Snapshots, logged: bool, is_good: bool) -
         is_good: Whether the state is to be kept as the one to return to.
     """
     state, every = run.state, run.settings.checkpoint_every
-    is_best, state.epoch_open = False, False
+    ends_epoch = logged and state.epoch_ends  # the last step of an epoch is always logged
+    is_best = state.epoch_open = False
     try:
-        if state.epoch_ends:
+        if ends_epoch:
             snapshots.write_epoch()
             is_best = evaluate_epoch(run)
             for hook in run.hooks:
@@ -163,7 +166,7 @@ def complete_step(run: Run, snapshots: Snapshots, logged: bool, is_good: bool) -
         save(run, good=is_good)
         raise
     signal = run.signals.agreed(run.device, compare=logged)
-    due = state.epoch_ends or is_good or (every > 0 and state.step % every == 0)
+    due = ends_epoch or is_good or (every > 0 and state.step % every == 0)
     if due or signal:
         # An undisturbed run would not average its ranks' statistics here, so an interruption must not.
         save(run, best=is_best, good=is_good, average=due)

@@ -13,8 +13,9 @@ from types import FrameType
 
 import torch
 
-from sora._devices import set_threads, world
+from sora._devices import set_threads
 from sora.training.distributed import any_rank
+from sora.training.state import State
 
 try:
     import resource
@@ -54,20 +55,15 @@ def keep_freed_memory() -> bool:
 
 
 class TrainingMeter:
-    """Measures seconds and peak memory of training alone, without evaluations, monitors and checkpoints.
+    """Adds to a state the seconds and peak memory of training alone, without evaluations and checkpoints.
 
     On CUDA it waits for the device only when it is paused.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.peak_mb = device, 0.0
-        self._seconds = 0.0
+    def __init__(self, state: State, device: torch.device) -> None:
+        self.state, self.device = state, device
         self._running_since: float | None = None
         self._peak_before = 0.0
-
-    def resume(self, seconds: float, peak_mb: float) -> None:
-        """Add to what earlier parts of the run took."""
-        self._seconds, self.peak_mb = seconds, peak_mb
 
     def start(self) -> None:
         """Begin to count."""
@@ -82,20 +78,21 @@ class TrainingMeter:
             return
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-            self.peak_mb = max(self.peak_mb, torch.cuda.max_memory_allocated(self.device) / 2**20)
+            peak = torch.cuda.max_memory_allocated(self.device) / 2**20
+            self.state.peak_mb = max(self.state.peak_mb, peak)
         else:
             # A process has one peak for all it does. If it grew while training ran, it is training's.
             peak = process_peak_mb()
-            if peak > self._peak_before or not self.peak_mb:
-                self.peak_mb = max(peak, self.peak_mb)  # in this order, an unknown peak stays NaN
-        self._seconds += time.perf_counter() - self._running_since
+            if peak > self._peak_before or not self.state.peak_mb:
+                self.state.peak_mb = max(peak, self.state.peak_mb)  # in this order, an unknown peak stays NaN
+        self.state.seconds = self.seconds
         self._running_since = None
 
     @property
     def seconds(self) -> float:
         """Seconds counted so far."""
         running = 0.0 if self._running_since is None else time.perf_counter() - self._running_since
-        return self._seconds + running
+        return self.state.seconds + running
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -128,7 +125,8 @@ class Interrupted(Exception):
 class StopSignals:
     """Notes the first Ctrl-C or SIGTERM, for the loop to stop after the step; a second ends the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, world: int) -> None:
+        self._world = world
         self._received: int | None = None
         self._handlers: dict[int, object] = {}
         self._evaluated_step: int | None = None
@@ -157,7 +155,7 @@ class StopSignals:
     @contextmanager
     def stopping_at_once(self, step: int) -> Iterator[None]:
         """Raise inside the block as soon as a signal comes: an evaluation may take hours."""
-        if world() > 1:  # the other ranks would wait forever for one that has left
+        if self._world > 1:  # the other ranks would wait forever for one that has left
             yield
             return
         self._evaluated_step = step
@@ -169,7 +167,7 @@ class StopSignals:
 
     def agreed(self, device: torch.device, compare: bool) -> int | None:
         """Return the signal to stop for. Several ranks must agree on it, and do so only if all `compare`."""
-        if world() == 1:
+        if self._world == 1:
             return self._received
         received = compare and any_rank(self._received is not None, device)
         return self._received or signal.SIGTERM if received else None

@@ -18,6 +18,8 @@ from sora.training.journal import mean
 from sora.training.keeping import RAW, restore_chosen
 from sora.training.run import Run
 
+_NAMED = ("method", "variant", "dataset", "model", "seed", "epochs")  # settings that the summary repeats
+
 
 @dataclass(frozen=True, repr=False)
 class TrainResult(Evaluation):
@@ -85,15 +87,10 @@ def evaluate_test_set(run: Run, model: nn.Module, weights: str) -> Evaluation:
 
 def summarize(run: Run, evaluation: Evaluation, weights: str) -> dict[str, Any]:
     """Return the summary of a finished run; accuracies are fractions of the test set."""
-    settings, state, seconds = run.settings, run.state, run.meter.seconds
+    settings, state, seconds = run.settings, run.state, run.state.seconds
     lowest = state.guard.lowest if state.method.info.has_pert_align else math.nan
     return {
-        "method": settings.method,
-        "variant": settings.variant,
-        "dataset": settings.dataset,
-        "model": settings.model,
-        "seed": settings.seed,
-        "epochs": settings.epochs,
+        **{name: getattr(settings, name) for name in _NAMED},
         "parameters": sum(parameter.numel() for parameter in state.model.parameters()),
         "n_train": len(run.splits.train),
         "versions": versions(),
@@ -102,7 +99,7 @@ def summarize(run: Run, evaluation: Evaluation, weights: str) -> dict[str, Any]:
         "data": describe_data(run.dataset),
         "train_seconds": round(seconds, 3),
         "images_per_second": round(state.images / max(seconds, 1e-9), 1),
-        "peak_memory_mb": round(run.meter.peak_mb, 1),
+        "peak_memory_mb": round(state.peak_mb, 1),
         "weights": weights,
         **evaluation.record(),
         "warnings": warnings_about(evaluation),

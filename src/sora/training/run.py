@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
 
 from sora import data, methods
 from sora._devices import rank, world
-from sora._seeds import EPOCH, INIT, mix
+from sora._seeds import EPOCH, INIT, mix, seeded
 from sora.data import Augment, Batch, Dataset, ImageSet, Loader, stratified
 from sora.errors import UserError
+from sora.evaluation.examples import as_examples, in_precision_of
 from sora.methods import Method
 from sora.models import fast_layout
 from sora.runs import RunFolder, build_model, describe_model, load_weights
@@ -21,25 +25,17 @@ from sora.runs.resume import settings_hash
 from sora.settings import GIVEN, Resolved, Settings
 from sora.threat import Threat
 from sora.training import distributed, schedule
-from sora.training.averaging import ESTIMATED_ON, with_estimated_statistics
 from sora.training.console import Console
 from sora.training.hooks import Hook, check_hooks
 from sora.training.journal import Journal
 from sora.training.process import StopSignals, TrainingMeter
 from sora.training.state import initial_state
 
+ESTIMATED_ON = 1024  # training images that statistics are estimated on, at most
+
 
 class Run:
-    """One run while it trains; hooks get it with every event.
-
-    Args:
-        resolved: All settings and where they come from.
-        device: Where to compute.
-        model: Train this module instead of building the one the settings name.
-        dataset: Train on this instead of loading the one the settings name.
-        hooks: Called around every step.
-        quiet: Print nothing.
-    """
+    """One run while it trains; hooks get it with every event. Its arguments are those of `train`."""
 
     def __init__(
         self,
@@ -89,8 +85,8 @@ class Run:
         """The method of the next step; during an alarm, `--guard pgd` replaces it by PGD."""
         title = f"{settings.method} on {settings.dataset}, seed {settings.seed}"
         self.console = Console(title, self.total_steps, settings.epochs, quiet or not self.writes)
-        self.signals = StopSignals()
-        self.meter = TrainingMeter(device)
+        self.signals = StopSignals(self.world)
+        self.meter = TrainingMeter(self.state, device)
         self.journal: Journal
         """The logs, once the folder is open."""
 
@@ -117,7 +113,7 @@ class Run:
         return self.threat if factor == 1 else self.threat.scaled(factor)
 
     def watched(self, count: int) -> tuple[Tensor, Tensor]:
-        """Return at most so many of the watched images and their labels, always the same."""
+        """Return at most `count` of the watched images and their labels, always the same."""
         images = self.splits.watched
         chosen = stratified(images.labels, min(count, len(images)), seed=0)
         return next(images.subset(chosen).batches(count, self.device))
@@ -136,6 +132,25 @@ class Run:
         """Return a copy of a model with statistics estimated on training images."""
         images = self.splits.sample(min(ESTIMATED_ON, len(self.splits.train)))
         return with_estimated_statistics(model, images, self.settings.batch_size, self.device)
+
+
+def with_estimated_statistics(
+    model: nn.Module, images: ImageSet, batch_size: int, device: torch.device
+) -> nn.Module:
+    """Return a copy whose BatchNorm statistics are means over batches of clean training images.
+
+    A copy, so that checkpoints do not depend on when it was used. The images are always the same ones for a
+    data set, so that the result depends on the weights alone.
+    """
+    model = copy.deepcopy(model)
+    examples = in_precision_of(model, as_examples(images))
+    count = math.ceil(len(images) / batch_size)
+    # Images may be stored class by class, so each batch takes every count-th one. The batches have nearly the
+    # same size, as BatchNorm cannot use a batch of one image.
+    parts = [torch.arange(first, len(images), count) for first in range(count)]
+    with seeded(0):  # for Dropout, which is active here
+        update_bn((examples.take(part, device)[0] for part in parts), model)
+    return model
 
 
 class Autocast(nn.Module):
@@ -160,7 +175,7 @@ class Autocast(nn.Module):
 def complete(
     resolved: Resolved, device: torch.device, model: nn.Module | None, dataset: Dataset | None
 ) -> Resolved:
-    """Return the settings with nothing left open, and with the names of what is really trained."""
+    """Return the settings with every value filled in and with the names of what is really trained."""
     settings = resolved.settings
     changes: dict[str, Any] = {
         "threads": settings.threads or torch.get_num_threads(),

@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from sora.errors import RunError, UserError
-from sora.runs import plain_state
+from sora.runs import LOGS, plain_state
 from sora.runs.checkpoints import Content
 from sora.runs.resume import Recovered, read_own, recover
 from sora.training.guard import Event
@@ -35,8 +35,11 @@ def open_folder(run: Run, stack: ExitStack, allow_world_change: bool = False) ->
         folder.remove_leftovers()
         if not folder.exists():
             folder.write_config(run.resolved.stored())
-    logs = {} if recovered is None else recovered.logs
-    run.journal = stack.enter_context(Journal(folder, logs, run.device, run.writes))
+    starts = {} if recovered is None else recovered.logs
+    logs = {name: folder.open_log(name, starts.get(name)) for name in LOGS if run.writes}
+    for log in logs.values():
+        stack.callback(log.close)
+    run.journal = Journal(logs, run.device)
     stack.enter_context(run.console)
     if run.resolved.recipes:
         run.console.say(run.resolved.announcement())
@@ -47,10 +50,10 @@ def restore(run: Run, recovered: Recovered, allow_world_change: bool) -> None:
     path, tensors, header, state = recovered.path, recovered.tensors, recovered.header, run.state
     world, fingerprint = header["world"], header["data"]
     if world != run.world and not allow_world_change:
+        then, now = (f"{count} process{'es' if count > 1 else ''}" for count in (world, run.world))
         raise UserError(
-            f"the run in {run.folder.path} was trained with {_processes(world)} and would continue"
-            f" with {_processes(run.world)}; the result would differ; continue with {world}, or allow"
-            " the change with --allow-world-change"
+            f"the run in {run.folder.path} was trained with {then} and would continue with {now}; the result"
+            f" would differ; continue with {world}, or allow the change with --allow-world-change"
         )
     if fingerprint != run.dataset.fingerprint:
         raise UserError(
@@ -64,7 +67,6 @@ def restore(run: Run, recovered: Recovered, allow_world_change: bool) -> None:
     except (KeyError, RuntimeError) as error:
         raise RunError(f"checkpoint {path} does not match the run ({' '.join(str(error).split())})") from None
     run.buffers.restore(tensors, same_world=world == run.world)
-    run.meter.resume(state.seconds, state.peak_mb)
     if run.writes:  # a kill may have come between the checkpoint and its other names
         run.folder.checkpoints.link_marks(path, header["marks"])
     run.console.say(f"resuming from step {state.step} ({path.name})")
@@ -82,7 +84,6 @@ def save(run: Run, *, best: bool = False, good: bool = False, average: bool = Tr
     state, checkpoints = run.state, run.folder.checkpoints
     state.pending += run.journal.collect()
     with run.meter.paused():
-        state.seconds, state.peak_mb = run.meter.seconds, run.meter.peak_mb
         if average:
             run.buffers.average()
         own = run.buffers.of_other_ranks()
@@ -104,10 +105,6 @@ def read_checkpoint(run: Run, path: Path) -> Content:
         raise RunError(f"checkpoint {path} {error}") from None
 
 
-def _processes(count: int) -> str:
-    return f"{count} process{'es' if count > 1 else ''}"
-
-
 class Snapshots:
     """Keeps weights for probes: of every epoch, and of the log steps before, at and after a guard event.
 
@@ -127,11 +124,9 @@ class Snapshots:
 
     def remember(self) -> None:
         """Keep the weights of a log step that is about to be left, as a checkpoint of it has them."""
-        state = self._run.state
-        if state.previous_log == state.step:
-            with self._run.meter.paused():
-                weights = plain_state(state.evaluated)
-                state.previous_weights = {name: tensor.clone() for name, tensor in weights.items()}
+        with self._run.meter.paused():
+            weights = plain_state(self._run.state.evaluated)
+            self._run.state.previous_weights = {name: tensor.clone() for name, tensor in weights.items()}
 
     def write_around(self, events: Sequence[Event]) -> None:
         """Write the snapshots around the guard's events at a log step."""

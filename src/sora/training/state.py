@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import SGD, AdamW, Optimizer
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from sora import methods
 from sora._devices import world
@@ -18,7 +18,6 @@ from sora.data import Augment, Dataset
 from sora.errors import UserError
 from sora.methods import Method
 from sora.settings import Settings
-from sora.training.averaging import make_average
 from sora.training.guard import Guard
 from sora.training.schedule import rate_drops
 
@@ -176,6 +175,15 @@ def initial_state(
         GradScaler(device.type, enabled=settings.precision == "fp16"),  # float16 gradients may underflow
         steps_per_epoch=steps_per_epoch,
     )
+
+
+def make_average(model: nn.Module, decay: float, buffers: str) -> AveragedModel:
+    """Create an average `w_avg = decay w_avg + (1 - decay) w`; the first update copies w.
+
+    With `buffers` "average" they are treated like weights, integers truncated; otherwise they are copied.
+    """
+    average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+    return AveragedModel(model, multi_avg_fn=average, use_buffers=buffers == "average")
 
 
 def make_optimizer(settings: Settings, model: nn.Module) -> Optimizer:

@@ -8,7 +8,8 @@ gradients add up to those of the batch's mean loss.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 
 import torch
@@ -23,6 +24,8 @@ from sora.training.distributed import any_rank
 from sora.training.journal import NUMBERS
 from sora.training.run import Run
 
+Step = Callable[..., StepOutput]
+
 
 def train_on(run: Run, batch: Batch) -> StepOutput:
     """Craft, learn and step the optimiser; the numbers of the last update stay on the device."""
@@ -30,23 +33,31 @@ def train_on(run: Run, batch: Batch) -> StepOutput:
     # Seeded by position, so that a resumed run draws the same noise and nothing needs to be saved.
     torch.manual_seed(mix(settings.seed, state.attempt, state.step, run.rank, STEP))
     method.threat = run.scheduled_threat
-    # The compiled step is made for one method and one eps.
-    compiled = run.compiled_step if method is state.method and method.threat is run.threat else None
-    parts = _parts(settings.accumulate, run.loader.smallest_share(state.step % state.steps_per_epoch))
+    step: Step = method.step
+    if run.compiled_step is not None and method is state.method and method.threat is run.threat:
+        step = run.compiled_step  # which is made for one method and one eps
+    parts = 1
+    if settings.accumulate > 1:  # BatchNorm cannot train on a part of a single image
+        share = run.loader.smallest_share(state.step % state.steps_per_epoch)
+        parts = max(1, min(settings.accumulate, share // 2))
+    skips = settings.on_nonfinite == "skip"
     updates = state.method.updates  # the schedule counts the configured method's, also while PGD replaces it
     for replay in range(method.updates):
         update = state.step * updates + replay
         rate = schedule.apply(state.optimizer, settings, update, run.total_steps * updates)
-        # In float16 the loss of both passes is scaled, so that small gradients do not underflow.
-        ones = torch.ones((), device=run.device)
-        scale = state.scaler.scale(ones) if state.scaler.is_enabled() else None
-        skips = settings.on_nonfinite == "skip"
+        scale = None
+        if state.scaler.is_enabled():  # the loss of both passes is scaled, so that gradients do not underflow
+            scale = state.scaler.scale(torch.ones((), device=run.device))
         buffers = [buffer.clone() for buffer in state.model.buffers()] if skips else []
-        out = step_in_parts(method, run.model, batch, parts, scale, compiled)
+        if parts == 1:
+            known = {"index": batch.index, "transform": batch.transform}
+            out = step(run.model, batch.x, batch.y, **known, loss_scale=scale)
+        else:
+            out = step_in_parts(method, step, run.model, batch, parts, scale)
         if skips and any_rank(not bool(out.loss.isfinite()), run.device):
             state.skipped += 1
             for buffer, before in zip(state.model.buffers(), buffers, strict=True):
-                buffer.copy_(before)  # BatchNorm's statistics are not numbers either
+                buffer.copy_(before)  # BatchNorm's statistics are not finite either
             if state.scaler.is_enabled():  # the scale may be what made the loss overflow
                 state.scaler.update(state.scaler.get_scale() / 2)
         elif update_weights(state.scaler, state.optimizer):
@@ -61,7 +72,7 @@ def train_on(run: Run, batch: Batch) -> StepOutput:
 
 
 def update_weights(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> bool:
-    """Step the optimiser; False if the scaler left the weights as they were, as gradients overflowed."""
+    """Step the optimiser; return False if gradients overflowed and the weights stay as they were."""
     before = scaler.get_scale()
     scaler.step(optimizer)
     scaler.update()
@@ -69,27 +80,16 @@ def update_weights(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimize
 
 
 def step_in_parts(
-    method: Method,
-    model: nn.Module,
-    batch: Batch,
-    parts: int,
-    loss_scale: Tensor | None,
-    compiled: Callable[..., StepOutput] | None = None,
+    method: Method, step: Step, model: nn.Module, batch: Batch, parts: int, loss_scale: Tensor | None
 ) -> StepOutput:
-    """Take a step on each part; the numbers averaged over the batch, images and logits of the last part."""
-    step: Callable[..., StepOutput] = compiled or method.step
-    if parts == 1:
-        known = {"index": batch.index, "transform": batch.transform}
-        return step(model, batch.x, batch.y, **known, loss_scale=loss_scale)
+    """Take a step on each part; return means over the batch, with images and logits of the last part."""
     total = len(batch.y)
-    parts = _parts(parts, total)
-    slices = [slice(total * part // parts, total * (part + 1) // parts) for part in range(parts)]
-    weights = [(share.stop - share.start) / total for share in slices]
-    outs = []
-    for share, weight in zip(slices, weights, strict=True):
-        scale = loss_scale if weight == 1 else weight if loss_scale is None else weight * loss_scale
+    bounds = [total * part // parts for part in range(parts + 1)]
+    outs, weights = [], []
+    for low, high in itertools.pairwise(bounds):
+        share, weight = slice(low, high), (high - low) / total
+        method.ends_batch = high == total
         # DDP reduces once, with the last part's backward.
-        method.ends_batch = share is slices[-1]
         waits = isinstance(model, DistributedDataParallel) and not method.ends_batch
         with model.no_sync() if waits else nullcontext():  # type: ignore[operator]
             out = step(
@@ -98,21 +98,14 @@ def step_in_parts(
                 batch.y[share],
                 index=batch.index[share],
                 transform=None if batch.transform is None else batch.transform[share],
-                loss_scale=scale,
+                loss_scale=weight if loss_scale is None else weight * loss_scale,
             )
         outs.append(out)
-    return _average(outs, weights)
+        weights.append(weight)
 
-
-def _average(outs: list[StepOutput], weights: list[float]) -> StepOutput:
-    def mean(values: list[Tensor]) -> Tensor:
+    def mean(values: Iterable[Tensor]) -> Tensor:
         return torch.stack([weight * value for weight, value in zip(weights, values, strict=True)]).sum(0)
 
-    numbers = {name: mean([getattr(out, name) for out in outs]) for name in NUMBERS}
-    extras = {name: mean([out.extras[name] for out in outs]) for name in outs[-1].extras}
+    numbers = {name: mean(getattr(out, name) for out in outs) for name in NUMBERS}
+    extras = {name: mean(out.extras[name] for out in outs) for name in outs[-1].extras}
     return outs[-1]._replace(**numbers, extras=extras)
-
-
-def _parts(wanted: int, images: int) -> int:
-    """How many parts a batch has; none of a single image, which BatchNorm cannot train on."""
-    return max(1, min(wanted, images // 2))
