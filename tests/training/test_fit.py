@@ -186,7 +186,7 @@ def test_another_norm_needs_a_radius() -> None:
 
 @pytest.mark.parametrize("options", [{"width": 16}, {"set": {"model.stages": 2}}, {"mean": (0.5, 0.5, 0.5)}])
 def test_options_of_built_in_networks_are_an_error(options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="is for built-in networks; a module is trained as it is given"):
+    with pytest.raises(UserError, match="is for built-in models; a module is trained as it is given"):
         sora.fit(network(), (tensors(), tensors(30)), quiet=True, **FAST, **options)
 
 

@@ -16,7 +16,7 @@ from sora.evaluation import Evaluation
 from sora.runs import RunFolder
 from sora.settings import Settings
 from sora.training import Hook, train
-from sora.training.keeping import better_weights, note_evaluation, score
+from sora.training.evaluating import better_weights, note_evaluation, score
 from sora.training.state import State
 from tests.training.helpers import BuildSettings, Killed, kill_at
 

@@ -67,19 +67,18 @@ class RankBuffers:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._averaged_at = (-1, -1)
+        self._averaged_at: dict[str, int] = {}
 
     def average(self) -> None:
         """Give all ranks the mean of their floating-point buffers, once per step at most."""
-        if self._averaged_at != self._place:
-            self._averaged_at = self._place
-            if world() > 1:
-                for buffer in self._buffers().values():
-                    summed(buffer).div_(world())
+        if self._averaged_at != self._state.place():
+            self._averaged_at = self._state.place()
+            for buffer in self._buffers().values() if world() > 1 else ():
+                summed(buffer).div_(world())
 
     def of_other_ranks(self) -> dict[str, Tensor]:
-        """Return what all ranks but the first have of their own; all ranks must call this together."""
-        if world() == 1 or self._averaged_at == self._place:
+        """Return the buffers of the other ranks if they may differ; all ranks must call this together."""
+        if world() == 1 or self._averaged_at == self._state.place():
             return {}
         tensors: dict[str, Tensor] = {}
         for name, buffer in self._buffers().items():
@@ -91,15 +90,11 @@ class RankBuffers:
     def restore(self, tensors: dict[str, Tensor], same_world: bool) -> None:
         """Take this rank's own buffers from a checkpoint, if it stores them."""
         if not any(name.startswith("rank.") for name in tensors):
-            self._averaged_at = self._place
+            self._averaged_at = self._state.place()
         elif same_world:
             for name, buffer in self._buffers().items():
                 if (stored := tensors.get(f"rank.{rank()}.{name}")) is not None:
                     buffer.copy_(stored)
-
-    @property
-    def _place(self) -> tuple[int, int]:
-        return self._state.attempt, self._state.step
 
     def _buffers(self) -> dict[str, Tensor]:
         modules = {"model": self._state.model, "ema": self._state.ema}
@@ -115,9 +110,7 @@ class RankBuffers:
 def mean_over_ranks(values: Tensor, required: Tensor | bool = False) -> Tensor:
     """Return the mean over ranks of each element: all ranks get the same numbers, bit for bit.
 
-    Args:
-        values: NaN is left out, as that of a number which some ranks do not have.
-        required: Which elements all ranks must have: their mean is NaN if one rank's is.
+    NaN is left out, as some ranks may lack a number; if an element is `required`, one NaN makes its mean NaN.
     """
     if world() == 1:
         return values

@@ -28,7 +28,7 @@ from sora.training.result import TrainResult
 
 Array = Tensor | NDArray[Any]
 Pair = tuple[Array, Array]
-ROUNDING = 1e-6  # how far a float image may be from a whole number of pixel levels, in units of the image
+ROUNDING = 1e-6  # how far a float image may be from an integer number of pixel levels, in units of the image
 
 
 def fit(
@@ -72,7 +72,7 @@ def fit(
     without_effect = [key for key in settings.get("set") or {} if str(key).startswith("model.")]
     without_effect += [key for key in ("width", "mean", "std") if settings.get(key) is not None]
     if without_effect:
-        raise UserError(f"{without_effect[0]} is for built-in networks; a module is trained as it is given")
+        raise UserError(f"{without_effect[0]} is for built-in models; a module is trained as it is given")
     with tempfile.TemporaryDirectory() as scratch, own_layout(model):
         given = {
             **settings,
@@ -122,12 +122,12 @@ def _as_images(images: Array, labels: Array) -> ImageSet:
             raise UserError(f"{what} are {type(values).__name__}; expected a tensor or an array") from None
     pixels, classes = _as_pixels(tensors[0]), tensors[1]
     if not has_integers(classes):
-        raise UserError(f"labels are {classes.dtype}; expected whole numbers")
+        raise UserError(f"labels are {classes.dtype}; expected integers")
     return ImageSet(pixels.permute(0, 2, 3, 1).contiguous(), classes.long())
 
 
 def _as_pixels(images: Tensor) -> Tensor:
-    """Convert images to uint8; floats only if that loses nothing."""
+    """Convert images to uint8, floats only if nothing is lost."""
     if images.dim() == 4 and images.dtype == torch.uint8 and len(images):
         return images
     came = f"images are {images.dtype} {tuple(images.shape)}"

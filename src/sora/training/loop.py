@@ -60,7 +60,7 @@ def train(
 
 
 def train_steps(run: Run) -> str:
-    """Train to the end, or until the guard ends the run; return which weights it is left with."""
+    """Train to the end, or until the guard ends the run; return which weights the model then has."""
     state, hooks = run.state, run.hooks
     state.model.train()
     monitors, snapshots, alarms = Monitors(run), Snapshots(run), Alarms(run)
@@ -69,7 +69,7 @@ def train_steps(run: Run) -> str:
     run.meter.start()
     if state.epoch_open:
         complete_step(run, snapshots, logged=True)
-    weights = "last"
+    weights = "last"  # unless the guard ends the run
     for batch in run.batches():
         run.method = alarms.method()
         if state.step == state.previous_log:
@@ -106,8 +106,7 @@ def train_steps(run: Run) -> str:
 def log(run: Run, alarms: Alarms) -> tuple[dict[str, Any], list[Event]]:
     """Bring the numbers of the steps since the last line to the host and write their means as one line.
 
-    Returns:
-        The line, and what the guard says about these steps.
+    Return the line, and the guard's events in these steps.
     """
     state = run.state
     state.pending += run.journal.collect()
@@ -120,7 +119,10 @@ def log(run: Run, alarms: Alarms) -> tuple[dict[str, Any], list[Event]]:
     events = []
     for step, numbers in enumerate(rows, start=state.step - len(rows) + 1):
         if not math.isfinite(numbers["loss"]) and run.settings.on_nonfinite == "stop":
-            stop_nonfinite(run, step, numbers)
+            run.journal.event("nonfinite", state.place(step) | numbers)
+            values = (f"{name} {numbers[name]:.4g}" for name in ("loss", "pert_align", "step_size", "lr"))
+            newest = run.folder.checkpoints.describe_newest()
+            raise RunError(f"the loss is not finite at step {step} ({', '.join(values)}); {newest}")
         state.recent.append(numbers["pert_align"])
         events.append(alarms.update(step, numbers))
         for hook in run.hooks:
@@ -133,24 +135,11 @@ def log(run: Run, alarms: Alarms) -> tuple[dict[str, Any], list[Event]]:
     return line, [event for event in events if event != "ok"]
 
 
-def stop_nonfinite(run: Run, step: int, numbers: dict[str, float]) -> None:
-    """Record the step whose loss is not a number and end the run."""
-    run.journal.event("nonfinite", run.state.place(step) | numbers)
-    values = ", ".join(f"{name} {numbers[name]:.4g}" for name in ("loss", "pert_align", "step_size", "lr"))
-    newest = run.folder.checkpoints.describe_newest()
-    raise RunError(f"the loss is not finite at step {step} ({values}); {newest}")
-
-
 def complete_step(run: Run, snapshots: Snapshots, logged: bool, is_good: bool = False) -> None:
     """End the epoch after its last step, save if a checkpoint is due, and stop if a signal came.
 
-    A run that is stopped on the way does this when it is resumed.
-
-    Args:
-        run: The run.
-        snapshots: Keeps the weights of epochs.
-        logged: Whether this was a log step, at which ranks compare the signals they received.
-        is_good: Whether the state is to be kept as the one to return to.
+    A run that is stopped before this is done does it when it is resumed. Ranks compare the signals they
+    received at log steps only. A good state is kept as the one to return to.
     """
     state, every = run.state, run.settings.checkpoint_every
     ends_epoch = logged and state.epoch_ends  # the last step of an epoch is always logged

@@ -14,8 +14,8 @@ from sora.evaluation.records import evaluate_into
 from sora.evaluation.subject import ABOUT, network_facts, select_test_images
 from sora.runs import RunFolder, plain_state
 from sora.runs.facts import describe_data, machine, versions
+from sora.training.evaluating import RAW, restore_chosen
 from sora.training.journal import mean
-from sora.training.keeping import RAW, restore_chosen
 from sora.training.run import Run
 
 _NAMED = ("method", "variant", "dataset", "model", "seed", "epochs")  # settings that the summary repeats
@@ -34,9 +34,7 @@ class TrainResult(Evaluation):
 def finish(run: Run, weights: str) -> TrainResult:
     """Evaluate the final weights on the test set, for the first and only time, and write the result.
 
-    Args:
-        run: The run after its last step.
-        weights: Which weights the last step or the guard left: `last`, `last_good` or `initial`.
+    `weights` says which ones the model has after training: `last`, `last_good` or `initial`.
     """
     run.buffers.average()
     kept = restore_chosen(run)
@@ -61,9 +59,10 @@ def finish(run: Run, weights: str) -> TrainResult:
 
 
 def evaluate_test_set(run: Run, model: nn.Module, weights: str) -> Evaluation:
-    """Evaluate the final weights on the test set; killed and resumed, it continues where it was."""
+    """Evaluate the final weights on the test set; a resumed run continues its evaluation."""
     _, images = select_test_images(run.dataset, run.settings.limit_test)
-    facts = {key: getattr(run.settings, key, None) for key in ABOUT} | {"weights": weights}
+    about = {key: getattr(run.settings, key, None) for key in ABOUT}
+    about |= {"weights": weights, "dataset": run.dataset.name, "images": images}
     attacks = create_all(run.settings.attacks)
     options = EvaluationOptions(
         num_classes=run.dataset.num_classes,
@@ -74,13 +73,7 @@ def evaluate_test_set(run: Run, model: nn.Module, weights: str) -> Evaluation:
     )
     with run.console.paused(), run.signals.stopping_at_once(run.state.step):
         (evaluation,) = evaluate_into(
-            run.folder,
-            model,
-            run.splits.test,
-            [run.threat],
-            attacks,
-            options,
-            about=facts | {"dataset": run.dataset.name, "images": images},
+            run.folder, model, run.splits.test, [run.threat], attacks, options, about=about
         )
     return evaluation.only(attacks)
 

@@ -1,4 +1,4 @@
-"""What a run stores so that it can continue, go back or be looked into: checkpoints and snapshots."""
+"""What a run stores: checkpoints to continue from or to go back to, and snapshots for probes."""
 
 from __future__ import annotations
 
@@ -73,13 +73,9 @@ def restore(run: Run, recovered: Recovered, allow_world_change: bool) -> None:
 
 
 def save(run: Run, *, best: bool = False, good: bool = False, average: bool = True) -> None:
-    """Write a checkpoint of this step; all ranks must call it together.
+    """Write a checkpoint of this step, marked as the best so far or as a good state to return to.
 
-    Args:
-        run: The run.
-        best: Mark it as the best so far.
-        good: Mark it as the state to return to.
-        average: Bring the ranks' BatchNorm statistics together first; else each rank's are stored.
+    All ranks must call this together. Their BatchNorm statistics are averaged first, or else stored for each.
     """
     state, checkpoints = run.state, run.folder.checkpoints
     state.pending += run.journal.collect()
@@ -91,9 +87,8 @@ def save(run: Run, *, best: bool = False, good: bool = False, average: bool = Tr
             return
         if not state.is_finite():
             raise RunError(f"weights are not finite at step {state.step}; {checkpoints.describe_newest()}")
-        about = {"fingerprint": run.settings_hash, "settings": run.settings.flat(), "world": run.world}
-        about["data"] = run.dataset.fingerprint
-        header = about | run.journal.header() | state.header()
+        header = {"fingerprint": run.settings_hash, "settings": run.settings.flat(), "world": run.world}
+        header |= {"data": run.dataset.fingerprint} | run.journal.header() | state.header()
         checkpoints.write(state.step, state.attempt, state.tensors() | own, header, best=best, good=good)
 
 

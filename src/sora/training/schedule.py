@@ -1,4 +1,4 @@
-"""Learning rate, momentum and eps as functions of the update's number: nothing to save, nothing to step."""
+"""Learning rate, momentum and eps as functions of the number of the update, without state."""
 
 from __future__ import annotations
 
