@@ -46,6 +46,10 @@ def events(settings: Settings) -> list[tuple[str, int, int]]:
     return [(line["event"], line["step"], line["attempt"]) for line in lines]
 
 
+def steps(settings: Settings) -> list[tuple[str, int]]:
+    return [(event, step) for event, step, _ in events(settings)]
+
+
 def test_warn_reports_and_changes_nothing(settings: BuildSettings, script: Any, capsys: Any) -> None:
     script(collapse_from(48))
     silent, warned = (settings("scripted", out=name, guard=name, **LONG) for name in ("off", "warn"))
@@ -65,35 +69,51 @@ def test_warn_reports_and_changes_nothing(settings: BuildSettings, script: Any, 
     assert summary["weights"] == "last"
 
 
-def test_stop_hands_over_the_last_good_weights(settings: BuildSettings, script: Any) -> None:
+def test_stop_hands_over_the_last_good_weights_also_after_a_kill_before_they_have_their_name(
+    settings: BuildSettings, script: Any, monkeypatch: Any
+) -> None:
     script(collapse_from(48))
-    config = settings("scripted", guard="stop", **LONG)
+    whole, broken = (settings("scripted", out=name, guard="stop", **LONG) for name in ("whole", "broken"))
     weights = Recorder(weights_of)
-    summary = scripted_run(config, weights)
+    summary = scripted_run(whole, weights)
     # The average is last above 0.50 at step 49; states are kept at every fourth step here.
-    assert events(config) == [("alarm", 52, 0), ("returned", 48, 0)]
-    assert summary["weights"] == RunFolder(config.folder()).read_model()["weights"] == "last_good"
-    handed_over = sora.load(config.folder()).state_dict()
+    assert events(whole) == [("alarm", 52, 0), ("returned", 48, 0)]
+    assert summary["weights"] == RunFolder(whole.folder()).read_model()["weights"] == "last_good"
+    handed_over = sora.load(whole.folder()).state_dict()
     assert all(torch.equal(handed_over[name], tensor) for name, tensor in weights.values[47].items())
+    kill_at_link(monkeypatch, 48)
+    with pytest.raises(Killed):
+        scripted_run(broken)
+    monkeypatch.undo()
+    scripted_run(broken)
+    assert contents(whole) == contents(broken)
 
 
 @pytest.mark.parametrize(
-    ("guard", "attempts", "advice"),
-    [("stop", 1, "try --guard rollback or --eps-warmup"), ("rollback", 4, "--eps-warmup may help")],
+    ("guard", "was_good", "attempts", "advice"),
+    [
+        ("stop", False, 1, "; try --guard rollback or --eps-warmup"),
+        ("rollback", False, 4, "; --eps-warmup may help"),
+        ("rollback", True, 4, ""),
+    ],
 )
-def test_the_initial_weights_are_handed_over_if_nothing_ever_was_good(
-    settings: BuildSettings, script: Any, capsys: Any, guard: str, attempts: int, advice: str
+def test_a_run_gives_up_with_the_last_good_weights_or_the_initial_ones(
+    settings: BuildSettings, script: Any, capsys: Any, guard: str, was_good: bool, attempts: int, advice: str
 ) -> None:
-    script(lambda attempt, step: 0.1)
+    script(collapse_from(48) if was_good else lambda attempt, step: 0.1)
     config = settings("scripted", guard=guard, **LONG)
     summary = scripted_run(config, quiet=False)
-    expected = (("alarm", 44), ("returned", 0))
-    assert events(config) == [(event, step, k) for k in range(attempts) for event, step in expected]
-    assert summary["weights"] == RunFolder(config.folder()).read_model()["weights"] == "initial"
+    expected = zip(("alarm", "returned"), (52, 48) if was_good else (44, 0), strict=True)
+    assert steps(config) == list(expected) * attempts
+    assert [attempt for *_, attempt in events(config)[::2]] == list(range(attempts))
+    weights = "last_good" if was_good else "initial"
+    assert summary["weights"] == RunFolder(config.folder()).read_model()["weights"] == weights
+    assert len(summary["co"]["events"]) == attempts
     assert summary["co"]["events"][-1]["changed"] is None
     printed = capsys.readouterr().err
-    assert "never robust so far" in printed
-    assert f"no robust weights were found: the model keeps its initial weights; {advice}" in printed
+    assert ("never robust so far" in printed) == (not was_good)
+    lost = f"no robust weights were found: the model keeps its initial weights{advice}"
+    assert (lost in printed) == (not was_good)
 
 
 def test_what_a_rollback_changed_is_recorded(settings: BuildSettings, script: Any, capsys: Any) -> None:
@@ -102,10 +122,7 @@ def test_what_a_rollback_changed_is_recorded(settings: BuildSettings, script: An
     config = settings("scripted", guard="rollback", **LONG)
     factors = Recorder(lambda run: (run.state.attempt, run.state.method.threat.eps / run.threat.eps))
     result = train(config, hooks=[Follow(), factors])
-    assert [(event, step) for event, step, _ in events(config)] == [
-        *(("alarm", 44), ("returned", 0)),
-        *(("alarm", 52), ("returned", 48)),
-    ]
+    assert steps(config) == [("alarm", 44), ("returned", 0), ("alarm", 52), ("returned", 48)]
     changes = [{"data_order": 1, "eps_warmup": 3.0}, {"data_order": 2}]
     assert [event["changed"] for event in result.summary["co"]["events"]] == changes
     lines = RunFolder(config.folder()).read_log("events")
@@ -115,27 +132,16 @@ def test_what_a_rollback_changed_is_recorded(settings: BuildSettings, script: An
     assert {factor for attempt, factor in factors.values if attempt == 0} == {1.0}
     grown = [factor for attempt, factor in factors.values if attempt == 1]
     assert grown == pytest.approx([min(1, (step + 1) / 36) for step in range(52)])
-    logs = [line for name in ("metrics", "events") for line in RunFolder(config.folder()).read_log(name)]
-    assert {line["attempt"] for line in logs} == {0, 1, 2}
+    assert result.summary["weights"] == "last"
+    metrics = RunFolder(config.folder()).read_log("metrics")
+    assert {line["attempt"] for line in [*metrics, *lines]} == {0, 1, 2}
+    assert [line["step"] for line in metrics if line["attempt"] == 2] == list(range(52, 73, 4))
+    losses = {(line["attempt"], line["step"]): line["loss"] for line in metrics}
+    assert losses[1, 52] != losses[2, 52]  # other batches from the same state
     subject_of_run(str(config.folder())).write_card([result], {})
     facts = json.loads((config.folder() / "model_card.json").read_text())["training"]
     assert (facts["guard"], facts["changed by the guard"]) == ("rollback", changes)
     assert row_name(result.summary) == "scripted + rollback"
-
-
-def test_rollback_continues_from_the_last_good_state_with_other_batches(
-    settings: BuildSettings, script: Any
-) -> None:
-    script(collapse_from(48, attempts=1))
-    config = settings("scripted", guard="rollback", **LONG)
-    summary = scripted_run(config)
-    assert events(config) == [("alarm", 52, 0), ("returned", 48, 0)]
-    assert summary["weights"] == "last"
-    assert summary["co"]["events"][0]["returned"] == 48
-    lines = RunFolder(config.folder()).read_log("metrics")
-    assert [line["step"] for line in lines if line["attempt"] == 1] == list(range(52, 73, 4))
-    first, second = ([r["loss"] for r in lines if (r["attempt"], r["step"]) == (k, 52)] for k in (0, 1))
-    assert first != second
 
 
 def test_no_state_is_good_before_the_guard_has_seen_it(settings: BuildSettings, script: Any) -> None:
@@ -143,18 +149,6 @@ def test_no_state_is_good_before_the_guard_has_seen_it(settings: BuildSettings, 
     config = settings("scripted", guard="rollback", **LONG | {"log_every": 11})
     scripted_run(config)
     assert events(config) == [("alarm", 60, 0), ("returned", 55, 0)]
-
-
-def test_rollback_gives_up_after_three_and_hands_over_good_weights(
-    settings: BuildSettings, script: Any
-) -> None:
-    script(collapse_from(48))
-    config = settings("scripted", guard="rollback", **LONG)
-    summary = scripted_run(config)
-    expected = (("alarm", 52), ("returned", 48))
-    assert events(config) == [(event, step, k) for k in range(4) for event, step in expected]
-    assert summary["weights"] == "last_good"
-    assert len(summary["co"]["events"]) == 4
 
 
 def test_pgd_is_the_attack_while_the_alarm_lasts(settings: BuildSettings, script: Any) -> None:
@@ -177,25 +171,16 @@ def test_a_stopped_rollback_ends_with_the_same_bytes(settings: BuildSettings, sc
     options = LONG | {"guard": "rollback", "eval_every": 3}
     whole, broken = (settings("scripted", out=name, **options) for name in ("whole", "broken"))
     scripted_run(whole)
-    for steps in (30, 21, 3):  # before the alarm, before it is noticed, after the return
+    checkpoints = RunFolder(broken.folder()).checkpoints
+    # Before the alarm, before it is noticed, after the return.
+    for steps, newest in ((30, "step-0-00000030"), (21, "step-0-00000051"), (3, "step-1-00000050")):
         with pytest.raises(Interrupted):
             scripted_run(broken, SignalAfter(steps, signal.SIGTERM))
+        assert checkpoints.newest_first()[0].stem == newest
+        assert not checkpoints.good.samefile(
+            checkpoints.newest_first()[0]
+        )  # no state is good for being stopped
     scripted_run(broken)
-    assert contents(whole) == contents(broken)
-
-
-def test_a_kill_before_the_name_of_the_last_good_state_is_made_up_for(
-    settings: BuildSettings, script: Any, monkeypatch: Any
-) -> None:
-    script(collapse_from(48))
-    whole, broken = (settings("scripted", out=name, guard="stop", **LONG) for name in ("whole", "broken"))
-    scripted_run(whole)
-    kill_at_link(monkeypatch, 48)
-    with pytest.raises(Killed):
-        scripted_run(broken)
-    monkeypatch.undo()
-    scripted_run(broken)
-    assert events(broken) == [("alarm", 52, 0), ("returned", 48, 0)]
     assert contents(whole) == contents(broken)
 
 
@@ -211,27 +196,10 @@ def test_a_damaged_last_good_state_is_one_line(settings: BuildSettings, script: 
         scripted_run(config, At(51, damage))
 
 
-def test_good_states_are_not_kept_for_an_interruption(settings: BuildSettings) -> None:
-    config = settings("scripted", guard="stop", **LONG)
-    with pytest.raises(Interrupted):
-        scripted_run(config, SignalAfter(51, signal.SIGTERM))
-    checkpoints = RunFolder(config.folder()).checkpoints
-    newest = checkpoints.newest_first()[0]
-    assert newest.name == "step-0-00000051.safetensors"
-    assert not checkpoints.good.samefile(newest)
-
-
 # Methods without PertAlign are watched through a few images, cheaply and without disturbing training.
 
-WITHOUT = [
-    name
-    for name, entry in ((name, methods.info(name)) for name in methods.names())
-    if entry.adversarial and not entry.has_pert_align
-]
-
-
-def steps(settings: Settings) -> list[tuple[str, int]]:
-    return [(event, step) for event, step, _ in events(settings)]
+INFOS = [methods.info(name) for name in methods.names()]
+WITHOUT = [info.name for info in INFOS if info.adversarial and not info.has_pert_align]
 
 
 def looks(settings: Settings) -> list[int]:
@@ -258,7 +226,7 @@ def test_the_methods_that_need_it() -> None:
     assert WITHOUT == ["nuat", "trades", "gat"]
 
 
-@pytest.mark.parametrize("method", WITHOUT)
+@pytest.mark.parametrize("method", [*WITHOUT, "fgsm", "benign"])
 def test_weights_are_the_same_with_and_without_it(method: str, settings: BuildSettings) -> None:
     short = LONG | {"epochs": 1}
     watched, alone = (settings(method, out=guard, guard=guard, **short) for guard in ("warn", "off"))
@@ -266,15 +234,8 @@ def test_weights_are_the_same_with_and_without_it(method: str, settings: BuildSe
         train(config, quiet=True)
     one, other = (RunFolder(config.folder()).weights.read_bytes() for config in (watched, alone))
     assert one == other
-    assert looks(watched) == [12]  # the log line after step 10
+    assert looks(watched) == ([12] if method in WITHOUT else [])  # the log line after step 10
     assert looks(alone) == []
-
-
-@pytest.mark.parametrize("method", ["fgsm", "benign"])
-def test_others_are_not_looked_at(method: str, settings: BuildSettings) -> None:
-    config = settings(method, **LONG | {"epochs": 1})
-    train(config, quiet=True)
-    assert looks(config) == []
 
 
 def test_it_is_pert_align_of_the_watched_images(settings: BuildSettings) -> None:
@@ -321,20 +282,15 @@ def test_its_passes_are_a_small_part_of_a_step(settings: BuildSettings, batch_si
     assert 0 < passed[1].count / passed[0].count - 1 <= 0.05
 
 
-def test_a_look_stands_for_the_steps_since_the_one_before(settings: BuildSettings, looked: Any) -> None:
-    looked(lambda attempt, step: 0.8 if step < 50 else 0.0)
-    config = settings("gat", **LONG)
-    summary = train(config, quiet=True).summary
-    assert steps(config) == [("alarm", 50)]
-    assert summary["co"]["watched_steps"] == 70 - 40
-    assert all(math.isnan(value) for value in summary["pert_align"].values())  # those are of training steps
-
-
 @pytest.mark.parametrize(
     ("action", "after", "weights"),
-    [("stop", ("returned", 48), "last_good"), ("pgd", ("recovered", 70), "last")],
+    [
+        ("warn", ("recovered", 70), "last"),
+        ("stop", ("returned", 48), "last_good"),
+        ("pgd", ("recovered", 70), "last"),
+    ],
 )
-def test_actions_follow(
+def test_actions_follow_a_look_which_stands_for_the_steps_since_the_one_before(
     settings: BuildSettings, looked: Any, action: str, after: tuple[str, int], weights: str
 ) -> None:
     looked(lambda attempt, step: 0.0 if 50 <= step < 70 else 0.8)
@@ -342,6 +298,11 @@ def test_actions_follow(
     summary = train(config, quiet=True).summary
     assert steps(config) == [("alarm", 50), after]
     assert summary["weights"] == weights
+    if action == "warn":
+        assert summary["co"]["watched_steps"] == 70 - 40
+        assert all(
+            math.isnan(value) for value in summary["pert_align"].values()
+        )  # those are of training steps
     if action == "pgd":
         assert summary["co"]["events"][0]["changed"] == {"pgd_batches": 20}
 

@@ -83,10 +83,6 @@ class TestMonitors:
         assert False not in modes["off"][checks : checks + 2 * steps]  # what follows is the test set
         assert modes["on"].count(False) == modes["off"].count(False) + 2 * (steps // 3)
 
-    def test_an_unknown_monitor_is_refused(self, settings: BuildSettings) -> None:
-        with pytest.raises(UserError, match="'gradalig'; did you mean 'gradalign'"):
-            settings(monitor="gradalig")
-
 
 def test_without_held_out_images_a_slice_of_the_training_images_is_watched(settings: BuildSettings) -> None:
     alone, watched = (

@@ -29,34 +29,26 @@ def tensors(count: int = 60, classes: int = 3) -> tuple[torch.Tensor, torch.Tens
     return images, torch.arange(count) % classes
 
 
-def network(classes: int = 3) -> nn.Module:
+def linear_model(classes: int = 3) -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.Linear(192, classes))
 
 
-def test_it_returns_an_evaluation_like_evaluate_does() -> None:
-    images, labels = tensors()
-    model = network()
-    result = sora.fit(model, ((images, labels), (images[:30], labels[:30])), quiet=True, **FAST)
-    assert isinstance(result, Evaluation)
-    again = sora.evaluate(model, (images[:30] / 255, labels[:30]), sora.Linf("8/255"))
-    assert result.accuracy == again.accuracy
-    assert result.verdict == again.verdict
-    assert result.summary["accuracy"] == result.accuracy
-    assert result.folder is None
-
-
 @pytest.mark.parametrize(
-    "options", [{"ema": 0.9}, {"ema": 0.9, "ema_buffers": "estimate"}, {"method": "fgsm-law"}]
+    "options", [{}, {"ema": 0.9}, {"ema": 0.9, "ema_buffers": "estimate"}, {"method": "fgsm-law"}]
 )
-def test_averaged_weights_are_left_in_the_module(options: dict[str, Any], tmp_path: Path) -> None:
+def test_the_weights_that_the_evaluation_is_of_are_left_in_the_module(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(192, 3))
     images, labels = tensors()
     pair = ((images, labels), (images[:30], labels[:30]))
     result = sora.fit(model, pair, out=tmp_path / "a", quiet=True, **FAST, **options)
     again = sora.evaluate(model, (images[:30] / 255, labels[:30]), sora.Linf("8/255"))
-    assert result.accuracy == again.accuracy
+    assert isinstance(result, Evaluation)
+    assert result.accuracy == again.accuracy == result.summary["accuracy"]
+    assert result.verdict == again.verdict
     for name, tensor in load_file(RunFolder(tmp_path / "a").weights).items():
         assert torch.equal(model.state_dict()[name], tensor)
 
@@ -67,53 +59,64 @@ def test_the_process_has_its_own_settings_again_afterwards() -> None:
     torch.set_num_threads(2)
     torch.backends.cudnn.deterministic = False
     try:
-        sora.fit(network(), ((images, labels), (images, labels)), quiet=True, threads=1, **FAST)
+        sora.fit(linear_model(), ((images, labels), (images, labels)), quiet=True, threads=1, **FAST)
         assert (torch.get_num_threads(), torch.backends.cudnn.deterministic) == (2, False)
     finally:
         torch.set_num_threads(before[0])
         torch.backends.cudnn.deterministic = before[1]
 
 
-def test_the_folder_records_the_module_and_the_tensors(tmp_path: Path) -> None:
-    (images, labels), model = tensors(), network()
-    pair = ((images, labels), (images[:30], labels[:30]))
-    result = sora.fit(model, pair, out=tmp_path / "a", quiet=True, **FAST)
-    folder = RunFolder(tmp_path / "a")
-    summary, description = folder.read_summary(), folder.read_model()
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, nn.Module]:
+    """A folder in which a module was trained, and that module."""
+    folder, model = tmp_path_factory.mktemp("fitted") / "a", linear_model()
+    result = sora.fit(model, (tensors(), tensors(30)), out=folder, quiet=True, **FAST)
+    assert result.folder is not None
+    assert result.folder.path == folder
+    return folder, model
+
+
+def test_the_folder_records_the_module_and_the_tensors(fitted: tuple[Path, nn.Module]) -> None:
+    (path, model), (images, labels) = fitted, tensors()
+    summary, description = RunFolder(path).read_summary(), RunFolder(path).read_model()
     assert (summary["dataset"], summary["model"]) == ("given:tensors", "given:Sequential")
     assert (description["name"], description["num_classes"]) == ("given:Sequential", 3)
     assert description["classes"] == ["0", "1", "2"]
     assert (description["mean"], description["width"], description["options"]) == (None, None, {})
     assert summary["data"]["fingerprint"] == description["data"]["fingerprint"]
-    other = sora.fit(network(), ((images.flip(0), labels), pair[1]), out=tmp_path / "b", quiet=True, **FAST)
+    other = sora.fit(linear_model(), ((images.flip(0), labels), tensors(30)), quiet=True, **FAST)
     assert other.summary["data"]["fingerprint"] != summary["data"]["fingerprint"]
-    loaded = sora.load(tmp_path / "a", model=network())
+    assert other.folder is None
     x = images[:5] / 255
-    assert torch.equal(loaded(x), model.eval()(x))
-    assert result.folder is not None
-    assert result.folder.path == tmp_path / "a"
+    assert torch.equal(sora.load(path, model=linear_model())(x), model.eval()(x))
 
 
-def test_a_folder_of_a_given_module_is_explained_not_broken(tmp_path: Path, capsys: Any) -> None:
-    images, labels = tensors()
-    sora.fit(network(), ((images, labels), (images, labels)), out=tmp_path / "a", quiet=True, **FAST)
+def test_a_folder_of_a_given_module_is_explained_not_broken(
+    fitted: tuple[Path, nn.Module], capsys: Any
+) -> None:
+    path, _ = fitted
     with pytest.raises(UserError, match=r"module given in Python \(Sequential\).*model=your_module"):
-        sora.load(tmp_path / "a")
-    assert main(["evaluate", str(tmp_path / "a")]) == 2
+        sora.load(path)
+    assert main(["evaluate", str(path)]) == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1
-    assert f"sora evaluate --weights {tmp_path / 'a' / 'model.safetensors'} --model package.module" in message
+    assert f"sora evaluate --weights {path / 'model.safetensors'} --model package.module" in message
 
 
-def test_a_used_folder_is_refused_unless_resumed_and_after_wrong_arguments(tmp_path: Path) -> None:
-    pair = (tensors(), tensors(30))
-    sora.fit(network(), pair, out=tmp_path / "a", quiet=True, **FAST)
-    before = RunFolder(tmp_path / "a").weights.read_bytes()
-    with pytest.raises(UserError, match="already holds a run; choose another folder or pass resume=True"):
-        sora.fit(network(), pair, out=tmp_path / "a", quiet=True, **FAST)
-    with pytest.raises(UserError, match="epochs is 0"):
-        sora.fit(network(), pair, out=tmp_path / "a", quiet=True, **FAST | {"epochs": 0})
-    assert RunFolder(tmp_path / "a").weights.read_bytes() == before
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "already holds a run; choose another folder or pass resume=True"),
+        ({"epochs": 0}, "epochs is 0"),  # wrong arguments are reported first
+    ],
+)
+def test_a_used_folder_is_refused_unless_resumed(
+    fitted: tuple[Path, nn.Module], changes: dict[str, Any], message: str
+) -> None:
+    before = RunFolder(fitted[0]).weights.read_bytes()
+    with pytest.raises(UserError, match=message):
+        sora.fit(linear_model(), (tensors(), tensors(30)), out=fitted[0], quiet=True, **FAST | changes)
+    assert RunFolder(fitted[0]).weights.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -125,7 +128,7 @@ def test_a_used_folder_is_refused_unless_resumed_and_after_wrong_arguments(tmp_p
     ],
     ids=["named", "recipe", "object"],
 )
-def test_a_data_set_brings_its_name_and_its_recipe_but_no_network(
+def test_a_data_set_brings_its_name_and_its_recipe_but_no_linear_model(
     given: Any, eps: str | None, name: str, radius: float
 ) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(256, 10))
@@ -134,7 +137,7 @@ def test_a_data_set_brings_its_name_and_its_recipe_but_no_network(
     assert summary["threat"]["eps"] == pytest.approx(radius)
 
 
-def test_arrays_and_float_images_train_the_same_network() -> None:
+def test_arrays_and_float_images_train_the_same_linear_model() -> None:
     images, labels = tensors()
     found = []
     for x, y in (
@@ -143,21 +146,10 @@ def test_arrays_and_float_images_train_the_same_network() -> None:
         (images.numpy(), labels.numpy()),
         ((images / 255).numpy(), labels.numpy()),
     ):
-        model = network()
+        model = linear_model()
         sora.fit(model, ((x, y), (x[:30], y[:30])), quiet=True, **FAST)
         found.append(nn.utils.parameters_to_vector(model.parameters()))
     assert all(torch.equal(found[0], other) for other in found[1:])
-
-
-def test_images_that_are_no_pixels_are_refused_with_what_came() -> None:
-    images, labels = tensors()
-    expected = r"expected uint8 \(N, C, H, W\), or the same divided by 255"
-    normalised = (images / 255 - 0.5) / 0.25
-    with pytest.raises(UserError, match=r"float32 \(60, 3, 8, 8\) in \[-2, 2\]; " + expected):
-        sora.fit(network(), ((normalised, labels), (normalised, labels)), quiet=True, **FAST)
-    between = images / 255 * 0.999
-    with pytest.raises(UserError, match=expected):
-        sora.fit(network(), ((between, labels), (between, labels)), quiet=True, **FAST)
 
 
 def test_a_collapsed_model_is_warned_about_as_in_evaluate(tmp_path: Path, capsys: Any) -> None:
@@ -179,33 +171,32 @@ def test_a_collapsed_model_is_warned_about_as_in_evaluate(tmp_path: Path, capsys
     assert RunFolder(tmp_path / "a").read_summary()["warnings"] == result.summary["warnings"]
 
 
-def test_another_norm_needs_a_radius() -> None:
-    with pytest.raises(UserError, match="meant for linf; pass --eps for l2"):
-        sora.fit(network(), (tensors(), tensors(30)), norm="l2", quiet=True, **FAST)
+IMAGES, LABELS = tensors()
+PIXELS = r"expected uint8 \(N, C, H, W\), or the same divided by 255"
+BUILT_IN = "is for built-in models; a module is trained as it is given"
 
 
-@pytest.mark.parametrize("options", [{"width": 16}, {"set": {"model.stages": 2}}, {"mean": (0.5, 0.5, 0.5)}])
-def test_options_of_built_in_networks_are_an_error(options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="is for built-in models; a module is trained as it is given"):
-        sora.fit(network(), (tensors(), tensors(30)), quiet=True, **FAST, **options)
-
-
-def test_images_of_another_size_for_testing_are_an_error() -> None:
-    larger = torch.zeros(30, 3, 10, 10, dtype=torch.uint8), torch.arange(30) % 3
-    with pytest.raises(UserError, match="different sizes: train 8x8x3, test 10x10x3"):
-        sora.fit(network(), (tensors(), larger), quiet=True, **FAST)
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        ((IMAGES / 255 - 0.5) / 0.25, {}, r"float32 \(60, 3, 8, 8\) in \[-2, 2\]; " + PIXELS),
+        (IMAGES / 255 * 0.999, {}, PIXELS),
+        (torch.zeros(60, 3, 10, 10, dtype=torch.uint8), {}, "different sizes: train 10x10x3, test 8x8x3"),
+        (IMAGES, {"norm": "l2"}, "meant for linf; pass --eps for l2"),
+        (IMAGES, {"width": 16}, BUILT_IN),
+        (IMAGES, {"set": {"model.stages": 2}}, BUILT_IN),
+        (IMAGES, {"mean": (0.5, 0.5, 0.5)}, BUILT_IN),
+    ],
+    ids=["normalised", "no pixels", "size", "norm", "width", "set", "mean"],
+)
+def test_wrong_data_and_options_are_refused(given: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        sora.fit(linear_model(), ((given, LABELS), tensors(30)), quiet=True, **FAST, **options)
 
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_an_interruption_says_whether_something_is_kept(tmp_path: Path, kept: bool) -> None:
-    stop = SignalAfter(2, signal.SIGTERM)
+    stop, out = SignalAfter(2, signal.SIGTERM), tmp_path / "a" if kept else None
     words = "its checkpoint is kept" if kept else "nothing is kept; with out= there would be a checkpoint"
     with pytest.raises(Interrupted, match=words):
-        sora.fit(
-            network(),
-            (tensors(), tensors(30)),
-            quiet=True,
-            hooks=[stop],
-            out=tmp_path / "a" if kept else None,
-            **FAST,
-        )
+        sora.fit(linear_model(), (tensors(), tensors(30)), quiet=True, hooks=[stop], out=out, **FAST)

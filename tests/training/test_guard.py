@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import sora
-from sora.training import Guard
+from sora import Guard
 
 
 def events(guard: Guard, values: list[float]) -> list[tuple[int, str]]:
@@ -33,6 +32,12 @@ class TestRule:
             pytest.param([0.19] * 150, [(41, "alarm")], id="and not if it is too low"),
             pytest.param([0.0] * 5 + [0.8] * 500, [], id="a healthy run raises none"),
             pytest.param([0.8] * 100 + [0.0] * 50, [(100 + LATE, "alarm")], id="a collapse"),
+            pytest.param([0.8] * 60 + [0.35] * 200, [], id="no flicker under clear and over start"),
+            pytest.param(
+                [0.8] * 50 + [0.0] * 30 + [0.8] * 60 + [0.0] * 30,
+                [(50 + LATE, "alarm"), (85, "recovered"), (140 + LATE, "alarm")],
+                id="recovery and a second collapse",
+            ),
             pytest.param(
                 [0.0] * 41 + [1.0] * 60, [(41, "alarm"), (61, "recovered")], id="an alarm lasts 20 updates"
             ),
@@ -40,17 +45,6 @@ class TestRule:
     )
     def test_events_of_a_sequence(self, values: list[float], expected: list[tuple[int, str]]) -> None:
         assert events(Guard(), values) == expected
-
-    def test_recovery_and_second_collapse(self) -> None:
-        found = events(Guard(), [0.8] * 50 + [0.0] * 30 + [0.8] * 60 + [0.0] * 30)
-        assert [event for _, event in found] == ["alarm", "recovered", "alarm"]
-
-    def test_between_the_thresholds_nothing_changes(self) -> None:
-        guard = Guard()
-        events(guard, [0.8] * 60)
-        assert events(guard, [0.35] * 200) == []  # under clear, over start: no flicker
-        assert not guard.healthy
-        assert not guard.alarmed
 
     def test_nan_is_ignored(self) -> None:
         one, other = Guard(), Guard()
@@ -70,7 +64,8 @@ class TestRule:
         guard.update(0.9)
         assert guard.healthy
         assert guard.was_healthy
-        events(guard, [0.0] * 30)
+        events(guard, [0.35] * 30)
+        assert not guard.alarmed
         assert not guard.healthy
         assert guard.was_healthy
 
@@ -95,9 +90,6 @@ class TestRule:
                 one.update(value)
         assert other.average == pytest.approx(one.average)
         assert (other.seen, other.alarmed, other.was_healthy) == (one.seen, one.alarmed, one.was_healthy)
-
-    def test_public_name(self) -> None:
-        assert sora.Guard is Guard
 
 
 class TestSecondLook:
@@ -127,6 +119,4 @@ class TestSecondLook:
     def test_a_slow_start_gets_time_to_climb_with_a_look_too(self) -> None:
         assert self.updates(Guard(), [0.25] * 150, 0.2).index("alarm") == 100
         assert self.updates(Guard(), [0.19] * 150, 0.2).index("alarm") == 40
-
-    def test_a_steady_low_value_raises_no_alarm_if_no_look_confirms_it(self) -> None:
-        assert set(self.updates(Guard(), [0.1] * 300, 0.75)) == {"ok"}
+        assert set(self.updates(Guard(), [0.1] * 300, 0.75)) == {"ok"}  # no look confirms it

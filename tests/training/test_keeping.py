@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from sora import Linf
-from sora.errors import UserError
 from sora.evaluation import Evaluation
 from sora.runs import RunFolder
 from sora.settings import Settings
@@ -152,10 +151,3 @@ class TestScore:
             decisions.append(note_evaluation(state, "best-robust", evaluation, {}))
         assert decisions == [True, True, False, True, False]
         assert state.evaluated_epochs["best"]["step"] == 4
-
-
-class TestSettings:
-    @pytest.mark.parametrize("lacking", [{"holdout": 0}, {"eval_every": 0}])
-    def test_refused_without_held_out_evaluations(self, settings: BuildSettings, lacking: Any) -> None:
-        with pytest.raises(UserError, match="holdout and eval_every must be 1 or more"):
-            settings(keep="best", **lacking)

@@ -30,7 +30,6 @@ from sora.training.run import Autocast
 from sora.training.state import make_optimizer
 from sora.training.update import step_in_parts, update_weights
 from tests.methods.toys import images, two_layer
-from tests.methods.waiting import no_sync
 from tests.training.helpers import At, BuildSettings
 
 SHORT: dict[str, Any] = {"epochs": 1, "eval_every": 0, "attacks": ("clean",), "snapshots": False}
@@ -125,28 +124,18 @@ print(json.dumps([float((full.sign() == half.sign())[large].float().mean()), str
         assert float(moved) > 1e-3
         assert float((found["fp16"] - found["fp32"]).norm() / moved) < 0.05
 
-    def test_momentum_is_not_fused_in_float16_where_the_first_update_may_be_skipped(self) -> None:
-        optimizer = make_optimizer(Settings(precision="fp16"), nn.Linear(2, 2))
-        layer = optimizer.param_groups[0]["params"][0]
-        scaler = torch.amp.GradScaler("cpu")
-        for gradient in (torch.inf, 0.0):
-            scaler.scale(torch.zeros(()))
-            for parameter in optimizer.param_groups[0]["params"]:
-                parameter.grad = torch.full_like(parameter, gradient)
-            before = layer.detach().clone()
-            update_weights(scaler, optimizer)
-            torch.testing.assert_close(layer.detach(), before, rtol=0.01, atol=0.01)
-
-    def test_an_update_that_the_scaler_skips_does_not_count(self) -> None:
+    def test_an_update_that_the_scaler_skips_does_not_count_also_if_it_is_the_first(self) -> None:
+        """Torch's fused SGD would leave its momentum uninitialised."""
         model, scaler = convolution(), torch.amp.GradScaler("cpu")
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for value, moves in ((1.0, True), (float("inf"), False), (1.0, True)):
+        optimizer = make_optimizer(Settings(precision="fp16", lr=0.1), model)
+        for value, moves in ((torch.inf, False), (1.0, True), (torch.inf, False), (1.0, True)):
             before = vector(model)
             scaler.scale(torch.ones(()))
             for parameter in model.parameters():
                 parameter.grad = torch.full_like(parameter, value)
             assert update_weights(scaler, optimizer) == moves
             assert torch.equal(vector(model), before) != moves
+            torch.testing.assert_close(vector(model), before, rtol=0, atol=0.2)
 
 
 class TestParts:
@@ -168,15 +157,6 @@ class TestParts:
         whole = weights(settings("fgsm", "whole", **SHORT), linear())
         parts = weights(settings("fgsm", "parts", accumulate=100, **SHORT), linear())
         assert largest_gap(whole, parts) < 1e-6
-
-    def test_the_weight_of_a_part_does_not_reach_the_attack(self) -> None:
-        x, y = torch.rand(4, 3, 8, 8, dtype=torch.float64), torch.arange(4)
-        method, again = (methods.create("sora", Linf(8 / 255)) for _ in range(2))
-        noise = method.draw(x)
-        plain = method.step(convolution().double(), x, y, noise=noise)
-        weighted = again.step(convolution().double(), x, y, noise=noise, loss_scale=0.25)
-        torch.testing.assert_close(weighted.x_adv, plain.x_adv, rtol=0, atol=0)
-        torch.testing.assert_close(weighted.linearity, plain.linearity)
 
 
 @pytest.mark.skipif(not can_compile(), reason="this torch cannot trace autograd in a graph")
@@ -231,10 +211,26 @@ class TestSeveralProcesses:
         assert (stored.device, stored.threads) == ("cpu", 1)
 
 
-@pytest.mark.parametrize("guard", ["stop", "rollback", "pgd"])
-def test_ordinary_training_has_nothing_to_guard(settings: BuildSettings, guard: str) -> None:
-    with pytest.raises(UserError, match=f"guard {guard} does not apply to benign"):
-        settings("benign", guard=guard)
+KEPT = "holdout and eval_every must be 1 or more"
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "message"),
+    [
+        *(
+            ("benign", {"guard": g}, f"guard {g} does not apply to benign")
+            for g in ("stop", "rollback", "pgd")
+        ),
+        ("sora", {"keep": "best", "holdout": 0}, KEPT),
+        ("sora", {"keep": "best", "eval_every": 0}, KEPT),
+        ("sora", {"monitor": "gradalig"}, "'gradalig'; did you mean 'gradalign'"),
+    ],
+)
+def test_settings_that_cannot_be_followed_are_refused(
+    settings: BuildSettings, method: str, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        settings(method, **changes)
 
 
 class TestOutsideTheBox:
@@ -252,13 +248,6 @@ class TestOutsideTheBox:
         (line,) = RunFolder(config.folder()).read_log("metrics")
         assert line["step"] == 4
         assert "outside_box" not in line
-
-    def test_the_flag_of_a_step_waits_for_nothing(self) -> None:
-        method, model, (x, y) = methods.create("sora", Linf("8/255")), two_layer(), images()
-        method.step(model, x, y)
-        with no_sync():
-            flags = [method.step(model, x * factor, y).extras["outside_box"] for factor in (1, 3, math.nan)]
-        assert torch.stack(flags).tolist() == [0, 1, 1]
 
     def test_data_without_a_pixel_range_must_be_finite(self) -> None:
         method, model, (x, y) = methods.create("sora", Linf("8/255", box=None)), two_layer(), images()
