@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +83,12 @@ class At(Hook):
             self.action(run, batch)
 
 
-def kill_at(step: int) -> Hook:
-    """End the process, so to speak, before the step after `step`."""
+def kill_at(step: int, attempts: Container[int] = range(9)) -> Hook:
+    """End the process, so to speak, before the step after `step` of one of these attempts."""
 
     def kill(run: Any, batch: Any) -> None:
-        raise Killed
+        if run.state.attempt in attempts:
+            raise Killed
 
     return At(step, kill)
 

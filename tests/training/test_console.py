@@ -19,7 +19,7 @@ def shown(capsys: Any, monkeypatch: Any, width: int, line: dict[str, float] = LI
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", str(width))
     with Console("sora on cifar10, seed 0", 11730, 30, quiet=False) as console:
-        console.advance({"step": 4000, "epoch": 11}, line, 1234.0)
+        console.advance({"step": 4000, "epoch": 11} | line, 1234.0)
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
     return next(row for row in re.split(r"[\r\n]", text)[::-1] if "epoch" in row)
 
@@ -47,7 +47,7 @@ def test_a_wide_terminal_has_all_numbers(capsys: Any, monkeypatch: Any) -> None:
 def test_a_file_gets_one_line_per_epoch(capsys: Any) -> None:
     with Console("sora on digits, seed 0", 6, 2, quiet=False) as console:
         for step in range(1, 7):
-            console.advance({"step": step, "epoch": (step - 1) // 3 + 1}, LINE, 100.0)
+            console.advance({"step": step, "epoch": (step - 1) // 3 + 1} | LINE, 100.0)
     rows = capsys.readouterr().err.splitlines()
     assert [row.partition(": ")[2][:9] for row in rows] == ["epoch 1/2", "epoch 2/2"]
 

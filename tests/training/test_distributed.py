@@ -24,9 +24,10 @@ from sora.cli import main
 from sora.methods import Method
 from sora.settings import Request, Settings
 from sora.threat import Linf
-from sora.training import Hook, Interrupted, train
+from sora.training import Interrupted, train
 from sora.training.distributed import RankBuffers, any_rank, mean_over_ranks, process_group, wrap
 from sora.training.state import State
+from tests.training.helpers import At
 
 torch.set_num_threads(1)
 
@@ -109,15 +110,9 @@ def check_agreement(rank: int) -> None:
     assert not any_rank(False, torch.device("cpu"))
 
 
-class SignalRank(Hook):
-    """Sends SIGTERM to one rank after so many steps."""
-
-    def __init__(self, rank: int, step: int) -> None:
-        self.rank, self.step = rank, step
-
-    def after_step(self, run: Any, out: Any) -> None:
-        if (run.rank, run.state.step) == (self.rank, self.step):
-            os.kill(os.getpid(), signal.SIGTERM)
+def stop_second_rank(run: Any, batch: Any) -> None:
+    if run.rank == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def train_and_stop(folder: Path) -> None:
@@ -131,7 +126,7 @@ def train_and_stop(folder: Path) -> None:
     train(small("undisturbed"), quiet=True)
     for name in ("stopped", "world"):
         with pytest.raises(Interrupted):
-            train(small(name), hooks=[SignalRank(1, 4)], quiet=True)
+            train(small(name), hooks=[At(3, stop_second_rank)], quiet=True)
     train(small("stopped"), quiet=True)
 
 

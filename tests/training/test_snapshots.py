@@ -19,6 +19,7 @@ from tests.training.helpers import (
     Killed,
     Recorder,
     collapse_from,
+    kill_at,
     scripted_run,
     train_killed_at,
 )
@@ -53,17 +54,6 @@ def test_those_around_an_alarm_survive_kills(settings: BuildSettings, script: An
     assert snapshots(whole) == snapshots(broken)
 
 
-class KillInAttempt(Hook):
-    """Kills before the first step of an attempt."""
-
-    def __init__(self, attempt: int) -> None:
-        self.attempt = attempt
-
-    def before_step(self, run: Any, batch: Any) -> None:
-        if run.state.attempt == self.attempt:
-            raise Killed
-
-
 def test_nothing_after_a_return_belongs_to_the_alarm_before_it(settings: BuildSettings, script: Any) -> None:
     script(collapse_from(48, attempts=1))
     options = LONG | {"guard": "rollback", "checkpoint_every": 3}
@@ -71,7 +61,7 @@ def test_nothing_after_a_return_belongs_to_the_alarm_before_it(settings: BuildSe
     scripted_run(whole)
     assert set(RunFolder(whole.folder()).snapshots.files()) == EPOCHS | {48, 52}
     with pytest.raises(Killed):
-        scripted_run(broken, KillInAttempt(1))
+        scripted_run(broken, kill_at(48, attempts=(1,)))
     scripted_run(broken)
     assert snapshots(whole) == snapshots(broken)
 

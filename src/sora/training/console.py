@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -41,7 +42,7 @@ class Console:
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
-    def advance(self, place: Mapping[str, int], line: Mapping[str, float], images_per_second: float) -> None:
+    def advance(self, line: Mapping[str, Any], images_per_second: float) -> None:
         """Move the live line; elsewhere print a line at the end of an epoch."""
         numbers = [f"loss {line['loss']:.3f}"]
         if not math.isnan(line["pert_align"]):
@@ -49,15 +50,15 @@ class Console:
         if not math.isnan(line["step_size"]):
             numbers.append(f"alpha {line['step_size']:.4f}")
         numbers.append(f"{images_per_second:.0f} images/s")
-        epoch = f"epoch {place['epoch']}/{self.epochs}"
+        epoch = f"epoch {line['epoch']}/{self.epochs}"
         if not self.live:
-            if place["step"] % (self.total // self.epochs) == 0:
+            if line["step"] % (self.total // self.epochs) == 0:
                 self.say("  ".join((epoch, *numbers)))
             return
-        where = f"{epoch}  step {place['step']}/{self.total}"
+        where = f"{epoch}  step {line['step']}/{self.total}"
         room = self.rich.width - len(where) - TIME - BAR - 3  # three single spaces between the columns
         self.progress.update(
-            self.task, completed=place["step"], description=where, numbers=fit_parts(numbers, room)
+            self.task, completed=line["step"], description=where, numbers=fit_parts(numbers, room)
         )
 
     @contextmanager

@@ -15,10 +15,7 @@ random numbers: the generator is seeded by position before every step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-
-from sora.errors import UserError
 
 if TYPE_CHECKING:
     from sora.data import Batch
@@ -56,11 +53,3 @@ class Hook:
 
     def end(self, run: Run, summary: dict[str, Any]) -> None:
         """Act after training, when its result is written."""
-
-
-def check_hooks(hooks: Sequence[Hook]) -> tuple[Hook, ...]:
-    """Return the hooks; raise if one is something else."""
-    for hook in hooks:
-        if not isinstance(hook, Hook):
-            raise UserError(f"hooks must be instances of sora.training.Hook, not {type(hook).__name__}")
-    return tuple(hooks)

@@ -54,10 +54,6 @@ class Journal:
         if log in self._logs:
             self._logs[log].append(line)
 
-    def event(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Append a line to the log of events."""
-        self.write("events", {"event": name, **facts})
-
     def header(self) -> dict[str, Any]:
         """Return length and checksum of each log, for a checkpoint; the lines are then on the disk."""
         for log in self._logs.values():

@@ -119,7 +119,7 @@ def log(run: Run, alarms: Alarms) -> tuple[dict[str, Any], list[Event]]:
     events = []
     for step, numbers in enumerate(rows, start=state.step - len(rows) + 1):
         if not math.isfinite(numbers["loss"]) and run.settings.on_nonfinite == "stop":
-            run.journal.event("nonfinite", state.place(step) | numbers)
+            run.journal.write("events", {"event": "nonfinite"} | state.place(step) | numbers)
             values = (f"{name} {numbers[name]:.4g}" for name in ("loss", "pert_align", "step_size", "lr"))
             newest = run.folder.checkpoints.describe_newest()
             raise RunError(f"the loss is not finite at step {step} ({', '.join(values)}); {newest}")
@@ -131,7 +131,7 @@ def log(run: Run, alarms: Alarms) -> tuple[dict[str, Any], list[Event]]:
     means = {name: mean(row.get(name, math.nan) for row in rows) for name in names}
     line = state.place() | means | {"lr": rows[-1]["lr"]}
     run.journal.write("metrics", line)
-    run.console.advance(state.place(), line, state.images / max(run.meter.seconds, 1e-9))
+    run.console.advance(line, state.images / max(run.meter.seconds, 1e-9))
     return line, [event for event in events if event != "ok"]
 
 

@@ -26,7 +26,7 @@ from sora.settings import GIVEN, Resolved, Settings
 from sora.threat import Threat
 from sora.training import distributed, schedule
 from sora.training.console import Console
-from sora.training.hooks import Hook, check_hooks
+from sora.training.hooks import Hook
 from sora.training.journal import Journal
 from sora.training.process import StopSignals, TrainingMeter
 from sora.training.state import initial_state
@@ -46,7 +46,10 @@ class Run:
         hooks: Sequence[Hook] = (),
         quiet: bool = False,
     ) -> None:
-        self.hooks = check_hooks(hooks)
+        for hook in hooks:
+            if not isinstance(hook, Hook):
+                raise UserError(f"hooks must be instances of sora.training.Hook, not {type(hook).__name__}")
+        self.hooks = tuple(hooks)
         self.resolved = complete(resolved, device, model, dataset)
         self.settings = settings = self.resolved.settings
         self.settings_hash = settings_hash(settings)
