@@ -179,10 +179,10 @@ class Method(nn.Module, ABC):
             loss_scale: Factor on the loss in both passes, for float16; gradients the method uses itself
                 are divided by it again.
         """
-        check_model(model)
-        with checking(bare(model), x, y, self.threat, check_logits, done=self._checked):
+        inner = bare(model)  # attack gradients are this process' own, not averaged over ranks
+        check_model(inner)
+        with checking(inner, x, y, self.threat, check_logits, done=self._checked):
             batch = Inputs(x, y, self.noise_for(x, noise), index, transform, loss_scale, self.first_row)
-            inner = bare(model)  # attack gradients are this process' own, not averaged over ranks
             with self.attacking(inner, self.info.crafts_in_attack_mode):
                 crafted = self.craft(inner, batch)
             learned = self.learn(model, batch, crafted)
@@ -232,7 +232,8 @@ class Method(nn.Module, ABC):
             linearity = curvature.linearity(g, g_adv, self.threat.norm)
         if self.observing and crafted.logits is not None and self.hyper.attack_mode == "train":
             # In one mode: BatchNorm's other statistics would change the loss by themselves.
-            start, end = (cross_entropy(z, batch.y, "none") for z in (crafted.logits, learned.logits))
+            start = cross_entropy(crafted.logits, batch.y, "none")
+            end = cross_entropy(learned.logits, batch.y, "none")
             extras["aae_share"] = (start > end).float().mean()
         step_size = nan if crafted.step_size is None else crafted.step_size
         if not isinstance(step_size, Tensor):

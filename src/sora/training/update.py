@@ -32,6 +32,8 @@ def train_on(run: Run, batch: Batch) -> StepOutput:
     state, settings, method = run.state, run.settings, run.method
     # Seeded by position, so that a resumed run draws the same noise and nothing needs to be saved.
     torch.manual_seed(mix(settings.seed, state.attempt, state.step, run.rank, STEP))
+    # The schedule counts the updates of the configured method, also while PGD replaces it.
+    updates, replays = state.method.updates, method.updates
     method.threat = run.scheduled_threat
     step: Step = method.step
     if run.compiled_step is not None and method is state.method and method.threat is run.threat:
@@ -41,8 +43,7 @@ def train_on(run: Run, batch: Batch) -> StepOutput:
         share = run.loader.smallest_share(state.step % state.steps_per_epoch)
         parts = max(1, min(settings.accumulate, share // 2))
     skips = settings.on_nonfinite == "skip"
-    updates = state.method.updates  # the schedule counts the configured method's, also while PGD replaces it
-    for replay in range(method.updates):
+    for replay in range(replays):
         update = state.step * updates + replay
         rate = schedule.apply(state.optimizer, settings, update, run.total_steps * updates)
         scale = None
