@@ -49,7 +49,7 @@ def test_table_has_accuracy_interval_and_n(sora, tiny, tmp_path) -> None:
         (["--eps", "8/0"], ["'8/0' is not a number"]),
         (["--eps", "small"], ["'small' is not a number"]),
         (["--epochs", "0"], ["epochs is 0", "1 or more"]),
-        (["--epochs", "x"], ["--epochs", "expected a whole number", "'x'"]),
+        (["--epochs", "x"], ["--epochs", "expected an integer", "'x'"]),
         (["--batch-size", "0"], ["1 or more"]),
         (["--batch-size", "100000"], ["100000", "training images"]),
         (["--limit-train", "100000"], ["100000"]),

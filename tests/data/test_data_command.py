@@ -129,7 +129,7 @@ def test_list_does_not_count_pictures_left_out(tmp_path: Path, capsys: pytest.Ca
         (["show", "digits", "--model", "mine:net"], "--model requires --run"),
         (["show", "--run", "nowhere"], "there is no run in nowhere"),
         (["lst"], "did you mean 'list'?"),
-        (["get"], "missing: name"),
+        (["get"], "missing: NAME"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_2(
