@@ -11,43 +11,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sora import figures as fig
 from sora.errors import UserError
-from sora.figures import (
-    Axis,
-    Bars,
-    Contours,
-    Figure,
-    Item,
-    Line,
-    Note,
-    Panel,
-    Picture,
-    Points,
-    Regions,
-    Rule,
-    Span,
-    on_page,
-    on_paper,
-    thin,
-)
+from sora.figures import on_page, on_paper
 
 PLANE: list[float] = [-1.0, 0.0, 1.0]
-ITEMS: list[Item] = [
-    Line([1, 2, 3], [0.1, None, 0.3], "curve", low=[0, 0, 0.2], high=[0.2, 0.2, 0.4]),
-    Points([1.0], [0.5], "point", spread=[0.1]),
-    Bars(["one", "two"], [3, 4]),
-    Rule(0.5, "y", "level"),
-    Span(1, 2, "range"),
-    Note(0, 0, "text"),
-    Contours(PLANE, PLANE, [[1.0, 2.0, 3.0]] * 3, 3.0, "loss"),
-    Regions(PLANE, PLANE, [[0, 0, 1]] * 3, {0: "#57a0d3", 1: "#f4974a"}, 0),
-    Picture([[[0], [255]], [[9], [9]]]),
+ITEMS: list[fig.Item] = [
+    fig.Line([1, 2, 3], [0.1, None, 0.3], "curve", low=[0, 0, 0.2], high=[0.2, 0.2, 0.4]),
+    fig.Points([1.0], [0.5], "point", spread=[0.1]),
+    fig.Bars(["one", "two"], [3, 4]),
+    fig.Rule(0.5, "y", "level"),
+    fig.Span(1, 2, "range"),
+    fig.Note(0, 0, "text"),
+    fig.Contours(PLANE, PLANE, [[1.0, 2.0, 3.0]] * 3, 3.0, "loss"),
+    fig.Regions(PLANE, PLANE, [[0, 0, 1]] * 3, {0: "#57a0d3", 1: "#f4974a"}, 0),
+    fig.Picture([[[0], [255]], [[9], [9]]]),
 ]
 
 
 @pytest.mark.parametrize("item", ITEMS, ids=lambda item: type(item).__name__)
-def test_every_item_is_drawn_by_both_renderers(item: Item, tmp_path: Path) -> None:
-    figure = Figure([Panel([item], "title")])
+def test_every_item_is_drawn_by_both_renderers(item: fig.Item, tmp_path: Path) -> None:
+    figure = fig.Figure([fig.Panel([item], "title")])
     on_paper.save(figure, tmp_path / "figure.svg")
     assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
     [panel] = on_page.render(figure)
@@ -60,7 +44,7 @@ def test_every_item_is_drawn_by_both_renderers(item: Item, tmp_path: Path) -> No
 def test_the_ending_decides_the_format_and_the_same_figure_is_the_same_file(
     name: str, start: bytes, tmp_path: Path
 ) -> None:
-    figure = Figure([Panel([Line([1, 2], [3, 4], "line")]), None], title="both", legend_below="")
+    figure = fig.Figure([fig.Panel([fig.Line([1, 2], [3, 4], "line")]), None], title="both", legend_below="")
     contents = []
     for folder in ("one", "two"):
         on_paper.save(figure, tmp_path / folder / name)
@@ -71,17 +55,19 @@ def test_the_ending_decides_the_format_and_the_same_figure_is_the_same_file(
 
 def test_dollar_signs_are_no_formulas(tmp_path: Path) -> None:
     name = "a$_$b"
-    panel = Panel([Line([1, 2], [3, 4], name), Note(1, 3, name)], name, Axis(name, names={1.0: name}))
-    figure = Figure([panel, Panel([Bars([name], [1])])], title=name)
+    panel = fig.Panel(
+        [fig.Line([1, 2], [3, 4], name), fig.Note(1, 3, name)], name, fig.Axis(name, names={1.0: name})
+    )
+    figure = fig.Figure([panel, fig.Panel([fig.Bars([name], [1])])], title=name)
     on_paper.save(figure, tmp_path / "figure.png")
     assert on_paper.svg(figure).startswith("<?xml")
 
 
 def test_bars_with_equal_labels_stay_apart() -> None:
-    [axes] = on_paper.draw(Figure([Panel([Bars(["same", "same"], [3, 4])])])).axes
+    [axes] = on_paper.draw(fig.Figure([fig.Panel([fig.Bars(["same", "same"], [3, 4])])])).axes
     assert [bar.get_x() + bar.get_width() / 2 for bar in axes.patches] == [0, 1]
     assert [text.get_text() for text in axes.get_xticklabels()] == ["same", "same"]
-    [panel] = on_page.render(Figure([Panel([Bars(["same", "same"], [3, 4])])]))
+    [panel] = on_page.render(fig.Figure([fig.Panel([fig.Bars(["same", "same"], [3, 4])])]))
     plot = panel["plot"]
     assert plot["data"][0]["x"] == [0, 1]
     assert plot["layout"]["xaxis"]["ticktext"] == ["same", "same"]
@@ -89,12 +75,12 @@ def test_bars_with_equal_labels_stay_apart() -> None:
 
 def test_another_ending_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"must end in one of \.pdf, \.svg, \.png"):
-        on_paper.save(Figure([Panel(ITEMS[:1])]), tmp_path / "figure.gif")
+        on_paper.save(fig.Figure([fig.Panel(ITEMS[:1])]), tmp_path / "figure.gif")
 
 
 def test_text_on_the_page_is_shown_literally() -> None:
-    items: list[Item] = [Line([1], [2], "<a href='x'>link</a> & more"), Note(0, 0, "<b>")]
-    [panel] = on_page.render(Figure([Panel(items, x=Axis("<i>"))]))
+    items: list[fig.Item] = [fig.Line([1], [2], "<a href='x'>link</a> & more"), fig.Note(0, 0, "<b>")]
+    [panel] = on_page.render(fig.Figure([fig.Panel(items, x=fig.Axis("<i>"))]))
     plot = panel["plot"]
     assert plot["data"][-1]["name"] == "&lt;a href='x'&gt;link&lt;/a&gt; &amp; more"
     assert plot["layout"]["annotations"][0]["text"] == "&lt;b&gt;"
@@ -102,7 +88,9 @@ def test_text_on_the_page_is_shown_literally() -> None:
 
 
 def test_numbers_on_the_page_are_short_and_never_nan() -> None:
-    [panel] = on_page.render(Figure([Panel([Line([1, 2, 3], [0.123456, float("nan"), float("inf")])])]))
+    [panel] = on_page.render(
+        fig.Figure([fig.Panel([fig.Line([1, 2, 3], [0.123456, float("nan"), float("inf")])])])
+    )
     assert panel["plot"]["data"][-1]["y"] == [0.1235, None, None]
 
 
@@ -111,27 +99,27 @@ def test_an_existing_file_or_link_beside_a_figure_is_not_touched(tmp_path: Path)
     victim.write_text("mine")
     (tmp_path / ".figure.png").symlink_to(victim)
     (tmp_path / "figure.png").symlink_to(victim)
-    on_paper.save(Figure([Panel(ITEMS[:1])]), tmp_path / "figure.png")
+    on_paper.save(fig.Figure([fig.Panel(ITEMS[:1])]), tmp_path / "figure.png")
     assert victim.read_text() == "mine"
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert not (tmp_path / "figure.png").is_symlink()
 
 
 def test_what_lies_at_infinity_is_left_out_of_the_page() -> None:
-    items: list[Item] = [
-        Line([1], [2]),
-        Rule(math.inf, "y", "cap"),
-        Span(0, math.nan),
-        Note(math.inf, 0, "n"),
+    items: list[fig.Item] = [
+        fig.Line([1], [2]),
+        fig.Rule(math.inf, "y", "cap"),
+        fig.Span(0, math.nan),
+        fig.Note(math.inf, 0, "n"),
     ]
-    [panel] = on_page.render(Figure([Panel(items)]))
+    [panel] = on_page.render(fig.Figure([fig.Panel(items)]))
     json.dumps(panel, allow_nan=False)
     assert panel["plot"]["layout"].get("shapes", []) == []
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400), st.integers(4, 60))
 def test_extremes_ends_and_order_are_kept(values: list[float], points: int) -> None:
-    x, y = thin(list(range(len(values))), values, points)
+    x, y = fig.thin(list(range(len(values))), values, points)
     assert len(x) <= max(points, 4)
     assert (x[0], x[-1]) == (0, len(values) - 1)
     assert x == sorted(set(x))
@@ -141,4 +129,4 @@ def test_extremes_ends_and_order_are_kept(values: list[float], points: int) -> N
 
 
 def test_a_short_curve_is_unchanged() -> None:
-    assert thin([1, 2, 3], [0.5, None, 0.7], 3) == ([1, 2, 3], [0.5, None, 0.7])
+    assert fig.thin([1, 2, 3], [0.5, None, 0.7], 3) == ([1, 2, 3], [0.5, None, 0.7])

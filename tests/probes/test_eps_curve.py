@@ -29,15 +29,11 @@ def test_agrees_with_evaluate_at_the_trained_radius() -> None:
     assert [p is None for p in curve["pgd10"]] == [m < 0 for m in curve["multiples"]]
 
 
-def test_radii_beyond_the_pixel_range_are_measured() -> None:
+def test_radii_beyond_the_pixel_range_are_measured_and_the_axis_names_eps() -> None:
     curve = measure("eps-curve", smooth(), images(), Linf(0.5))
     assert len(curve["pgd10"]) == len(curve["multiples"])
     assert all(share is not None for share in curve["pgd10"][-32:])
-
-
-def test_the_axis_names_the_radius_that_was_measured() -> None:
-    curve = measure("eps-curve", smooth(), images(4), Linf("8/255"))
-    (panel,) = create("eps-curve").figure({"a": curve}).panels
+    (panel,) = create("eps-curve").figure({"a": curve | {"threat": {"eps": 8 / 255}}}).panels
     assert panel is not None
     assert panel.x.label == "step in multiples of eps = 8/255"
 

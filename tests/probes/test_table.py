@@ -31,21 +31,12 @@ class Row(NamedTuple):
 
 
 CURVE = {"threat", "n", "fgsm", "pgd10", "index"}
+GRID = {"threat", "n", "axis"}
 TABLE = [
     Row("eps-curve", {"batch_size": 5}, CURVE, "FGSM accuracy rises by"),
     Row("eps-overlay", {}, CURVE, "FGSM accuracy rises by"),
-    Row(
-        "landscape",
-        {"points": 5},
-        {"threat", "n", "axis", "loss", "way", "bump"},
-        "on the way from the images",
-    ),
-    Row(
-        "boundary",
-        {"points": 7, "panels": 2},
-        {"threat", "n", "fooled", "axis", "images"},
-        "6 of 12 images are",
-    ),
+    Row("landscape", {"points": 5}, {*GRID, "loss", "way", "bump"}, "on the way from the images"),
+    Row("boundary", {"points": 7, "panels": 2}, {*GRID, "fooled", "images"}, "6 of 12 images are"),
     Row("curvature", {}, {"threat", "n", "numbers", "lemma", "peak"}, "pertalign "),
     Row("samples", {}, {"threat", "n", "classes", "samples"}, "of 12 images"),
     Row("fallen", {"shown": 2}, {"threat", "n", "correct", "classes", "fallen"}, "1 of 6 correctly"),
@@ -90,7 +81,7 @@ def test_measure_figure_and_sentence(row: Row, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("row", MODEL_PROBES, ids=lambda row: row.name)
-def test_a_probe_leaves_the_model_unchanged_and_repeats_itself(row: Row) -> None:
+def test_a_probe_leaves_the_model_unchanged_repeats_itself_and_takes_double_precision(row: Row) -> None:
     model = smooth().train()
     before, stream = copy.deepcopy(model.state_dict()), torch.get_rng_state()
     probe = probes.create(row.name, **row.options)
@@ -100,6 +91,7 @@ def test_a_probe_leaves_the_model_unchanged_and_repeats_itself(row: Row) -> None
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert probe.measure(ProbedModel(model, images(6), THREAT)) == first
+    assert probe.measure(ProbedModel(model.double(), images(6), THREAT))["n"] == 6
 
 
 @pytest.mark.parametrize("row", MODEL_PROBES, ids=lambda row: row.name)
@@ -112,12 +104,6 @@ def test_bad_images_and_labels_are_refused(row: Row) -> None:
     ):
         with pytest.raises(UserError, match=message):
             probes.create(row.name, **row.options).measure(ProbedModel(smooth(), wrong, THREAT))
-
-
-@pytest.mark.parametrize("row", MODEL_PROBES, ids=lambda row: row.name)
-def test_a_model_in_double_precision_is_measured(row: Row) -> None:
-    result = probes.create(row.name, **row.options).measure(ProbedModel(smooth().double(), images(6), THREAT))
-    assert result["n"] == 6
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:

@@ -14,6 +14,7 @@ from sora.probes import ProbedModel, Result, create
 from sora.runs import RunFolder
 from sora.threat import Linf, Threat
 
+Rows = list[dict[str, Any]]
 THREAT = Linf(0.1)
 torch.set_num_threads(1)
 
@@ -52,27 +53,21 @@ def measure(
 
 
 def logged_run(folder: Path) -> RunFolder:
-    """A run of 40 steps whose PertAlign falls after step 20, where there is an alarm."""
-    folder.mkdir(parents=True)
-    run = RunFolder(folder)
-    run.write_config(_config("fgsm", 0, "digits", "preactresnet18"))
-    logs = {name: run.open_log(name) for name in ("metrics", "monitors", "evals", "events")}
+    """A run of 40 steps whose PertAlign falls after step 20, and that raised an alarm at step 22."""
+    metrics: Rows = []
     for step in range(1, 41):
         align = 0.9 if step <= 20 else 0.1
         row = {"step": step, "epoch": 1 + step // 21, "loss": 2 - step / 40, "lr": 0.1, "step_size": 0.1}
-        logs["metrics"].append(row | {"pert_align": align, "linearity": align})
-        if step % 10 == 0:
-            logs["monitors"].append(
-                {"step": step, "pert_align": align, "kl": 10.0**-step, "pgd": 0.4, "n": 8}
-            )
-    for epoch, step in ((1, 20), (2, 40)):
-        accuracy = {"clean": 0.8, "fgsm": 0.5, "pgd10": 0.4 / epoch}
-        attacks = {name: {"n": 100} for name in accuracy}
-        logs["evals"].append({"step": step, "epoch": epoch, "accuracy": accuracy, "attacks": attacks})
-    logs["events"].append({"step": 22, "epoch": 2, "event": "alarm"})
-    for log in logs.values():
-        log.close()
-    return run
+        metrics.append(row | {"pert_align": align, "linearity": align})
+    monitors = [
+        {"step": row["step"], "pert_align": row["pert_align"], "kl": 10.0 ** -row["step"], "pgd": 0.4, "n": 8}
+        for row in metrics[9::10]
+    ]
+    accuracies = [{"clean": 0.8, "fgsm": 0.5, "pgd10": 0.4 / epoch} for epoch in (1, 2)]
+    evals = [_evaluated(20 * epoch, epoch, own) for epoch, own in enumerate(accuracies, 1)]
+    logs = {"metrics": metrics, "monitors": monitors, "evals": evals}
+    logs |= {"events": [{"step": 22, "epoch": 2, "event": "alarm"}]}
+    return _written(folder, _config("fgsm", 0, "digits", "preactresnet18"), logs)
 
 
 def write_run(
@@ -88,15 +83,8 @@ def write_run(
     split: str = "holdout",
 ) -> RunFolder:
     """One run; FGSM's collapses with an alarm at two thirds of its steps, others stay robust."""
-    folder.mkdir(parents=True)
-    run = RunFolder(folder)
     collapse = 2 * steps // 3 if method == "fgsm" else steps + 1
-    run.write_config(_config(method, seed, dataset, model))
-    for name, rows in _logs(steps, collapse, split).items():
-        log = run.open_log(name)  # type: ignore[arg-type]
-        for row in rows:
-            log.append(row)
-        log.close()
+    run = _written(folder, _config(method, seed, dataset, model), _logs(steps, collapse, split))
     if finished:
         run.write_summary(_summary(method, seed, dataset, model, collapse <= steps, collapse))
     if probes:
@@ -112,6 +100,23 @@ def stored_result(name: str) -> Result:
     return create(name, **options).measure(ProbedModel(smooth(), images(4), THREAT))
 
 
+def _written(folder: Path, config: str, logs: dict[str, Rows]) -> RunFolder:
+    folder.mkdir(parents=True)
+    run = RunFolder(folder)
+    run.write_config(config)
+    for name, rows in logs.items():
+        log = run.open_log(name)  # type: ignore[arg-type]
+        for row in rows:
+            log.append(row)
+        log.close()
+    return run
+
+
+def _evaluated(step: int, epoch: int, accuracy: dict[str, float], **more: Any) -> dict[str, Any]:
+    attacks = {name: {"n": 100} for name in accuracy}
+    return {"step": step, "epoch": epoch, **more, "accuracy": accuracy, "attacks": attacks}
+
+
 def _config(method: str, seed: int, dataset: str, model: str) -> str:
     options = "{sora.alpha_max: 2.0}" if method == "sora" else "{}"
     return f"""format: 2
@@ -124,22 +129,16 @@ origins: {{lr: flag, model: recipe digits}}
 """
 
 
-def _logs(steps: int, collapse: int, split: str) -> dict[str, list[dict[str, Any]]]:
-    logs: dict[str, list[dict[str, Any]]] = {"metrics": [], "evals": [], "events": []}
+def _logs(steps: int, collapse: int, split: str) -> dict[str, Rows]:
+    logs: dict[str, Rows] = {"metrics": [], "evals": [], "events": []}
     for step in range(1, steps + 1):
         aligned = (0.8 if step < collapse else 0.1) + 0.05 * math.sin(step)
         row = {"step": step, "epoch": 1 + 3 * (step - 1) // steps, "loss": 2.3 * math.exp(-step / steps)}
         logs["metrics"].append(row | {"pert_align": aligned, "linearity": aligned, "step_size": THREAT.eps})
     for epoch in (1, 2, 3):
         step = epoch * steps // 3
-        accuracy = {
-            "clean": 0.3 * epoch,
-            "fgsm": 0.2 * epoch,
-            "pgd10": 0.0 if step > collapse else 0.1 * epoch,
-        }
-        attacks = {name: {"n": 100} for name in accuracy}
-        place = {"step": step, "epoch": epoch, "split": split}
-        logs["evals"].append(place | {"accuracy": accuracy, "attacks": attacks})
+        accuracy = {"clean": 0.3 * epoch, "fgsm": 0.2 * epoch, "pgd10": 0.1 * epoch * (step <= collapse)}
+        logs["evals"].append(_evaluated(step, epoch, accuracy, split=split))
     if collapse <= steps:
         logs["events"].append({"event": "alarm", "step": collapse, "epoch": 2, "average": 0.1})
     return logs
@@ -147,6 +146,7 @@ def _logs(steps: int, collapse: int, split: str) -> dict[str, list[dict[str, Any
 
 def _summary(method: str, seed: int, dataset: str, model: str, collapsed: bool, alarm: int) -> dict[str, Any]:
     accuracy = {"clean": 0.9, "fgsm": 0.85, "pgd10": 0.01} if collapsed else {"clean": 0.88, "fgsm": 0.5}
+    verdict = "overfitted" if collapsed else "robust"
     accuracy = {"pgd10": 0.45 + 0.01 * seed} | accuracy
     sizes = {"clean": 0.0, "fgsm": THREAT.eps, "pgd10": THREAT.eps}
     attacks = {
@@ -166,11 +166,7 @@ def _summary(method: str, seed: int, dataset: str, model: str, collapsed: bool, 
         "attacks": attacks,
         "fingerprint": {"weights": "w", "data": "d"},
         "pert_align": {"last": 0.1 if collapsed else 0.8, "min": 0.05},
-        "co": {
-            "verdict": "overfitted" if collapsed else "robust",
-            "guard": "warn",
-            "events": [{"step": alarm}] if collapsed else [],
-        },
+        "co": {"verdict": verdict, "guard": "warn", "events": [{"step": alarm}] if collapsed else []},
         "train_seconds": 20.0 + seed + 5 * len(method),
         "images_per_second": 500.0,
         "peak_memory_mb": 200.0 + 10 * len(method),
