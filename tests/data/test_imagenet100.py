@@ -98,11 +98,6 @@ def test_parquet_files_of_something_else(tmp_path: Path, content: bytes | str, m
     assert "\n" not in str(caught.value)
 
 
-def test_imagenet100_cannot_be_fetched() -> None:
-    with pytest.raises(UserError, match=r"cannot be fetched.*--from FILE_OR_DIR.*parquet"):
-        data.get("imagenet100")
-
-
 @pytest.mark.parametrize("form", ["folders", "parquet"])
 def test_another_number_of_classes_is_refused_before_anything_is_decoded(tmp_path: Path, form: str) -> None:
     for split in ("train", "val"):

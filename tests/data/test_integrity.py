@@ -21,7 +21,7 @@ class Balanced(formats.Cifar10):
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path) -> Path:
     """A CIFAR-10 of 15 + 3 images in three classes, without problems."""
     change_source("cifar10", counts={"train": 15, "test": 3}, content={})
     data.get("cifar10", given=unpack(Balanced().binary(), tmp_path / "mine"))
@@ -30,23 +30,36 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return meta.parent
 
 
-def test_a_good_set_has_no_problems(folder: Path) -> None:
-    images = Balanced().images[:15]
-    mean, std = images.mean((0, 1, 2)) / 255, images.std((0, 1, 2)) / 255
-    report = data.check("cifar10", mean=mean.round(3).tolist(), std=std.round(3).tolist())
+IMAGES = Balanced().images[:15]
+MEAN, STD = IMAGES.mean((0, 1, 2)) / 255, IMAGES.std((0, 1, 2)) / 255
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_good_set_has_no_problems() -> None:
+    report = data.check("cifar10", mean=MEAN.round(3).tolist(), std=STD.round(3).tolist())
     train = report.splits["train"]
     assert report.problems == []
     assert (train.images, train.per_class) == (15, [5, 5, 5])
     assert train.first_labels == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
-    assert train.first_pixel == images[0, 0, 0].tolist()
-    assert np.allclose(train.mean, mean, atol=1e-9)
-    assert np.allclose(train.std, std, atol=1e-9)
+    assert train.first_pixel == IMAGES[0, 0, 0].tolist()
+    assert np.allclose(train.mean, MEAN, atol=1e-9)
+    assert np.allclose(train.std, STD, atol=1e-9)
 
 
-def test_wrong_counts(folder: Path) -> None:
-    change_source("cifar10", counts={"train": 50_000, "test": 10_000})
-    expected = "it has 15 train + 3 test images, the official set 50,000 train + 10,000 test"
-    assert data.check("cifar10").problems == [expected]
+WRONG_COUNTS = "it has 15 train + 3 test images, the official set 50,000 train + 10,000 test"
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("official", "problems"),
+    [
+        ({"counts": {"train": 50_000, "test": 10_000}}, [WRONG_COUNTS]),
+        ({"content": {"train_labels": "0" * 64}}, ["train_labels.npy is not the official content"]),
+    ],
+)
+def test_differences_from_the_official_set(official: dict[str, object], problems: list[str]) -> None:
+    change_source("cifar10", **official)
+    assert data.check("cifar10").problems == problems
 
 
 def test_changed_bytes(folder: Path) -> None:
@@ -57,21 +70,15 @@ def test_changed_bytes(folder: Path) -> None:
     assert data.check("cifar10").problems == ["test_images.npy has changed since it was built"]
 
 
-def test_content_that_is_not_the_official_one(folder: Path) -> None:
-    change_source("cifar10", content={"train_labels": "0" * 64})
-    assert data.check("cifar10").problems == ["train_labels.npy is not the official content"]
-
-
-def test_statistics_off_the_recipe(folder: Path) -> None:
-    images = Balanced().images[:15]
-    right = (images.mean((0, 1, 2)) / 255).tolist(), (images.std((0, 1, 2)) / 255).tolist()
-    off = [[values[0] + 0.045, *values[1:]] for values in right]  # as when red and blue are exchanged
-    [mean, std] = data.check("cifar10", mean=off[0], std=off[1]).problems
-    assert mean.startswith("mean is 0.")
-    assert mean.endswith(f"the recipe says {off[0][0]:.4f} {right[0][1]:.4f} {right[0][2]:.4f}")
-    assert std.startswith("std is 0.")
+@pytest.mark.usefixtures("folder")
+def test_statistics_off_the_recipe() -> None:
+    mean, std = ([first + 0.045, *others] for first, *others in (MEAN, STD))  # as with exchanged channels
+    [wrong_mean, wrong_std] = data.check("cifar10", mean=mean, std=std).problems
+    assert wrong_mean.startswith("mean is 0.")
+    assert wrong_mean.endswith(f"the recipe says {MEAN[0] + 0.045:.4f} {MEAN[1]:.4f} {MEAN[2]:.4f}")
+    assert wrong_std.startswith("std is 0.")
     change_source("cifar10", imagenet_statistics=True)
-    assert data.check("cifar10", mean=off[0], std=off[1]).problems == []
+    assert data.check("cifar10", mean=mean, std=std).problems == []
 
 
 def test_only_parts_of_imagenet_use_its_statistics() -> None:
@@ -83,10 +90,10 @@ def test_only_parts_of_imagenet_use_its_statistics() -> None:
 
 
 @pytest.mark.parametrize(("train", "fine"), [(16, True), (15, True), (14, False), (17, False)])
-def test_another_division_of_the_same_images(folder: Path, train: int, fine: bool) -> None:
-    official = {"train": 12, "val": 3, "test": 3}
+@pytest.mark.usefixtures("folder")
+def test_another_division_of_the_same_images(train: int, fine: bool) -> None:
     other = {"train": range(train - 1, train + 1), "test": range(3, 4)}
-    change_source("cifar10", counts=official, other_counts=other)
+    change_source("cifar10", counts={"train": 12, "val": 3, "test": 3}, other_counts=other)
     assert (data.check("cifar10").problems == []) == fine
 
 
@@ -103,7 +110,3 @@ def test_empty_classes(folder: Path) -> None:
     meta = folder / "meta.json"
     meta.write_text(json.dumps({**json.loads(meta.read_text()), "classes": ["a", "b", "c", "unicorn"]}))
     assert data.check("cifar10").problems == ["train has no image of unicorn", "test has no image of unicorn"]
-
-
-def test_sets_without_official_numbers() -> None:
-    assert data.check("digits").problems == []

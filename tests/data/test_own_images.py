@@ -205,9 +205,7 @@ def test_large_npz_goes_through_a_mapped_store(tmp_path: Path, monkeypatch: pyte
     found = data.load(save(tmp_path, made))
     assert np.array_equal(pixels(found.train), made["x_train"])
     assert len(list((tmp_path / "data").glob("x-*"))) == 1
-    monkeypatch.setattr(
-        "sora.data.sources.npz.ImageArchive", None
-    )  # packed once: the archive is not read again
+    monkeypatch.setattr("sora.data.sources.npz.ImageArchive", None)  # packed once, not read again
     assert np.array_equal(pixels(data.load(f"npz:{tmp_path / 'x.npz'}").train), made["x_train"])
 
 
@@ -231,9 +229,8 @@ def test_large_npz_is_read_in_blocks_and_goes_on_where_it_stopped(
     with pytest.raises(KeyboardInterrupt):
         data.load(name)
     found = data.load(name)
-    assert (
-        sizes == [5] * 4 + [5] * 14 + [3] * 2
-    )  # images and labels in turn: 5 written, 35 missing, the test set
+    # Images and labels in turn: 5 written, 35 missing, the test set.
+    assert sizes == [5] * 4 + [5] * 14 + [3] * 2
     assert np.array_equal(pixels(found.train), made["x_train"])
     assert found.train.labels.tolist() == made["y_train"].tolist()
     assert np.array_equal(pixels(found.test), made["x_test"])
@@ -302,10 +299,7 @@ def test_splits_of_different_sizes_are_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("folders", "message"),
     [
-        (
-            ("entrenamiento", "prueba"),
-            "entrenamiento, prueba all contain the folders cat, dog; .* train, val",
-        ),
+        (("uno", "dos"), "dos, uno all contain the folders cat, dog; .* train, val"),
         (("train", "val", "validation"), "val and validation, which mean the same"),
     ],
 )

@@ -133,18 +133,15 @@ def test_a_registered_source_may_be_packed(tmp_path: Path) -> None:
 
 def test_an_installed_package_adds_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
-        "import torch\n"
         "from sora import data\n"
-        "@data.register('plugged', summary='zeros')\n"
-        "def load(root):\n"
-        "    part = data.ImageSet(torch.zeros(4, 2, 2, 1, dtype=torch.uint8), torch.arange(4) % 2)\n"
-        "    return data.Dataset('plugged', part, part, None, ('a', 'b'))\n"
+        "from tests.data.test_registry import stripes\n"
+        "data.register('plugged', summary='zeros')(lambda root: stripes(2))\n"
     )
     install(tmp_path, "plugged_data", code, "[sora.data]\nplugged = plugged_data\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "plugged_data", raising=False)
     assert data.names()[-1] == "plugged"
-    assert len(data.load("plugged").train) == 4
+    assert len(data.load("plugged").train) == 20
     assert data.info("plugged").summary == "zeros"
 
 

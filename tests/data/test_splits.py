@@ -132,11 +132,8 @@ def test_the_splits_of_digits_are_those_of_earlier_versions() -> None:
 @settings(max_examples=30)
 def test_splits_never_overlap(holdout: int | None, limit: int | None, own: bool) -> None:
     parts = split(dataset(val=300 if own else None), holdout=holdout, limit_train=limit)
-    train, held, test = (set(read(part)) for part in (parts.train, parts.holdout, parts.test))
-    assert len(train) == len(parts.train)
-    assert not train & held
-    assert not train & test
-    assert not held & test
+    numbers = [*read(parts.train), *read(parts.holdout), *read(parts.test)]
+    assert len(set(numbers)) == len(numbers)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +183,6 @@ def test_the_same_images_whatever_else_is_asked() -> None:
     assert read(few.holdout) == read(many.holdout)
     assert read(few.test) == read(many.test)
     assert few.train.labels.bincount().tolist() == [10] * 5
-    assert read(split(dataset(), limit_train=50).train) == read(split(dataset(), limit_train=50).train)
 
 
 @pytest.mark.parametrize(
@@ -198,17 +194,12 @@ def test_the_same_images_whatever_else_is_asked() -> None:
         ({"limit_test": -1}, "100 images, -1"),
     ],
 )
-def test_too_much_is_refused_by_size(options: dict[str, int], message: str) -> None:
+def test_too_much_is_refused(options: dict[str, int], message: str) -> None:
     with pytest.raises(UserError, match=message):
         split(dataset(), **options)  # type: ignore[arg-type]
 
 
-def test_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(UserError, match="did you mean 'digits'"):
-        data.load("digit")
-
-
-def test_data_root(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def test_data_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SORA_DATA", "/from/environment")
     assert data.data_root("/given").as_posix().endswith("/given")
     assert data.data_root().as_posix().endswith("/from/environment")
@@ -217,15 +208,9 @@ def test_data_root(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
 
 
 def test_a_limit_shrinks_the_default_held_out_slice_in_proportion_and_keeps_the_training_images() -> None:
-    dataset = data.load("digits")
-    whole, fixed = data.split(dataset), data.split(dataset, holdout=180, limit_train=400)
-    limited = data.split(dataset, limit_train=400)
-    assert len(whole.holdout) == 180
-    assert len(fixed.holdout) == 180  # asked for
-    assert len(limited.holdout) == round(180 * 400 / len(whole.train))
-    assert limited.train.rows is not None
-    assert fixed.train.rows is not None
-    assert torch.equal(limited.train.rows, fixed.train.rows)
-    held = {split: set(parts.holdout.rows.tolist()) for split, parts in (("all", whole), ("few", limited))}
-    assert held["few"] < held["all"]
-    assert len(data.split(dataset, limit_train=20).holdout) == 10  # one per class at least
+    toy = dataset(val=80)
+    whole, limited, fixed = split(toy), split(toy, limit_train=250), split(toy, holdout=80, limit_train=250)
+    assert (len(whole.holdout), len(limited.holdout), len(fixed.holdout)) == (80, 40, 80)
+    assert read(limited.train) == read(fixed.train)
+    assert set(read(limited.holdout)) < set(read(whole.holdout))
+    assert len(split(toy, limit_train=20).holdout) == 5  # one per class at least

@@ -37,7 +37,7 @@ def open_archive(path: Path) -> Files:
 
 
 class Flat:
-    """An archive indexed by file name alone, whatever folder the file is in."""
+    """An archive whose files are found by name alone, in any folder."""
 
     def __init__(self, path: Path) -> None:
         self._path, self.archive = path, open_archive(path)

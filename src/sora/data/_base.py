@@ -65,7 +65,7 @@ class DataInfo(Entry):
 
     load: Load
     argument: str = ""
-    """What follows the name and a colon, e.g. `PATH`; empty if nothing does."""
+    """Placeholder for the text after the name and a colon, e.g. `PATH`; empty for a source without one."""
     check_argument: Callable[[str], object] | None = None
     """Raises if the argument is malformed, without loading anything."""
     counts: Mapping[str, int] = field(default_factory=dict)

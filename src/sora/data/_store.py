@@ -79,7 +79,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _read(folder: Path, split: str, classes: int, hashes: Mapping[str, str]) -> ImageSet:
-    _check_headers(folder, split)  # first, because NumPy would allocate whatever they declare
+    _check_headers(folder, split)  # first, because NumPy allocates what they declare
     path = folder / f"{split}_images.npy"
     # "c", copy on write: torch requires writable memory, and the file must not change.
     mode = "c" if path.stat().st_size > MEMORY_BUDGET else None

@@ -22,7 +22,7 @@ SPLIT_NAMES = {"train": "train", "training": "train", "test": "test", "testing":
 SPLIT_NAMES |= dict.fromkeys(("val", "valid", "validation"), "val")
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 _LARGE = 1 << 22
-"""Images of more pixels than this are decoded one at a time, whatever the number of threads."""
+"""Images of more pixels than this are decoded one at a time, for any number of threads."""
 _one_at_a_time = ThreadPoolExecutor(1)  # not a lock: the memory allocator keeps what each thread has used
 _GREY = ("1", "L", "LA", "La")
 _DEEP = ("I", "F")

@@ -75,7 +75,7 @@ def _planar(pixels: NDArray[np.uint8], labels: NDArray[np.generic]) -> Arrays:
 
 
 def _labels(values: object) -> NDArray[np.int64]:
-    """Check that this is a flat list of classes; NumPy would expand a nested one whatever its size."""
+    """Check that this is a flat list of classes; NumPy would expand a nested one of any size."""
     if not isinstance(values, list) or not all(type(v) is int and 0 <= v < 256 for v in values):
         raise UserError("its labels are not a list of integers from 0 to 255")
     return np.array(values, np.int64)
