@@ -51,6 +51,7 @@ def test_l2_coefficient_and_optimum(length: float, coefficient: float, optimum: 
     """Along the gradient as it is, and along its unit vector."""
     torch.testing.assert_close(after(0.1, G), torch.tensor([[2.4, -0.6]], dtype=torch.float64))
     v = linearity(G, after(0.1, G / length), "l2")
+    assert value(v) == pytest.approx(1 - 0.22 / length, abs=1e-12)
     assert value(v) == pytest.approx(coefficient, abs=1e-6)
     assert value(optimal_step(v, 0.1, math.inf)) == pytest.approx(length * 5 / 11, abs=1e-9)
     assert length * 5 / 11 == pytest.approx(optimum, abs=1e-6)

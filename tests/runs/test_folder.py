@@ -233,9 +233,10 @@ def test_names_inside_a_users_model_stay_as_they_are(settings: BuildSettings) ->
 
 def test_weights_to_start_from(trained: Path, settings: BuildSettings, tmp_path: Path) -> None:
     wrong, init = tmp_path / "wrong.safetensors", trained / "whole" / "model.safetensors"
-    wrong.write_bytes(b"\x80\x04\x95\x05\x00\x00\x00\x00\x00\x00\x00\x8c\x01x\x94.")
-    with pytest.raises(UserError, match="not a safetensors file"):
-        train(settings(init=str(wrong)), quiet=True)
+    for content in (b"not tensors", b"\x80\x04\x95\x05\x00\x00\x00\x00\x00\x00\x00\x8c\x01x\x94."):
+        wrong.write_bytes(content)
+        with pytest.raises(UserError, match="not a safetensors file"):
+            train(settings(init=str(wrong)), quiet=True)
     assert not settings().folder().exists()
     first = settings(init=str(init), lr=1e-9, lr_min=0.0, epochs=1)
     train(first, quiet=True)
