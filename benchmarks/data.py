@@ -6,8 +6,6 @@ Random images of CIFAR-10's size stand for the data: speed does not depend on wh
 some batches of every kind and takes one SORA step, so the share compares neighbours.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import torch

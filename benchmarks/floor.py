@@ -5,8 +5,6 @@ A step is counted as 2 forward, 2 input-gradient and 1 weight-gradient passes, e
 python benchmarks/floor.py [--width 64] [--batch 128] [--rounds 5] [--threads 1 --clock cpu]
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 import torch

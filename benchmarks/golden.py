@@ -8,8 +8,6 @@ results of the two versions are compared with each other. Times, memory, paths a
 The exit code is 1 if anything differs that `--expect` does not name (`runs/*` names all items of a group).
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import fnmatch

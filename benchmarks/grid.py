@@ -5,8 +5,6 @@
 A run's own time is that of its process, start-up included. The time before its first step is printed too.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import tempfile

@@ -13,8 +13,6 @@ back to, here three in 30 steps, in a run of the paper's length ten in 390. One 
 on as many images as a batch has, is given in multiples of one step.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory

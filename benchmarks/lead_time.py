@@ -11,8 +11,6 @@ of the way and stays there for three measurements, and turned when it has gone h
 come before the fall.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

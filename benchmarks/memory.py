@@ -3,8 +3,6 @@
 python benchmarks/memory.py [--width 16] [--batch 128] [--all]
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import subprocess

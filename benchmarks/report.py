@@ -6,8 +6,6 @@ The runs are copied under new seeds until there are `--runs` of them, their logs
 The browser's part needs what `make test-browser` installs and is left out without it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -7,8 +7,6 @@ control passes from one file to another, and the call depth: the largest number 
 stack. A batch is what happens between two weight updates.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import sys

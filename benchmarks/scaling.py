@@ -5,8 +5,6 @@ python benchmarks/scaling.py [--width 16] [--rounds 5] [--repeats 3] [--threads 
 Processes are compared by wall time, alternately: one process with two threads against two of one thread.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 python benchmarks/startup.py [--rounds 5]
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

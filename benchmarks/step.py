@@ -3,8 +3,6 @@
 python benchmarks/step.py [--width 16] [--batch 128] [--rounds 15] [--all] [--threads 1 --clock cpu]
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from _timing import CLOCKS, Trainer, arguments, finish, interleave, quartiles, relative, start, table

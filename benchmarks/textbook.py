@@ -8,8 +8,6 @@ with the allocator setting of `sora train`, the textbook's with the C library's 
 python benchmarks/textbook.py [--width 16] [--rounds 11] [--processes 3] [--threads 1 --clock cpu]
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

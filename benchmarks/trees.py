@@ -7,8 +7,6 @@ methods (`step.py`) in a fresh process per checkout; a ratio is NEW over OLD ins
 quartiles.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

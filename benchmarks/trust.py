@@ -6,8 +6,6 @@ leaves are also timed on a model whose gradient is hidden, where every image is 
     python benchmarks/trust.py --images 256 --threads 1 --clock cpu
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

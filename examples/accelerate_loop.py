@@ -7,8 +7,6 @@ The method calls `.backward()` through the prepared model itself, so Accelerate'
 processes works as usual; `accelerator.backward` is not needed.
 """
 
-from __future__ import annotations
-
 import torch
 from accelerate import Accelerator
 from plain_loop import digits

@@ -6,8 +6,6 @@
 The method fills `.grad` itself, so the module uses Lightning's manual optimisation.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import lightning.pytorch as pl

@@ -6,8 +6,6 @@ The method makes both passes and fills `.grad`; the rest of the loop is unchange
 the device and are passed to the guard every ten steps, so that no step waits for the GPU.
 """
 
-from __future__ import annotations
-
 import copy
 
 import torch

@@ -1,7 +1,5 @@
 """Property tests repeatable from a printed seed: `pytest --hypothesis-seed=N` draws the same examples."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Tensors that cannot be converted to float64, as those of Apple's GPUs (MPS)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """A package of somebody else's, as if it were installed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

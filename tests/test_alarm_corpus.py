@@ -1,7 +1,5 @@
 """benchmarks/alarm: the classes of runs, the files of the corpus, the rules and how they are judged."""
 
-from __future__ import annotations
-
 import math
 import sys
 from functools import partial

@@ -1,7 +1,5 @@
 """Public functions called with nonsense: a ValueError or TypeError of one line that says what is expected."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Benchmarks run and report what they measured."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

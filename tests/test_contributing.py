@@ -1,7 +1,5 @@
 """The examples of CONTRIBUTING.md run: a method of one's own trains, an attack of one's own evaluates."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every example runs; those for other packages where these are installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Atomic writing: modes, and what a killed process leaves behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

@@ -1,7 +1,5 @@
 """What holds for every metric, one row here for each; and their definitions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The passes that methods, attacks and probes share."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """The bytes docs/scale.md promises: over the network a step, and in memory an image."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

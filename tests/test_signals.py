@@ -1,7 +1,5 @@
 """Signals that arrive at awkward moments."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """The paper's statements on losses that are exactly quadratic, and the page that lists them."""
 
-from __future__ import annotations
-
 import ast
 import math
 import re

@@ -7,8 +7,6 @@ Trains what is missing, runs AutoAttack on 200 test images where that is missing
 Interrupted, the same command continues.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

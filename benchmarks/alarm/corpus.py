@@ -6,8 +6,6 @@
 The study reads them with `read_all`.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import gzip

@@ -1,7 +1,5 @@
 """How a rule is judged: which collapses it detects and how early, and which alarms are false."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

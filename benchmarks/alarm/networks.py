@@ -1,7 +1,5 @@
 """Small networks of the corpus: with BatchNorm, and without any normalisation of features."""
 
-from __future__ import annotations
-
 from torch import nn
 
 CHANNELS = (16, 32, 64)

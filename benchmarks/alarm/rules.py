@@ -7,8 +7,6 @@ updates. They compare PertAlign or a fast moving average of it with a fixed thre
 level.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from dataclasses import dataclass, field

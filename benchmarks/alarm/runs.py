@@ -9,8 +9,6 @@ them, in evaluation mode. The list is in a fixed random order within each seed, 
 stopped early is a fair sample of the whole one.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import gzip

@@ -8,8 +8,6 @@ measured on the weights that the run kept after each epoch, on training images t
 Interrupted, the same command continues.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

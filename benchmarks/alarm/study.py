@@ -6,8 +6,6 @@ The halves are split by method and data set: a method that is in one half of the
 half of the CIFAR-10 runs. Prints the tables of docs/results/guard.md and writes `tradeoff.csv`.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 from collections.abc import Callable, Iterable

@@ -14,8 +14,6 @@ which is `FLOOR` or more. A healthy run may be overfitted for a while, for examp
 robust. An alarm that stands at such a measurement is not false.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal

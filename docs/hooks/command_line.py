@@ -1,7 +1,5 @@
 """The page of the command line: what `sora VERB --help` prints, for every verb."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -4,8 +4,6 @@ A link such as `../SECURITY.md` works where a page is read in the repository. On
 page of its own, so the link is rewritten when the site is built.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 import sys

@@ -4,8 +4,6 @@ They read tensor values on the host, which waits for the device, so a training s
 first batch of each shape; `outside_box` checks later batches on the device.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

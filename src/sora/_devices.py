@@ -1,7 +1,5 @@
 """What a command computes on: the device, its threads, and the processes that train together."""
 
-from __future__ import annotations
-
 import os
 
 import torch

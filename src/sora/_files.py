@@ -1,7 +1,5 @@
 """Files: bounded reading of untrusted ones, atomic writing, and locks that end with their process."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

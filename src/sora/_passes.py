@@ -3,8 +3,6 @@
 Modes during an attack, input gradients, the loss, and projected gradient ascent, each written once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple

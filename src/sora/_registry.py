@@ -4,8 +4,6 @@ An entry comes from a file of this package, which registers itself when it is im
 package that names its module in the entry-point group `sora.methods`, `sora.attacks` and so on.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import logging

@@ -1,7 +1,5 @@
 """Independent random streams, identified by integers, so that no generator state has to be stored."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager

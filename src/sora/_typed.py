@@ -4,8 +4,6 @@ Training settings and the methods' hyper-parameters share it, so a wrong value i
 one-line error wherever it comes from: a keyword argument, a flag, a YAML file.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 import types

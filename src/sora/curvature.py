@@ -9,8 +9,6 @@ remains, or if a gradient is not finite, the result is NaN. Vectors are divided 
 they are squared, because the gradients of a mean loss underflow.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 The message of both is one line. The command line turns `UserError` into exit code 2 and `RunError` into 1.
 """
 
-from __future__ import annotations
-
 import difflib
 import reprlib
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 `measure(model, x, y, threat, ("kl", "pgd"))` computes some of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """AutoAttack with a few iterations and queries, for tests of what happens around it."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

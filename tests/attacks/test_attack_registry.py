@@ -1,7 +1,5 @@
 """Attacks by name, the settings stored next to each accuracy, and attacks from other packages."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """AutoAttack: the attacks and parameters of the package, for any number of classes; random models and EOT."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings

@@ -1,7 +1,5 @@
 """FGSM and PGD: inside ball and box, as strong as they must be, without side effects on the model."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

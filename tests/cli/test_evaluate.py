@@ -1,7 +1,5 @@
 """`sora evaluate` from the outside: what it prints, what it writes, how it refuses."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

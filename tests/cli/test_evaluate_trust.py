@@ -1,7 +1,5 @@
 """`sora evaluate --trust`: printed, stored once, on the card and in JSON."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

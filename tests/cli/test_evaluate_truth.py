@@ -1,7 +1,5 @@
 """`sora evaluate`: what belongs to a number, which network it is of, images kept and checked, Ctrl-C."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Bad flags, hostile files and broken streams on the command line: one line, nothing executed or written."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

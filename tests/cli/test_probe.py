@@ -1,7 +1,5 @@
 """`sora probe` on two small runs: files, pictures, printed lines and error messages."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

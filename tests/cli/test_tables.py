@@ -1,7 +1,5 @@
 """Names of classes, data sets and files are printed as they are, whatever they look like."""
 
-from __future__ import annotations
-
 import io
 import re
 

@@ -1,7 +1,5 @@
 """Small files in the exact formats of the real ones."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Helpers shared by the tests of data."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

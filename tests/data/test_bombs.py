@@ -1,7 +1,5 @@
 """Small files that ask for much memory or time are refused, or read within a bound."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """`sora data`, as a user types it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`Dataset.fingerprint`: the same for the same images and labels, different for any others."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Pictures of data: aligned, complete, explained."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`folder:` and `npz:`."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The registry of data sets: one row per source, here and in docs/data.md, and sources of other packages."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Nothing in data is run, nothing is written outside the data folder, nothing unpacks without end."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Every source end to end, from a small file in its real format served on 127.0.0.1 or given by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import shutil

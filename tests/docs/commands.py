@@ -1,7 +1,5 @@
 """Commands of the documentation, run in this process on data and models small enough for a test."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

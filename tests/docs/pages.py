@@ -9,8 +9,6 @@ A comment above a block says how the test treats it; the reader of the page does
     <!-- test: setup CODE -->     Python code, possibly of several lines, run before the page's first block
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the tests of the documentation rely on: blocks are found, and mistakes in commands are noticed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Links of the documentation lead somewhere, in the repository and on the site."""
 
-from __future__ import annotations
-
 import importlib.util
 import posixpath
 import re

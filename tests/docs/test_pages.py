@@ -1,7 +1,5 @@
 """Every snippet and command of the documentation runs, or says why it does not."""
 
-from __future__ import annotations
-
 import re
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """`evaluate`: repeatable, without side effects, resumable, the same for one process and for two."""
 
-from __future__ import annotations
-
 import zlib
 from pathlib import Path
 from typing import Any

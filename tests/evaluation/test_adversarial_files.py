@@ -1,7 +1,5 @@
 """Files of attacked images: a written one gives the same accuracy, others are refused in one line."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

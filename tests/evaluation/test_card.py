@@ -1,7 +1,5 @@
 """The model card, for people and in RobustBench's shape."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Results of one network are never returned for another with the same weights."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The progress bar of evaluations, on a terminal and in a log file."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """`evaluation.json` grows, is never lost, nothing in it is measured again; finished units outlive a kill."""
 
-from __future__ import annotations
-
 import copy
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """What follows from predictions: intervals, verdict, worst case, classes, warnings."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

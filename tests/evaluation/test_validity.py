@@ -1,7 +1,5 @@
 """What models and attacks may not do unnoticed: return no logits, meet NaN gradients, leave the ball."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path

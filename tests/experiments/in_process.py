@@ -1,7 +1,5 @@
 """An engine that trains in this process: tests of grids need not start an interpreter per run."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Engines: where the runs of a grid are computed."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Tables of the paper that are made without runs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

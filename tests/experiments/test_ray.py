@@ -1,7 +1,5 @@
 """A grid on a Ray cluster of this machine: the same bits, also after a worker was killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

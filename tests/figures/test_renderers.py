@@ -1,7 +1,5 @@
 """One description, two renderers: every item is drawn by both."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

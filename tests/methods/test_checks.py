@@ -1,7 +1,5 @@
 """An invalid batch, or a method that is not set up, is refused with one clear line."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The compiled step is one graph and gives the same numbers as the eager step."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

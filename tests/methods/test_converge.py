@@ -1,7 +1,5 @@
 """FGSM-RS-CS and FGSM-MEP-CS: the checks of more-methods.md, section 3.4."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Inside a DDP wrapper every method leaves the gradients it leaves without one."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """FGSM, FGSM-RS, N-FGSM, PGD, and ordinary training."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """FGSM-LASS: the checks of more-methods.md, section 3.9."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 from unittest import mock

@@ -1,7 +1,5 @@
 """FGSM-LAW: the checks of more-methods.md, section 3.10."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

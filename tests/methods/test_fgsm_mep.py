@@ -1,7 +1,5 @@
 """FGSM-MEP, FGSM-EP, FGSM-BP: the checks of more-methods.md, section 3.3."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """FGSM-UAP, FGSM-CUAP, FGSM-FUAP: the checks of more-methods.md, section 3.5."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Methods that some options turn into each other: the checks "A equals B" of the specification."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """LIET: the checks of more-methods.md, section 3.7."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """What methods store per image, per row or per group."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

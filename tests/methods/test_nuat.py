@@ -1,7 +1,5 @@
 """NuAT and GAT, by the same authors; GAT: the checks of more-methods.md, section 3.1."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Every method's page exists, says what the code says, and its example runs."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

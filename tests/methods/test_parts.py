@@ -1,7 +1,5 @@
 """A batch in parts (`--accumulate`): a method decides once per batch, and stores all its rows."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every method, killed in the middle of an epoch, continues bit for bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

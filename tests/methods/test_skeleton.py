@@ -1,7 +1,5 @@
 """What the skeleton offers to a method: a head with its own optimiser, a call after each update, averages."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

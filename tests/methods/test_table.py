@@ -1,7 +1,5 @@
 """What holds for every method: one row each, on three models and in every norm it is defined for."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

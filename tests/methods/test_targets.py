@@ -1,7 +1,5 @@
 """Label smoothing as a general option: the numbers of more-methods.md, section 4.1, and where it applies."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """TDAT: the checks of more-methods.md, section 3.8."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional as F

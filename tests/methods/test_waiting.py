@@ -1,7 +1,5 @@
 """The check that a step does not wait for the device detects every way to do so."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small models and one-step helpers shared by the method tests."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

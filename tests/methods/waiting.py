@@ -1,7 +1,5 @@
 """Detects what would make the host wait for a GPU, on a machine that has none."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

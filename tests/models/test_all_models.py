@@ -1,7 +1,5 @@
 """What holds for every model, and the tables of docs/models.md; tests/docs runs its code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

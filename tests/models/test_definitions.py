@@ -1,7 +1,5 @@
 """Each model equals its definition, written out once more as plain functions of its weights."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Details of the architectures that their definitions (test_definitions.py) do not fix."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

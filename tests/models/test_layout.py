@@ -1,7 +1,5 @@
 """The memory layout of models: faster, and the same function."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

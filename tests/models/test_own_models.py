@@ -1,7 +1,5 @@
 """Models named `package.module:function`."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Predicted classes around images, and where attacks end up."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

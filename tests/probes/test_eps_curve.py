@@ -1,7 +1,5 @@
 """Accuracy over the test radius, of models whose curves are known."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Pictures of what a user names: every figure of the paper, as picture and page, from runs and data sets."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

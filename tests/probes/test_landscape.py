@@ -1,7 +1,5 @@
 """The plane through the FGSM example, and the loss over it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """What a reader sees: complete legends, labelled axes, round ticks, the same images side by side."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A probe and a metric from another installed package are found by their names."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What holds for every probe: one row here for each."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

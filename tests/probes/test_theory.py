@@ -1,7 +1,5 @@
 """The paper's theory: on a smooth model, on a loss that is exactly quadratic, and with rectifiers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Series of a run's logs: scaled for one plot, and those of the picture of a training run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

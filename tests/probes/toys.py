@@ -1,7 +1,5 @@
 """Small models whose behaviour is known, and run folders as training leaves them, written in milliseconds."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from pathlib import Path

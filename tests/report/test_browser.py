@@ -1,7 +1,5 @@
 """The page in headless Chromium; `make test-browser` installs what this needs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

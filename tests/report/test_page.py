@@ -1,7 +1,5 @@
 """The page of `sora report`: what it shows, what it says is missing, and that it executes no foreign text."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """Runs that are trained once, and copied by each test that changes them."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is recorded beside every number, and what readers do with a record of unknown origin."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

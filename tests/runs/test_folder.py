@@ -1,7 +1,5 @@
 """The run folder, key by key, and how runs are found and named."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

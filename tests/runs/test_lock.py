@@ -1,7 +1,5 @@
 """One process trains in a run folder; the lock ends with it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

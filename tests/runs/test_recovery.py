@@ -1,7 +1,5 @@
 """What a run continues from, and that nothing of it is lost where it cannot."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

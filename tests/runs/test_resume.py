@@ -1,7 +1,5 @@
 """Which settings a new, a resumed or an extended run gets."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from pathlib import Path

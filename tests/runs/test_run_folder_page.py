@@ -1,7 +1,5 @@
 """docs/run-folder.md describes every file of a real run and every key in them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

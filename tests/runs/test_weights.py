@@ -1,7 +1,5 @@
 """Weights from files that others wrote, and checksums computed once."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A file of settings neither takes memory or time, nor makes a run write where the user did not say."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every recipe is loaded as `sora train` loads it, and two steps with its own optimiser are taken."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

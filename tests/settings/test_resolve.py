@@ -1,7 +1,5 @@
 """Where settings come from: the order of the layers, and the origin of every value."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

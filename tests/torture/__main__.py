@@ -1,7 +1,5 @@
 """`python -m tests.torture`: workers run cases of all parts in turn; what they find is printed as a table."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import multiprocessing

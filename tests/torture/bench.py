@@ -1,7 +1,5 @@
 """What all parts share: what they count, a scratch folder, random numbers, and undisturbed results."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

@@ -1,7 +1,5 @@
 """Bad Python calls: only ValueError, TypeError or RunError with a message, never nonsense accepted."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

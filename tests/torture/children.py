@@ -7,8 +7,6 @@ before it happens, so a process can be killed between any two of them, e.g. betw
 follows, without touching the code under test.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib

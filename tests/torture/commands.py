@@ -1,7 +1,5 @@
 """Bad command lines: one line on stderr, exit code 2 or 1, nothing written."""
 
-from __future__ import annotations
-
 import importlib
 import random
 import shlex

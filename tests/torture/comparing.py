@@ -1,7 +1,5 @@
 """Whether two run folders, evaluations or packed data sets hold the same results, apart from timing."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Random tiny runs over all methods and options."""
 
-from __future__ import annotations
-
 import random
 
 _TINY = (

@@ -1,7 +1,5 @@
 """Hostile files of every format: never executed, never without end, memory bounded, no traceback."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Flipped bits and cut files in run folders: the result stays what it was, or one line refuses."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

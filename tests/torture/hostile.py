@@ -1,7 +1,5 @@
 """What a hostile file needs: a place to lie in, a canary that must not appear, and pieces of bad formats."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

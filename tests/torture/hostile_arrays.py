@@ -1,7 +1,5 @@
 """Hostile arrays, pickles, archives, parquet files, packed data sets and attacked images."""
 
-from __future__ import annotations
-
 import io
 import json
 import struct

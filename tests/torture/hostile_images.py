@@ -1,7 +1,5 @@
 """Hostile pictures, and files that only look like pictures."""
 
-from __future__ import annotations
-
 import io
 import struct
 from pathlib import Path

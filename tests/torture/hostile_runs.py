@@ -1,7 +1,5 @@
 """Hostile config files, weights and run folders."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

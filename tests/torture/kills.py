@@ -1,7 +1,5 @@
 """Real commands, killed at random moments and continued until they are done: nothing may differ."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Two processes that train together: one or both are killed, then all start again, as torchrun does."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

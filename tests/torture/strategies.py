@@ -1,7 +1,5 @@
 """Values that no option accepts, generated from the types and ranges of the settings."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shlex

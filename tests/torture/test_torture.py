@@ -1,7 +1,5 @@
 """The bench itself, and a fixed part of it that takes about ten minutes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the tests of training share: methods with scripted numbers, and hooks that disturb a run."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Container
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the guard watches in a run, and what each action does about an alarm."""
 
-from __future__ import annotations
-
 import json
 import math
 import signal

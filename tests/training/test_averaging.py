@@ -1,7 +1,5 @@
 """Averaged weights: the checks of more-methods.md, section 4.2."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from safetensors.torch import load_file

@@ -1,7 +1,5 @@
 """What a run prints: the most important things first, on a terminal of any width and into a file."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Two processes train what one would: the same gradients, the same coefficient, also after a kill."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

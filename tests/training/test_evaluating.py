@@ -1,7 +1,5 @@
 """Measurements inside training: the check before it, monitors, evaluations, interrupted ones."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

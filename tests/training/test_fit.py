@@ -1,7 +1,5 @@
 """`sora.fit`: the user's own module and data, and a run folder that records exactly that."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The alarm's rule: which events each sequence of PertAlign values causes."""
 
-from __future__ import annotations
-
 import json
 import math
 

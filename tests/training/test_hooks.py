@@ -1,7 +1,5 @@
 """Hooks see every event of a run, in order."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

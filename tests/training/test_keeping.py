@@ -1,7 +1,5 @@
 """`--keep`: which epoch's weights are handed over, and what the summary says about it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

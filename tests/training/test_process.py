@@ -1,7 +1,5 @@
 """The process of a run: seconds and memory count training only, and freed memory stays with it."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Killed anywhere and resumed: the same bytes as never killed."""
 
-from __future__ import annotations
-
 import errno
 import signal
 import subprocess

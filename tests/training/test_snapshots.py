@@ -1,7 +1,5 @@
 """Snapshots: weights of every epoch, and of the log steps around an alarm."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

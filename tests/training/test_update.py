@@ -1,7 +1,5 @@
 """How a step is computed: half precision, a batch in parts, compiled; and inputs outside the pixel range."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

@@ -1,7 +1,5 @@
 """The attacks that evaluate a model, one per file, found by name: FGSM, PGD with restarts, AutoAttack."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """No attack: accuracy on the inputs themselves."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

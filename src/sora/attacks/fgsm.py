@@ -1,7 +1,5 @@
 """FGSM: `x_adv = box(x + eps direction(g))`, one full step from x without a random start."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -3,8 +3,6 @@
 `direction` is the sign in linf and the unit gradient in l2; see `sora.threat`.
 """
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import dataclass
 from typing import Any, Literal, get_args

@@ -1,7 +1,5 @@
 """The command line: one file per verb. Each parses its flags, calls the library and prints."""
 
-from __future__ import annotations
-
 import difflib
 import errno
 import importlib

@@ -1,7 +1,5 @@
 """The tables of `sora evaluate` and `sora train`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The flags of verbs that train: the settings of a run, and where they come from."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

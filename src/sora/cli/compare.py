@@ -1,7 +1,5 @@
 """`sora compare`: several methods, the same data and seeds, one table."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

@@ -1,7 +1,5 @@
 """`sora demo`: FGSM collapses, SORA does not, in about a minute on two CPU cores."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`sora evaluate`: the accuracy of a trained model under attacks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

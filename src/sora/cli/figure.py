@@ -1,7 +1,5 @@
 """`sora figure`: another name of `sora probe`, for pictures in files."""
 
-from __future__ import annotations
-
 from sora.cli import probe
 
 

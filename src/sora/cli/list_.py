@@ -1,7 +1,5 @@
 """`sora list`: what there is to choose from."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import shutil

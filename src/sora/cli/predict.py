@@ -1,7 +1,5 @@
 """`sora predict`: the class of single images, and whether an attack changes it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

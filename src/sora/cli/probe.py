@@ -1,7 +1,5 @@
 """`sora probe`, also called `sora figure`: one picture of models, runs or data sets, and its numbers."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`sora report`: one page about runs and comparisons, as an HTML file that opens without a network."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`sora reproduce TABLE`: a table of the paper, computed here and printed beside the paper's numbers."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """`sora show`: everything about one method, model, data set, attack, metric, probe or recipe."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`sora train`: one run."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys

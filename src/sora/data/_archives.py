@@ -4,8 +4,6 @@ Nothing is unpacked to disk, so no member can be written outside the data folder
 point outside it is refused all the same, and so is one that unpacks to far more than its own size.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import stat

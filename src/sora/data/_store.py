@@ -1,7 +1,5 @@
 """The packed data set on disk: ROOT/NAME/{train,val,test}_{images,labels}.npy, meta.json and origin."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -4,8 +4,6 @@ They contain dictionaries, lists, text, numbers and uint8 arrays. A pickle of an
 the NumPy names that an array needs are replaced by classes defined here.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import pickletools

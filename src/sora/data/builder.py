@@ -3,8 +3,6 @@
 An interrupted build is resumed where it stopped, and a reader never sees an incomplete one.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """The picture of a data set: samples beside the class distribution."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import islice, zip_longest

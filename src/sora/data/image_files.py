@@ -1,7 +1,5 @@
 """Image files: found in a tree of class folders, decoded to uint8 arrays by Pillow."""
 
-from __future__ import annotations
-
 import io
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which data sets are on this machine (`inventory`), and whether one is what it should be (`check`)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

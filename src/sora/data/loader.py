@@ -1,7 +1,5 @@
 """Batches of one epoch, each a pure function of (seed, attempt, epoch, position)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

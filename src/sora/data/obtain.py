@@ -3,8 +3,6 @@
 Downloads are resumed where they stopped, verified by checksum, and renamed only when complete.
 """
 
-from __future__ import annotations
-
 import http.client
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Which images a run trains on, watches while it trains, and is tested on."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Accuracy under attacks: the same batches and the same random numbers every time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata

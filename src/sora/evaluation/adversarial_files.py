@@ -1,7 +1,5 @@
 """Attacked images in a file, and the check of such a file against a model, this one or another."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A model card, as text and as JSON: what was measured, how the model was trained, how to load it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """The examples a model is evaluated on, whatever form the data has."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 

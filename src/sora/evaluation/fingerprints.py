@@ -1,7 +1,5 @@
 """Fingerprints of models, examples, attacks and evaluations: equal ones mean equal results."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import inspect

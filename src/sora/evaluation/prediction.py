@@ -1,7 +1,5 @@
 """The class that a trained model predicts for single images, and whether an attack changes it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The evaluation records of a folder: merged over all evaluations, nothing is measured twice."""
 
-from __future__ import annotations
-
 import base64
 import itertools
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What is evaluated: a model with its data, its threat, and what is known about how it was made."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

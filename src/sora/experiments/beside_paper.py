@@ -1,7 +1,5 @@
 """Our results beside the paper's: differences, the order of the rows, which rows collapsed, and the files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

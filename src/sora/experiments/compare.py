@@ -1,7 +1,5 @@
 """Several variants on the same seeds, or finished runs from anywhere: means over seeds, verdicts, cost."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

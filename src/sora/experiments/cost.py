@@ -1,7 +1,5 @@
 """What runs cost: the passes of a step, and the time of a grid from a few steps measured here."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

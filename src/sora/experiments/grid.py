@@ -3,8 +3,6 @@
 A run is `sora train --config FILE --resume auto`: finished ones are skipped, interrupted ones continue.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import signal

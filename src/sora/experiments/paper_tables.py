@@ -1,7 +1,5 @@
 """From a table of the paper to our results in it, for every kind of table."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The runs of a table of the paper: which they are, computing them, their results by row and metric."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The cells and formats that all tables share: one value per seed, its mean and deviation, text, CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """The rows of a table are named variants: a method with settings of its own, and its runs, one per seed."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shlex

@@ -4,8 +4,6 @@
 Importing this module imports no drawing library.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias

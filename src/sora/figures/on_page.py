@@ -5,8 +5,6 @@ of text, grid and background. Text may come from files of unknown origin: Plotly
 entities in text, so they are escaped here.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import io

@@ -1,7 +1,5 @@
 """Figures as PDF, SVG or PNG. Importing this imports matplotlib: do so only to draw."""
 
-from __future__ import annotations
-
 import io
 import math
 from functools import singledispatch

@@ -4,8 +4,6 @@ A training loop calls `step`. It adds to the parameters' gradients; it never zer
 optimiser and, after the input check of the first batch of each shape, never waits for the device.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from abc import ABC, abstractmethod

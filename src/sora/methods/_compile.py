@@ -4,8 +4,6 @@ Autograd runs inside the graph, so the compiler sees both passes at once and the
 no weight gradients. The method's state is updated outside the graph, as in the eager step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """ConvergeSmooth: a limit on how far the clean loss of a batch may be from the mean of the last epoch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

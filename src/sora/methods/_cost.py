@@ -1,7 +1,5 @@
 """What a batch costs with each method, measured here: passes, peak memory, time relative to FGSM."""
 
-from __future__ import annotations
-
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence

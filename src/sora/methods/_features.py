@@ -1,7 +1,5 @@
 """The features of a model: the input of its last linear layer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

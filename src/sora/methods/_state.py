@@ -1,7 +1,5 @@
 """What a method keeps between batches, as part of its `state_dict`: perturbations, a count, an optimiser."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """AAER: N-FGSM or FGSM-RS with a regulariser against adversarial examples that lower the loss."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, cast
 

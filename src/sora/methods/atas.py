@@ -1,7 +1,5 @@
 """ATAS: a perturbation stored for each image, and a step that shrinks where its gradients are large."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 

@@ -1,7 +1,5 @@
 """Ordinary training on clean inputs: the baseline for cost and accuracy."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from sora.methods import Crafted, Inputs, Method, register

@@ -1,7 +1,5 @@
 """ELLE: FGSM with a penalty on how far the loss is from linear between random points around x."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """FGSM: one step of size eps along the sign of the gradient. Cheap, and prone to catastrophic overfitting."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import nn

@@ -1,7 +1,5 @@
 """FGSM-CKPT: train on the first misclassified of several points on the way to the FGSM-RS example."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal

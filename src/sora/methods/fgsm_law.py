@@ -1,7 +1,5 @@
 """FGSM-LAW: a penalty on the change of predictions and features, and a gated average of the weights."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from itertools import chain

@@ -1,7 +1,5 @@
 """FGSM-MEP, FGSM-EP and FGSM-BP: the attack starts from an earlier perturbation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 

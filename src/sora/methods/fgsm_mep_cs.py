@@ -1,7 +1,5 @@
 """FGSM-MEP-CS: FGSM-MEP with ConvergeSmooth's constraint on the clean loss."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from sora.methods import register

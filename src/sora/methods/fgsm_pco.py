@@ -1,7 +1,5 @@
 """FGSM-PCO: trains on a mixture of the old and the amplified new adversarial example."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """FGSM-RS: a random start inside the ball, one long step, then projection onto the ball."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor, nn

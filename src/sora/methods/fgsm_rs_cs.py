@@ -1,7 +1,5 @@
 """FGSM-RS-CS: one unprojected step from noise, with ConvergeSmooth's constraint on the clean loss."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """FGSM-UAP, FGSM-CUAP and FGSM-FUAP: the attack starts from perturbations that many images share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 

@@ -1,7 +1,5 @@
 """Free AT: each batch is replayed m times, and one backward pass serves both weights and perturbation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, cast
 

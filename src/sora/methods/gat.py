@@ -1,7 +1,5 @@
 """GAT: clean cross-entropy plus the distance of the probabilities under a one-step attack guided by it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """GradAlign: FGSM-RS with a penalty on misaligned input gradients at two nearby points."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

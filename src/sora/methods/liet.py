@@ -1,7 +1,5 @@
 """LIET: the attack starts from its perturbation of a grey image of the class, partly replaced by noise."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """MultiGrad: step only where the gradients at several random points have the same sign."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

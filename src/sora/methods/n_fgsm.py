@@ -1,7 +1,5 @@
 """N-FGSM: stronger noise around the clean input and no projection afterwards."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """NuAT: clean cross-entropy plus the nuclear norm of the change of the logits under a one-step attack."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """PGD adversarial training: several small projected steps, strong and expensive."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

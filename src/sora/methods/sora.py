@@ -1,7 +1,5 @@
 """SORA: one step, its size set by the curvature measured from the two gradients of recent batches."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, cast
 

@@ -1,7 +1,5 @@
 """TDAT: labels relaxed over the epochs, a start from the last batch, a penalty weighted by confidence."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Literal, cast

@@ -1,7 +1,5 @@
 """TRADES: clean cross-entropy plus the divergence under a ten-step attack."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """ZeroGrad: FGSM-RS that does not step where the gradient is smallest."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """The paper's models, one architecture per file, from pixels in [0, 1] to logits."""
 
-from __future__ import annotations
-
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Sequence

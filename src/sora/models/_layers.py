@@ -1,7 +1,5 @@
 """What several architectures share: normalisation, stages of residual blocks, and the check of a size."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from numbers import Integral

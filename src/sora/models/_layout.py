@@ -1,7 +1,5 @@
 """The memory layout in which a model's convolutions run fastest."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """PreActResNet-18: residual blocks that normalise and activate before each convolution."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch.nn.functional as F

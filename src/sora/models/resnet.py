@@ -1,7 +1,5 @@
 """ResNet-18 with a stem for small images: one 3x3 convolution, no pooling."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import torch.nn.functional as F

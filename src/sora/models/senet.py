@@ -1,7 +1,5 @@
 """SENet-18: pre-activation blocks whose channels are reweighted by a squeeze-and-excitation gate."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

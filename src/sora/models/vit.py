@@ -1,7 +1,5 @@
 """ViT-Small: pre-norm transformer blocks over patches and a class token."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

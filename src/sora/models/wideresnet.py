@@ -1,7 +1,5 @@
 """WideResNet-28-10: few, wide pre-activation groups with dropout between the convolutions."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """What a probe is, the registry of probes, and a model with the images it is measured on."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

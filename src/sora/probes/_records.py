@@ -1,7 +1,5 @@
 """What the files of runs contain, as far as they can be read, and finished runs side by side."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

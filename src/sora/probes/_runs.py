@@ -1,7 +1,5 @@
 """A probe applied to what a user names: run folders, comparisons or data sets; results are stored in runs."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Test images clean and attacked, with the predictions: some of each class, or those that fall (Figure 9)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The predicted class over the plane around an image, and where attacks end up in it (Figure 1)."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Images per class of data sets (Figure 8)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from sora.data import Dataset

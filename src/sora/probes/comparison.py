@@ -1,7 +1,5 @@
 """Finished runs side by side: relative overview, accuracy against cost, curves, spread over seeds."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Accuracy as a function of the test radius, which shows epsilon overfitting (section 3 of the paper)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 Decision boundaries are drawn in the same plane.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ float64: the numbers are differences of nearly equal gradients. A step goes alon
 clamp to the box, because the paper's statements are about straight lines.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterable, Mapping

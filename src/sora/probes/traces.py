@@ -1,7 +1,5 @@
 """All numbers of a run in one scaled plot, with an enlarged view of the alarm (Figures 3, 14 and 15)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The curves of runs over their training steps: PertAlign, accuracies, the attack's step size, the loss."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence

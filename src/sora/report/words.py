@@ -1,7 +1,5 @@
 """What the page says about runs in words and tables: verdicts, accuracies, cost, settings, the comparison."""
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

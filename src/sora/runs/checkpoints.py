@@ -4,8 +4,6 @@ A checkpoint is a single safetensors file: tensors under flat names, everything 
 and a checksum of both. A snapshot holds the weights of one step, for probes.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 A run's JSON files may be of unknown origin. Newer versions may add keys: only those named here are checked.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import platform

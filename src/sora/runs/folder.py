@@ -4,8 +4,6 @@ Everything but the logs is written under a temporary name and renamed, so that n
 even if the process is killed while writing.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager

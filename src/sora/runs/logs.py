@@ -1,7 +1,5 @@
 """Logs of one JSON object per line, appended to while a run trains."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

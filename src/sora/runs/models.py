@@ -1,7 +1,5 @@
 """The model of a run and the data it was trained on: described in its files, built and loaded again."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ A checkpoint that does not fit is passed over for an older one. If none fits, th
 started anew over its existing files.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -3,8 +3,6 @@
 A checksum detects damage; it is no protection against forgery.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Collection, Mapping

@@ -4,8 +4,6 @@ Each group is a dataclass of its own, so that a function can ask for the part it
 them together. Names are unique over all groups, which is why flags need no prefix.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A path that a file names counts only inside the working directory; the user must
 command line or as an argument (`SECURITY.md`).
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools

@@ -4,8 +4,6 @@ A recipe is chosen by name (`--recipe`), or by what is trained: a data set's own
 those that apply to a norm or a network of that data set (`when: {norm: l2}`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache

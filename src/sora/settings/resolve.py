@@ -5,8 +5,6 @@ what the recipe says about the method, the config file, what it says about the m
 arguments. A resumed run starts from its stored settings in place of the recipe.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ training batches suggest. For methods whose steps define no PertAlign, looks at 
 place.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple

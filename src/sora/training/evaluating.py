@@ -8,8 +8,6 @@ within it. If weights are averaged, each epoch's raw and averaged weights are co
 average is near chance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

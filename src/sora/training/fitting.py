@@ -1,7 +1,5 @@
 """Train an existing module on existing data in one call."""
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from collections.abc import Sequence

@@ -16,8 +16,6 @@ under 0.20 in both cases.
 The alarm is withdrawn when `A > 0.50`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields

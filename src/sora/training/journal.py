@@ -1,7 +1,5 @@
 """The numbers of a run on their way from the device to its logs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The training loop. Read it from top to bottom: set up, step, log, act on alarms, evaluate, save."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """The end of a run: evaluate the weights on the test set, write the model and the summary."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, fields
 from typing import Any

@@ -1,7 +1,5 @@
 """The parts of one run, built once: data, model, method, optimiser, folder, logs."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterator, Sequence

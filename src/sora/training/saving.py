@@ -1,7 +1,5 @@
 """What a run stores: checkpoints to continue from or to go back to, and snapshots for probes."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Learning rate, momentum and eps as functions of the number of the update, without state."""
 
-from __future__ import annotations
-
 import math
 
 from torch.optim import Optimizer

@@ -1,7 +1,5 @@
 """All that changes while a run trains, as tensors and plain numbers that a checkpoint can hold."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any

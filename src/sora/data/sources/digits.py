@@ -1,7 +1,5 @@
 """`digits`: the built-in default, scikit-learn's 1,797 handwritten digits. Nothing is downloaded."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

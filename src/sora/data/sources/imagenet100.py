@@ -4,8 +4,6 @@ There is nothing to download: it is built from parquet files (the Hugging Face d
 splits train, validation and test) or from a tree of class folders.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain

@@ -1,7 +1,5 @@
 """`pathmnist` and `tissuemnist`, from MedMNIST: npz files at 28 pixels with their own validation splits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from sora.data._base import Remote, register_packed

@@ -1,7 +1,5 @@
 """`npz:PATH`: your own NumPy archive, under MedMNIST's keys or Keras' (`x_train y_train x_test y_test`)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from sora._files import absolute

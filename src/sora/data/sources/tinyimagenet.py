@@ -1,7 +1,5 @@
 """`tinyimagenet`: 200 classes at 64 pixels; its labelled validation split is the test set here."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial

@@ -5,8 +5,6 @@ per line under the table's label. A value that the paper leaves out has no line.
 of the public benchmark in the same form; what is said of the paper below holds for it in its own grid.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping
 from contextlib import suppress
