@@ -47,7 +47,7 @@ def parse_box(value: object) -> Box:
 
 
 def eps_text(eps: float) -> str:
-    """A radius for display: `8/255` for a small whole number of pixel levels, otherwise four digits."""
+    """A radius for display: `8/255` for a small integer number of pixel levels, otherwise four digits."""
     levels = eps * 255
     whole = abs(levels - round(levels)) < 1e-6 and 0 < round(levels) <= 32
     return f"{round(levels)}/255" if whole else f"{eps:.4g}"
