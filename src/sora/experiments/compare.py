@@ -164,7 +164,7 @@ def _aggregate(runs: Sequence[Mapping[str, Any]], folder: RunFolder) -> dict[str
         "verdicts": verdicts,
         "pert_align": _summary([run["pert_align"]["last"] for run in runs]),
         "alarms": [run["co"]["events"][0]["step"] if run["co"]["events"] else None for run in runs],
-        **passes_of_run(folder, first)._asdict(),
+        **passes_of_run(folder, *runs)._asdict(),
         "train_seconds": _summary([run["train_seconds"] for run in runs]),
         "images_per_second": _summary([run["images_per_second"] for run in runs]),
         "peak_memory_mb": _summary([run.get("peak_memory_mb") for run in runs]),

@@ -36,12 +36,13 @@ class Passes(NamedTuple):
 UNKNOWN = Passes("-", "-")
 
 
-def passes_of_run(folder: RunFolder, summary: Mapping[str, Any]) -> Passes:
-    """Return the passes of a run; unknown if its settings cannot be read or PGD replaced its method at times.
+def passes_of_run(folder: RunFolder, *summaries: Mapping[str, Any]) -> Passes:
+    """Return the passes of runs that share the settings in a folder, of which these are the summaries.
 
-    Its summary is empty if it has not finished.
+    They are unknown if the settings cannot be read or PGD replaced the method at times. The summary of a run
+    that has not finished is empty.
     """
-    events = summary.get("co", {}).get("events", ())
+    events = [event for summary in summaries for event in summary.get("co", {}).get("events", ())]
     if any("pgd_batches" in (event.get("changed") or {}) for event in events):
         return UNKNOWN
     try:

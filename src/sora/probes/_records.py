@@ -62,13 +62,8 @@ def read_runs(paths: Iterable[str | Path]) -> list[RunRecord]:
         for log in LOGS:
             run.logs[log] = run.attempt(f"{log}.jsonl", partial(run.folder.read_log, log), [])
         if run.folder.is_finished():
-            run.summary = run.attempt("summary.json", partial(_summary, run.folder), {})
+            run.summary = run.attempt("summary.json", partial(with_later_results, run.folder), {})
     return runs
-
-
-def _summary(folder: RunFolder) -> Mapping[str, Any]:
-    # Without later evaluations the weights, which identify them in some runs, are not needed.
-    return with_later_results(folder) if folder.read_evaluations() else folder.read_summary()
 
 
 def alarms_of(events: Rows) -> list[int]:

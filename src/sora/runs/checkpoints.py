@@ -29,7 +29,7 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.best = folder / "best.safetensors"
-        """The checkpoint with the highest robust accuracy on the held-out slice."""
+        """The epoch with the highest score on the held-out slice, see `--keep`."""
         self.good = folder / "last_good.safetensors"
         """The last state in which the guard saw nothing wrong; before that, the initial state."""
 

@@ -145,7 +145,7 @@ class OverfittingFacts(TypedDict, total=False):
 
     events: Required[list[EventFacts]]
     verdict: Required[str | None]
-    guard: str
+    guard: Required[str]
     watched_steps: int
 
 
@@ -157,7 +157,7 @@ class FingerprintFacts(TypedDict):
 
 
 class PertAlignFacts(TypedDict):
-    """The exponential average of PertAlign."""
+    """PertAlign: mean of the last 50 steps, and the lowest value of the guard's average."""
 
     last: float | None
     min: float | None

@@ -82,7 +82,8 @@ class Alarms:
         """Update the guard by the numbers of one step; record and announce an alarm or its end."""
         run, state, action = self._run, self._run.state, self._run.settings.guard
         if state.method.info.has_pert_align:
-            # A look measures the current weights, so it can confirm an alarm of the last step only.
+            # A look measures the current weights, so only the newest step can raise an alarm: for the others
+            # the look is infinite, which never confirms.
             look = self.look if step == state.step else lambda: math.inf
             event = state.guard.update(numbers["pert_align"], look=look)
         else:

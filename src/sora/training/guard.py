@@ -34,8 +34,8 @@ class Guard:
 
     Args:
         start: The moving average below which the alarm is raised without a second look.
-        early_start: Instead of `start` and `suspicion`, for a run that has never been healthy, in its first
-            `early` updates.
+        early_start: Replaces `start` and `suspicion` in the first `early` updates, until the average has been
+            above `clear` once.
         suspicion: The moving average below which a second look is taken.
         confirm: The look below which it confirms the alarm.
         clear: The moving average above which the alarm is withdrawn.
@@ -58,7 +58,7 @@ class Guard:
     lowest: float = math.nan
     seen: int = 0
     alarmed_for: int = -1  # updates since the alarm, -1 when there is none
-    was_healthy: bool = False  # whether there ever was a moment to go back to
+    was_healthy: bool = False  # whether the average was ever above `clear`
 
     def __post_init__(self) -> None:
         for name in (each.name for each in fields(self) if each.name not in _MEMORY):

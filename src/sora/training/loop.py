@@ -155,7 +155,7 @@ def complete_step(run: Run, snapshots: Snapshots, logged: bool, is_good: bool = 
     signal = run.signals.agreed(run.device, compare=logged)
     due = ends_epoch or is_good or (every > 0 and state.step % every == 0)
     if due or signal:
-        # An undisturbed run would not average its ranks' statistics here, so an interruption must not.
+        # Only regular checkpoints average BatchNorm over ranks: an interruption must not change the weights.
         save(run, best=is_best, good=is_good, average=due)
     if signal:
         raise Interrupted(signal, state.step)

@@ -41,7 +41,7 @@ class State:
     best: float = -1.0
     evaluated_epochs: dict[str, Any] = field(default_factory=dict)  # best and last, for `--keep`
     warmup: float = 0.0  # epochs over which eps grows, after a restart from the initial weights
-    epoch_open: bool = False  # interrupted after its last step, before what follows an epoch was done
+    epoch_open: bool = False  # the steps of the epoch are done, its evaluation is not
     skipped: int = 0
     seconds: float = 0.0
     images: int = 0
