@@ -61,7 +61,7 @@ KILLED_AT = 8  # the weight update, of 12
 PUBLIC = "attacks curvature data evaluation methods metrics models probes runs settings threat training"
 # Measured values, versions, digests of the source text, and of records that contain any of these.
 MASKED = re.compile(
-    r"(seconds|_per_second|_memory_mb)(\.\w+)?$|(^|\.)versions\.|network\.fingerprint$|fingerprint\.network$|\]\.blake2b$"
+    r"(seconds|_per_second|_memory_mb)(\.\w+(\[\d+\])?)?$|(^|\.)versions\.|network\.fingerprint$|fingerprint\.network$|\]\.blake2b$"
 )
 FILES = ("*.safetensors", "*.json", "*.jsonl", "config.yaml", "*.txt", "*.md", "*.csv")
 
@@ -216,7 +216,9 @@ def _own(module: types.ModuleType, key: str) -> bool:
 def _described(name: str, value: Any) -> Iterator[str]:
     """Yield a line for the value, and for a class one for each of its public members."""
     try:
-        yield f"{name}{inspect.signature(value)}"
+        signature = inspect.signature(value)  # without annotations, which are text or what the text means
+        parameters = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+        yield f"{name}{signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)}"
     except (TypeError, ValueError):
         yield f"{name}: {type(value).__name__}"
     if inspect.isclass(value):

@@ -111,10 +111,11 @@ def _methods() -> list[Row]:
 def _entries(kind: str) -> list[Row]:
     """Return the names of a registry with their summaries."""
     registry: Any = importlib.import_module(f"sora.{kind}")
-    name, about = _COLUMNS[kind]
+    column, about = _COLUMNS[kind]
     rows = []
-    for entry in map(registry.info, registry.names()):
-        row = {name: entry.name, about: entry.summary}
+    for name in registry.names():  # such as pgd10, which a user can type; its entry is called pgd
+        entry = registry.info(name)
+        row = {column: name, about: entry.summary}
         row |= {"paper": entry.paper} if kind == "models" else {}
         rows.append(row | ({"images": entry.images or "-"} if kind == "probes" else {}))
     return rows
