@@ -17,7 +17,7 @@ import torch
 from sora import data
 from sora.data._unpickle import unpickle
 from sora.data.image_files import decode
-from sora.errors import UserError
+from sora.errors import RunError, UserError
 from tests.data import formats
 
 GIGABYTES = 0.75  # importing everything takes 0.3, decoding the large images side by side would take 0.9
@@ -189,7 +189,7 @@ def test_deeply_nested_json(tmp_path: Path) -> None:
     store = tmp_path / "data" / "cifar10"
     store.mkdir(parents=True)
     (store / "meta.json").write_text("[" * 100_000)
-    with pytest.raises(UserError, match="nested too deeply"):
+    with pytest.raises(RunError, match="nested too deeply"):
         data.load("cifar10", tmp_path / "data")
 
 
@@ -221,7 +221,7 @@ def test_array_headers_that_declare_too_much(tmp_path: Path, shape: tuple[int, .
     splits = {split: {"images": "", "labels": ""} for split in ("train", "test")}
     meta = {"format": 1, "classes": ["a", "b"], "test_size": None, "splits": splits}
     (store / "meta.json").write_text(json.dumps(meta))
-    with pytest.raises(UserError, match="is damaged"):
+    with pytest.raises(RunError, match="is damaged"):
         data.load("cifar10", tmp_path / "data")
 
 

@@ -82,6 +82,24 @@ def test_a_folder_is_decoded_once_until_it_changes(tmp_path: Path, monkeypatch: 
     assert len(list((tmp_path / "data").glob("p-*"))) == 1  # the old copy is gone
 
 
+def test_an_edited_image_is_decoded_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its size and the time of its content stay; damage in the cache is an error."""
+    fill(tmp_path / "p", {"a": 5, "b": 5})
+    name, file = f"folder:{tmp_path / 'p'}", tmp_path / "p" / "a" / "5.ppm"
+    file.write_bytes(b"P6 8 8 255\n" + bytes(192))
+    assert main(["data", "check", name]) == 0
+    info = file.stat()
+    file.write_bytes(b"P6 8 8 255\n" + b"\x09" * 192)
+    os.utime(file, ns=(info.st_atime_ns, info.st_mtime_ns))
+    loaded = data.load(name)
+    assert 9 in np.concatenate([pixels(loaded.train), pixels(loaded.test)])[:, 0, 0, 0]
+    [cached] = (tmp_path / "data").glob("p-*/test_images.npy")
+    cached.write_bytes(cached.read_bytes()[:-1] + b"\x07")
+    capsys.readouterr()
+    assert main(["data", "check", name]) == 1
+    assert "is damaged (test_images.npy has changed since it was built)" in capsys.readouterr().err
+
+
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     fill(tmp_path / "train", {"a": 4, "b": 4})
@@ -254,7 +272,7 @@ def test_damaged_npz(tmp_path: Path, budget: int, damage: str, monkeypatch: pyte
         at = content.index(b"PK\x01\x02") + 10
         content[at : at + 2] = b"\x63\x00"
     (tmp_path / "x.npz").write_bytes(content)
-    one_line(f"npz:{tmp_path / 'x.npz'}", r"x.npz (is not an npz|is not a readable)")
+    one_line(f"npz:{tmp_path / 'x.npz'}", r"x.npz (is not an npz|is not a readable|refused)")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,11 @@
+import json
+import os
+import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -153,9 +157,61 @@ def test_damaged_stores_are_one_line_errors(tmp_path: Path, damage: str) -> None
         np.save(folder / "train_labels.npy", np.full(6, 7))
     else:
         damage_store(folder, damage)
-    with pytest.raises(UserError, match="toy is damaged") as caught:
+    with pytest.raises(RunError, match="toy is damaged") as caught:
         _store.open_store(folder, "toy")
     assert "\n" not in str(caught.value)
+
+
+def edit(file: Path) -> None:
+    """Flip a bit of a pixel, label or class name; the file's size and the time of its content stay."""
+    info, content = file.stat(), bytearray(file.read_bytes())
+    content[-8 if file.suffix == ".npy" else content.index(b'"a"') + 1] ^= 1
+    time.sleep(0.02)  # the clock of some file systems has ticks
+    file.write_bytes(content)
+    os.utime(file, ns=(info.st_atime_ns, info.st_mtime_ns))
+
+
+@pytest.mark.parametrize("budget", [0, 1 << 30])
+@pytest.mark.parametrize("file", ["train_images.npy", "train_labels.npy", "test_images.npy", "meta.json"])
+def test_a_changed_bit_is_noticed(
+    tmp_path: Path, file: str, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_store, "MEMORY_BUDGET", budget)
+    folder = pack.build(tmp_path, "toy", "x", fill)
+    edit(folder / file)
+    for _ in range(2):
+        with pytest.raises(RunError, match=rf"toy is damaged \({file} (has changed|does not match)"):
+            _store.open_store(folder, "toy")
+
+
+def test_arrays_are_hashed_again_after_a_change_until_they_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, copy = pack.build(tmp_path, "toy", "x", fill), tmp_path / "copy"
+    read: list[str] = []
+    digest = _store.digest
+    monkeypatch.setattr(_store, "digest", lambda path: read.append(path.name) or digest(path))
+    _store.open_store(folder, "toy")
+    assert not read
+    meta = json.loads((folder / "meta.json").read_text())
+    del meta["sha256"]  # as earlier versions wrote it
+    (folder / "meta.json").write_text(json.dumps(meta))
+    shutil.copytree(folder, copy)
+    for place, arrays in ((folder, 4), (copy, 4), (copy, 4)):
+        read.clear()
+        before = (place / "verified").stat().st_ctime_ns
+        _store.open_store(place, "toy")
+        assert len(read) == arrays
+        assert (place / "verified").stat().st_ctime_ns == before  # loading writes nothing
+    (copy / "verified").write_bytes(b"\xff")
+    with monkeypatch.context() as patch:
+        patch.setattr("sora._files.Path.mkdir", Mock(side_effect=PermissionError))  # a read-only folder
+        assert not _store.changed_arrays(copy, unread=False)
+    _store.open_store(copy, "toy")
+    assert len(read) == 3 * 4
+    assert not _store.changed_arrays(copy, unread=False)
+    _store.open_store(copy, "toy")
+    assert len(read) == 4 * 4
 
 
 def test_a_root_that_cannot_be_made(tmp_path: Path) -> None:

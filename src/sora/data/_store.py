@@ -1,11 +1,12 @@
 """The packed data set on disk: ROOT/NAME/{train,val,test}_{images,labels}.npy, meta.json and origin."""
 
 import hashlib
+import json
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -13,17 +14,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from sora._files import CLASSES, TEXT, open_regular, parse_json, read_text
+from sora._files import CLASSES, TEXT, open_regular, parse_json, read_bytes, read_text, write_text
 from sora.data.dataset import Dataset, ImageSet, check_same_size
 from sora.data.npz import read_header
-from sora.errors import UserError
+from sora.errors import RunError, UserError
 
 MEMORY_BUDGET = 1 << 30
 """An array of more bytes than this stays on disk, memory-mapped."""
 FORMAT = 1
 LEFT_OUT = -1
 """Label of the blank row of an unreadable image."""
-DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, TokenError)
+DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, TokenError, RecursionError)
 """The exceptions that reading a damaged store raises."""
 NOT_OURS = "is not a packed data set; move it elsewhere or choose another --data-dir"
 
@@ -38,13 +39,33 @@ def open_store(folder: Path, name: str) -> Dataset:
             raise CLASSES.refusal(f"{len(classes):,} class names")
         sets = {split: _read(folder, split, len(classes), meta["splits"][split]) for split in meta["splits"]}
         train, test, val, side = sets["train"], sets["test"], sets.get("val"), meta["test_size"]
+        if changed := changed_arrays(folder, unread=True):
+            raise ValueError(f"{changed[0]} has changed since it was built")
     except DAMAGE as error:
-        raise UserError(f"{folder} is damaged ({error}); remove it and get {name} again") from None
+        kind = UserError if folder.suffix == ".part" else RunError  # being built: its source is wrong
+        raise kind(f"{folder} is damaged ({error}); remove it and get {name} again") from None
     if not side:
         check_same_size(sets)
     else:
         test, val = test.center(side, side), val and val.center(side, side)
     return Dataset(name, train, test, val, classes, folder)
+
+
+def changed_arrays(folder: Path, *, unread: bool) -> list[str]:
+    """Name the arrays that do not match their hashes; `unread` if all files look as when last verified."""
+    splits, now, verified = read_meta(folder)["splits"], _state(folder), folder / "verified"
+    if unread and verified.exists() and read_bytes(verified, TEXT) == now.encode():
+        return []
+    hashes = {f"{split}_{kind}.npy": splits[split][kind] for split in splits for kind in ("images", "labels")}
+    changed = [name for name, recorded in hashes.items() if digest(folder / name) != recorded]
+    if not unread and not changed:  # loading only reads: a stored run may name any data folder
+        with suppress(OSError):
+            write_text(verified, now)
+    return changed
+
+
+def _state(folder: Path) -> str:
+    return listing([folder / "meta.json", *sorted(folder.glob("*.npy"))], str(folder))
 
 
 def survey(folder: Path) -> dict[str, int]:
@@ -90,11 +111,21 @@ def _read(folder: Path, split: str, classes: int, hashes: Mapping[str, str]) -> 
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """Read a store's meta.json: format, classes, test_size, splits with hashes, counts."""
+    """Read a store's meta.json: format, classes, test_size, splits with hashes, counts and checksum."""
     meta: dict[str, Any] = parse_json(read_text(folder / "meta.json", TEXT))
+    if meta.pop("sha256", None) not in (None, hashlib.sha256(json.dumps(meta).encode()).hexdigest()):
+        raise ValueError("meta.json does not match its checksum")
     if meta["format"] != FORMAT:
         raise ValueError(f"format {meta['format']}, expected {FORMAT}")
     return meta
+
+
+def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
+    """Write meta.json with its own checksum, for arrays whose hashes have just been computed."""
+    meta = {"format": FORMAT, **meta}
+    meta["sha256"] = hashlib.sha256(json.dumps(meta).encode()).hexdigest()
+    (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+    (folder / "verified").write_text(_state(folder), encoding="utf-8")
 
 
 def origin_of(folder: Path) -> str | None:
@@ -117,9 +148,11 @@ def digest(path: Path, algorithm: str = "sha256") -> str:
     return result.hexdigest()
 
 
-def listing(files: Iterable[Path]) -> str:
-    """Identify files by name, size and time, without reading them."""
-    lines = (f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)
+def listing(files: Iterable[Path], prefix: str = "") -> str:
+    """Identify files by name (without `prefix`), size and times, without reading them."""
+    facts = ((str(file).removeprefix(prefix), file.stat()) for file in files)
+    # A program can restore the time of an edited file, but not the time of its last change.
+    lines = (f"{name} {info.st_size} {info.st_mtime_ns} {info.st_ctime_ns}" for name, info in facts)
     return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()  # names need not be UTF-8
 
 

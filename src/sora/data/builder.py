@@ -3,7 +3,6 @@
 An interrupted build is resumed where it stopped, and a reader never sees an incomplete one.
 """
 
-import json
 import math
 import os
 import shutil
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from sora._files import STORED_PIXELS, locked
-from sora.data._store import FORMAT, LEFT_OUT, NOT_OURS, digest, is_store, open_store, origin_of, progress
+from sora.data._store import LEFT_OUT, NOT_OURS, digest, is_store, open_store, origin_of, progress, write_meta
 from sora.data.dataset import SPLITS
 from sora.data.image_files import ImageFile
 from sora.errors import RunError, UserError
@@ -169,9 +168,8 @@ class Builder:
             if paths["labels"].exists():
                 splits[split] = {kind: digest(path) for kind, path in paths.items()}
                 counts[split] = int((np.load(paths["labels"], allow_pickle=False) != LEFT_OUT).sum())
-        meta = {"format": FORMAT, "classes": list(classes), "test_size": test_size}
-        meta |= {"splits": splits, "counts": counts}
-        (self._folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+        meta = {"classes": list(classes), "test_size": test_size, "splits": splits, "counts": counts}
+        write_meta(self._folder, meta)
 
     def _grow(
         self,
