@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import sys
+import zipfile
 import zlib
 from pathlib import Path
 
@@ -223,6 +224,14 @@ def test_array_headers_that_declare_too_much(tmp_path: Path, shape: tuple[int, .
     (store / "meta.json").write_text(json.dumps(meta))
     with pytest.raises(RunError, match="is damaged"):
         data.load("cifar10", tmp_path / "data")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_members_whose_unpacked_size_has_no_bound(tmp_path: Path, method: int) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", method) as archive:
+        archive.writestr("x_train.npy", npy_header((4, 8, 8)) + bytes(256))
+    with pytest.raises(UserError, match=r"'x_train\.npy' is neither stored nor deflated"):
+        data.load(f"npz:{tmp_path / 'x.npz'}")
 
 
 def test_labels_and_class_names_of_an_npz(tmp_path: Path) -> None:

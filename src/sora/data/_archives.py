@@ -59,6 +59,8 @@ def _open_zip(path: Path) -> Files:
     if sum(member.file_size for member in members) > unpacked_limit(path):
         raise _bomb(path)
     for member in members:
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others have no bound
+            raise UserError(f"{path} refused: its member {member.filename!r} is neither stored nor deflated")
         _check(path, member.filename, plain=not stat.S_ISLNK(member.external_attr >> 16))
 
     def read(member: zipfile.ZipInfo) -> bytes:
