@@ -4,6 +4,7 @@ import os
 import pickle
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 import torch
@@ -97,6 +98,38 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=message):
             load_weights(small_model(), tmp_path / name)
+
+
+def nested(depth: int, *keys: str) -> object:
+    """A state dict under every key of a dictionary, which is under every key of another one, and so on."""
+    content: object = STATE
+    for _ in range(depth):
+        content = dict.fromkeys(keys, content)
+    return content
+
+
+def test_small_files_that_look_endless(tmp_path: Path) -> None:
+    path, loop = tmp_path / "w.pt", dict[str, object]()
+    loop["model"] = {"again": loop}
+    torch.save(loop, path)
+    with pytest.raises(UserError, match="holds no state dict"):
+        load_weights(small_model(), path)
+    for content in (nested(60, "a", "b"), loop | {"state": STATE}):
+        torch.save(content, path)
+        assert weights.read_weights(path, STATE).keys() == STATE.keys()
+    assert len(weights._state_dicts(nested(100_000, "a"))) == 1
+    torch.save({"module." * 100_000: torch.zeros(1)}, path)
+    assert len(weights.read_weights(path, STATE)) == 1
+
+
+def test_a_compressed_file_is_refused(tmp_path: Path) -> None:
+    """It could unpack to any size; torch.save does not compress."""
+    torch.save(STATE, tmp_path / "w.pt")
+    with ZipFile(tmp_path / "w.pt") as old, ZipFile(tmp_path / "v.pt", "w", ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    with pytest.raises(UserError, match=r"v\.pt' is damaged, or neither"):
+        load_weights(small_model(), tmp_path / "v.pt")
 
 
 def test_the_fingerprint_of_a_model_follows_every_change() -> None:

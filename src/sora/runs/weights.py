@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, NamedTuple
+from zipfile import ZipFile, is_zipfile
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -175,6 +176,8 @@ def read_weights(path: str | Path, wanted: Collection[str]) -> dict[str, Tensor]
 def _load_pickle(path: str | Path) -> Any:
     """Read what `torch.save` wrote, if that is possible without running code of the file."""
     try:
+        if is_zipfile(path) and any(member.compress_type for member in ZipFile(path).infolist()):
+            raise ValueError("compressed, which torch.save never does: it could unpack to any size")
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # on a damaged file the restricted unpickler can raise anything
         with Path(path).open("rb") as file:
@@ -193,19 +196,24 @@ def _load_pickle(path: str | Path) -> Any:
 
 def _state_dicts(content: Any) -> list[dict[str, Tensor]]:
     """Return all tables of tensors in a file, the outermost first."""
-    if not isinstance(content, Mapping):
-        return []
-    if content and all(isinstance(value, Tensor) for value in content.values()):
-        return [{str(name): tensor for name, tensor in content.items()}]
-    return [found for value in content.values() for found in _state_dicts(value)]
+    tables, waiting, seen = list[dict[str, Tensor]](), [content], set[int]()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping) and id(value) not in seen:  # it can be used twice, or inside itself
+            seen.add(id(value))
+            if value and all(isinstance(item, Tensor) for item in value.values()):
+                tables.append({str(name): tensor for name, tensor in value.items()})
+            else:
+                waiting.extend(reversed(list(value.values())))
+    return tables
 
 
 def _without_prefixes(tensors: dict[str, Tensor], wanted: Collection[str]) -> dict[str, Tensor]:
     """Return the tensors under the wanted names if removing common prefixes leads there, else unchanged."""
     names = tensors
-    while names.keys() != set(wanted):
-        prefix = next((p for p in PREFIXES if names and all(name.startswith(p) for name in names)), None)
-        if prefix is None:
-            return tensors
+    for _ in range(10):  # a name can repeat a prefix any number of times
+        if names.keys() == set(wanted):
+            return names
+        prefix = next((p for p in PREFIXES if all(name.startswith(p) for name in names)), "")
         names = {name.removeprefix(prefix): tensor for name, tensor in names.items()}
-    return names
+    return tensors
