@@ -14,11 +14,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 AGAIN = 0.05  # seconds after which a signal is sent again if Python dropped its exception
 PATIENCE = 1.5  # seconds a long computation may delay the handler before the process is ended
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
+_CONTROLS = (*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+VISIBLE = {code: ascii(chr(code))[1:-1] for code in _CONTROLS}  # names in files must not control a terminal
 _ENDS_WITH_STDIN = "SORA_ENDS_WITH_STDIN"  # environment variable of a process that `start_child` started
 
 
@@ -179,9 +181,20 @@ class Tolerant:
         return getattr(self._stream, name)
 
 
-def tolerant(stream: TextIO | None) -> TextIO:
-    """Return the stream, or one in its place that never raises on writing."""
-    return stream if isinstance(stream, Tolerant) else cast(TextIO, Tolerant(stream))
+class Escaping:
+    """A text stream that writes control characters, and those it cannot encode, as escapes."""
+
+    def __init__(self, stream: Any) -> None:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+        self.rich_proxied_file = stream  # rich's name for the stream that its own codes go to
+
+    def write(self, text: str) -> Any:
+        """Write the text."""
+        return self.rich_proxied_file.write(text.translate(VISIBLE))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rich_proxied_file, name)
 
 
 def occupy_standard_descriptors() -> None:
@@ -194,12 +207,6 @@ def occupy_standard_descriptors() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
-
-
-def escape_unprintable() -> None:
-    """Print characters that standard output cannot encode, e.g. in names of files, as escapes."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Names of classes, data sets and files are printed as they are, whatever they look like."""
+"""Names of classes, data sets and files are printed as they are; what would control a terminal is escaped."""
 
 import io
 import re
@@ -6,13 +6,15 @@ import re
 import numpy as np
 import torch
 from PIL import Image
-from rich.console import Console
 
+from sora._console import Console
+from sora._process import Escaping
 from sora.cli._evaluate_tables import confusion_tables
 from sora.evaluation import Evaluation
 from sora.threat import Linf
 
-CLASSES = ["[new]", "[/x]", ":car:"]  # a style, the end of one, an emoji
+CLASSES = ["[new]", "[/x]", ":car:", "\x1b[2J\x9bA\u202e"]  # style, its end, emoji, control codes
+SHOWN = [*CLASSES[:3], r"\x1b"]  # a table cuts off what escapes add to a name
 
 
 def test_names_that_look_like_markup(sora, tmp_path, monkeypatch) -> None:
@@ -20,7 +22,7 @@ def test_names_that_look_like_markup(sora, tmp_path, monkeypatch) -> None:
     folder = tmp_path / "[red]a[/y]"
     folder.mkdir(parents=True)  # its second bracket is in the name of a folder inside the first
     images = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), dtype=np.uint8)
-    labels = np.arange(30) % 3
+    labels = np.arange(30) % 4
     parts = {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}
     np.savez(folder / "d.npz", **parts, classes=np.array(CLASSES))
     Image.fromarray(images[0]).save(folder / "x.png")
@@ -35,12 +37,24 @@ def test_names_that_look_like_markup(sora, tmp_path, monkeypatch) -> None:
     attacks = ("--attacks", "clean,pgd2,pgd10", "--per-class", "--confusion", "clean", "--threads", "1")
     evaluated = sora("evaluate", run, *attacks)
     assert evaluated.code == 0, evaluated.err
-    assert [evaluated.out.count(each) for each in CLASSES] == [3, 3, 3]  # two rows and a column
+    assert [evaluated.out.count(each) for each in SHOWN] == [3, 3, 3, 3]  # two rows and a column
+    assert not set(evaluated.out) & {"\x1b", "\x9b", "\u202e"}
     assert f"images of {name}; {run / 'evaluation.json'}" in evaluated.out
     predicted = sora("predict", run, folder / "x.png", "--threads", "1")
     assert predicted.code == 0, predicted.err
     assert str(folder / "x.png") in predicted.out
-    assert any(each in predicted.out for each in CLASSES)
+    assert any(each in predicted.out for each in SHOWN)
+    refused = sora("predict", run, folder / "\x1b[2J.png", "--threads", "1")
+    assert r"\x1b[2J.png" in refused.err
+
+
+def test_only_the_console_itself_controls_a_terminal() -> None:
+    """Colours stay: those of rich are written to the stream below the one that escapes."""
+    terminal = io.StringIO()
+    console = Console(file=Escaping(terminal), force_terminal=True, color_system="standard", highlight=False)
+    console.print("\x1b[2J", style="red")
+    print("\x1b[2J\r", file=Escaping(terminal))
+    assert terminal.getvalue() == "\x1b[31m\\x1b[2J\x1b[0m\n\\x1b[2J\\r\n"
 
 
 def test_a_large_confusion_matrix_is_printed_in_blocks_with_every_number() -> None:

@@ -6,14 +6,15 @@ import importlib
 import os
 import sys
 import traceback
+from typing import Any
 
 from sora._process import (
+    Escaping,
     Interrupts,
+    Tolerant,
     discard_stdout,
-    escape_unprintable,
     occupy_standard_descriptors,
     one_line_warnings,
-    tolerant,
 )
 
 VERBS = {
@@ -48,16 +49,16 @@ def main(argv: list[str] | None = None) -> int:
     # other programs, and beside such programs two threads are slower than one. Results do not depend on it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     occupy_standard_descriptors()
-    escape_unprintable()
-    stderr = sys.stderr
-    sys.stderr = tolerant(stderr)  # a message that cannot be printed must not end a training
+    stdout, stderr = sys.stdout, sys.stderr
+    streams: list[Any] = [stdout and Escaping(stdout), Escaping(Tolerant(stderr))]
+    sys.stdout, sys.stderr = streams  # a message that cannot be printed must not end a training
     try:
         with one_line_warnings():
             code = _run(list(sys.argv[1:] if argv is None else argv))
         return _flush(code)
     finally:
         sys.stderr.flush()
-        sys.stderr = stderr
+        sys.stdout, sys.stderr = stdout, stderr
 
 
 def _run(arguments: list[str]) -> int:

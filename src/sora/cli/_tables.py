@@ -1,8 +1,9 @@
 """Tables for the terminal."""
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
+
+from sora._console import Console
 
 WIDE = 160
 VERDICT_STYLE = {

@@ -167,8 +167,9 @@ def progress(
     what: str, total: int | None, done: int = 0, *, is_bytes: bool = False
 ) -> Iterator[Callable[[int], None]]:
     """Show a bar from `done` to `total`, on a terminal only; the yielded function advances it."""
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    from sora._console import Console
 
     amount = DownloadColumn() if is_bytes else MofNCompleteColumn()
     columns = ("{task.description}", BarColumn(), amount, TimeRemainingColumn())

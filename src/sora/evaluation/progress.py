@@ -17,8 +17,9 @@ INTERVAL = 30.0  # seconds between two lines where there is no terminal
 
 
 def _bar() -> Progress:
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    from sora._console import Console
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
     times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from sora._console import Console
 from sora._devices import check_count, device_name
 from sora._files import locked_folder, wait_until_free, write_text
 from sora.errors import RunError, UserError

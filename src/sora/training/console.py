@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from sora._process import tolerant
+from sora._console import Console as RichConsole
+from sora._process import Tolerant
 
 BAR = 12  # columns of the bar
 TIME = 7  # columns of the remaining time
@@ -22,7 +22,7 @@ class Console:
 
     def __init__(self, title: str, total: int, epochs: int, quiet: bool) -> None:
         # A training goes on when its terminal or the pipe it prints to is closed.
-        self.rich = RichConsole(file=tolerant(sys.stderr), quiet=quiet, highlight=False)
+        self.rich = RichConsole(file=Tolerant(sys.stderr), quiet=quiet, highlight=False)
         self.is_shown = not quiet
         self.live = self.rich.is_terminal and self.is_shown
         columns = (
