@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from sora import _files
 from sora._files import link, remove_leftovers, write_text
+from sora.experiments.tables import markdown_table
 from sora.runs.weights import write_tensors
 
 KILLED = """
@@ -91,6 +92,21 @@ def test_tensors_that_share_memory_are_written_under_both_names(tmp_path: Path) 
     found = load_file(tmp_path / "tied.safetensors")
     assert found.keys() == tied.state_dict().keys()
     assert torch.equal(found["one.weight"], found["two.0.weight"])
+
+
+@pytest.mark.parametrize("text", ["NaN", "[-Infinity]", '{"a": Infinity}', "[" * 100_000])
+def test_json_has_no_names_for_numbers_and_few_levels(text: str) -> None:
+    assert _files.parse_json(b'{"a": [1.5, 1e308]}') == {"a": [1.5, 1e308]}
+    with pytest.raises(ValueError, match=r"is not a number|nested too deeply"):
+        _files.parse_json(text)
+
+
+def test_names_in_markdown_are_not_html(tmp_path: Path) -> None:
+    row = ["<script>alert(1)</script>", "a\n| b | 99 % |"]
+    write_text(tmp_path / "a.md", markdown_table(["name", "value"], [row]))
+    assert (tmp_path / "a.md").read_text().splitlines()[2:] == [
+        r"| &lt;script>alert(1)&lt;/script> | a \| b \| 99 % \| |"
+    ]
 
 
 def test_without_hard_links_a_copy_takes_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

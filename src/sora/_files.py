@@ -102,10 +102,17 @@ def read_text(path: Path, limit: Limit = UNPACKED) -> str:
     return read_bytes(path, limit).decode()
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+_JSON = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON from a file; a text nested too deeply is a ValueError like any other mistake in it."""
+    """Parse JSON from a file; NaN, infinity and too many levels are a ValueError like any other mistake."""
     try:
-        return json.loads(text)
+        return _JSON.decode(text if isinstance(text, str) else text.decode())
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -195,7 +202,8 @@ def refuse_link(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file under a temporary name, then rename it."""
+    """Write a text file under a temporary name, then rename it; in Markdown no name becomes HTML."""
+    text = text.replace("<", "&lt;") if path.suffix == ".md" else text
     replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 

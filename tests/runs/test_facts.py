@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +19,7 @@ from sora.runs.resume import settings_hash
 from sora.settings import Settings
 from tests.training.helpers import BuildSettings
 
-WRONG: tuple[Any, ...] = (None, 3, -1, "x", [], {}, True, [3], {"a": 3})
+WRONG: tuple[Any, ...] = (None, 3, -1, "x", [], {}, True, [3], {"a": 3}, math.nan)
 
 
 def test_the_hash_follows_what_decides_the_numbers(settings: BuildSettings) -> None:

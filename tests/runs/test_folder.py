@@ -56,13 +56,16 @@ def read(folder: Path, name: str) -> list[dict[str, Any]]:
         ("metrics", '{"step": true}'),
         ("metrics", '{"step": 3, "loss": [1.0]}'),
         ("monitors", '{"step": 3, "pgd": "0.5"}'),
+        *(("metrics", line.replace("9", "9" * 400)) for line in ('{"step": 9}', '{"step": 3, "loss": 9}')),
+        ("metrics", '{"step": 9223372036854775808}'),
+        ("evals", '{"step": 3, "accuracy": {"clean": 1e400}}'),
         ("metrics", '{"a": ' + "9" * 10_000 + "}"),
         *(("metrics", line) for line in ("3}", "[" * 100_000 + "}", "\xff}")),
     ],
 )
 def test_a_line_that_readers_could_not_use_is_refused(name: LogName, line: str, tmp_path: Path) -> None:
     (tmp_path / f"{name}.jsonl").write_text(line + "\n", encoding="latin-1")
-    expected = "; expected (an? |text)" if "step" in line or "loss" in line else ""
+    expected = "; expected (an? |text)" if ("step" in line or "loss" in line) and "1e400" not in line else ""
     with pytest.raises(RunError, match=rf"{name}\.jsonl is damaged.*{expected}") as caught:
         RunFolder(tmp_path).read_log(name)
     assert len(str(caught.value)) < 600
@@ -123,8 +126,9 @@ def test_config_yaml_is_enough_to_run_again_and_knows_where_values_come_from(tra
 
 
 @pytest.mark.parametrize("name", ["model.json", "summary.json", "evaluation.json", "config.yaml"])
-def test_a_damaged_file_is_one_line_that_names_it(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text("{ this is [ broken")
+@pytest.mark.parametrize("text", ["{ this is [ broken", '{"seed": NaN]'])
+def test_a_damaged_file_is_one_line_that_names_it(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
     reader = "evaluations" if name == "evaluation.json" else name.split(".")[0]
     with pytest.raises(RunError, match=name) as caught:
         getattr(RunFolder(tmp_path), f"read_{reader}")()
@@ -142,6 +146,9 @@ def test_an_evaluation_record_that_was_changed_is_refused(tmp_path: Path) -> Non
         folder.read_evaluations()
     folder.evaluations.write_text(json.dumps(records))  # without checksums
     assert folder.read_evaluations() == records
+    folder.evaluations.write_text(json.dumps(records).replace("0.5125", "1e999"))
+    with pytest.raises(RunError, match="Out of range float"):
+        folder.read_evaluations()
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,8 @@ def markdown(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> str:
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Return a Markdown table."""
     lines = [columns, ["---:" if column in _NUMBERS else "---" for column in columns], *rows]
-    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
+    cells = [[" ".join(str(cell).split()).replace("|", "\\|") for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def _usage(architecture: str) -> str:

@@ -98,7 +98,7 @@ def cells_of(runs: Sequence[Mapping[str, float | None]]) -> dict[str, Cell]:
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table in Markdown."""
-    lines = [[cell.replace("|", "\\|") for cell in line] for line in (head, *rows)]
+    lines = [[" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in (head, *rows)]
     text = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([text[0], f"|{'---|' * len(head)}", *text[1:]])
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import sora
-from sora._files import link, make_folder, parse_json
+from sora._files import link, make_folder
 from sora.errors import RunError, UserError
 from sora.runs.weights import read_verified, write_verified
 
@@ -86,8 +86,8 @@ class Checkpoints:
         """
         stored = read_verified(path)
         try:
-            header = parse_json(stored.text or "{}")
-        except ValueError as error:
+            header = json.loads(stored.text or "{}")  # NaN is a valid state, of an average for example
+        except (ValueError, RecursionError) as error:
             raise RunError(f"cannot be read ({' '.join(str(error).split())})") from None
         if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise RunError("was not written by this version of sora")

@@ -245,6 +245,7 @@ def check_result(value: Any, shape: type[SummaryFacts] | type[EvaluationFacts], 
     """
     try:
         msgspec.convert(value, shape)
+        json.dumps(value, allow_nan=False)  # raises for a number that is too large, which Python reads as inf
         if set(value["attacks"]) != set(value["accuracy"]):
             raise ValueError("attacks and accuracy name different attacks")
     except (ValueError, RecursionError) as error:  # msgspec's error is a ValueError

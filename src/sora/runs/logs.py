@@ -104,7 +104,8 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 def _check(path: Path, line: dict[str, Any]) -> None:
     """Raise for a line without the entries that readers of this log rely on."""
-    expected: dict[str, tuple[str, bool]] = {"step": ("an integer", type(line.get("step")) is int)}
+    is_step = type(line.get("step")) is int and line["step"] >> 63 == 0
+    expected: dict[str, tuple[str, bool]] = {"step": ("an integer from 0 to 2**63 - 1", is_step)}
     if path.stem == "events":
         expected["event"] = ("text", isinstance(line.get("event"), str))
     elif path.stem == "evals":
@@ -113,14 +114,14 @@ def _check(path: Path, line: dict[str, Any]) -> None:
         expected["accuracy"] = ("a table of numbers", usable)
     else:
         numbers = {name: value for name, value in line.items() if name != "split" and value is not None}
-        expected |= {name: ("a number", _is_number(value)) for name, value in numbers.items()}
+        expected = {name: ("a number", _is_number(value)) for name, value in numbers.items()} | expected
     for name, (kind, is_so) in expected.items():
         if not is_so:
             raise RunError(f"{path} is damaged: {short(name)} is {short(line.get(name))}; expected {kind}")
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e308
 
 
 def read_last_line(path: Path) -> dict[str, Any] | None:
@@ -132,6 +133,6 @@ def read_last_line(path: Path) -> dict[str, Any] | None:
         lines = file.read().splitlines(keepends=True)
     complete = [line for line in lines if line.endswith(b"}\n")]
     try:
-        return dict(json.loads(complete[-1])) if complete else None
+        return dict(parse_json(complete[-1])) if complete else None
     except ValueError:  # a line longer than what was read
         return None
