@@ -82,9 +82,11 @@ for named in ({"steps": 0}, {"steps": "3"}, {"steps": 1.5}, {"restarts": 0}, {"r
     add("pgd options", attacks.pgd, net(), X, Y, LINF, **named)
 for named in ({"attacks": ""}, {"attacks": "pgd"}, {"attacks": []}, {"attacks": [3]}, {"attacks": 3},
               {"attacks": None}, {"batch_size": 0}, {"batch_size": "9"}, {"seed": -1}, {"seed": None},
-              {"device": "meta"}, {"device": "nowhere"}, {"device": 1.5}, {"num_classes": 7}):  # fmt: skip
+              {"seed": 2**64}, {"device": "meta"}, {"device": "nowhere"}, {"device": 1.5},
+              {"num_classes": 7}):  # fmt: skip
     add("evaluate options", sora.evaluate, net(), (X, Y), LINF, **named)
-for bad in (None, 3, "digits", [], [3], [(X,)], [(None, None)], (X, Y, Y), {}):
+for bad in (None, 3, "digits", [], [3], [(X,)], [(None, None)], (X, Y, Y), {},
+            (X.numpy()[::-1], Y.numpy()[::-1])):  # fmt: skip
     add("evaluate data", sora.evaluate, net(), bad, LINF)
 add("evaluate without gradients", sora.evaluate, NoGradient(), (X, Y), LINF)
 for bad in (None, 3, [], (PAIR,), (PAIR, 3), (PAIR, (IMAGES, None)), ((X, Y), PAIR), ((IMAGES[0], Y), PAIR),

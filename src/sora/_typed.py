@@ -89,7 +89,7 @@ def _scalar(name: str, value: Any, hint: Any) -> Any:
             return str(value)
     else:
         return value
-    kind = {bool: "true or false", int: "an integer", float: "a number", str: "text"}[hint]
+    kind = {bool: "true or false", int: "an integer below 2**63", float: "a number", str: "text"}[hint]
     raise UserError(f"{name} is {short(value)}; expected {kind}")
 
 

@@ -142,6 +142,7 @@ def test_arrays_and_float_images_train_the_same_linear_model() -> None:
         (images, labels),
         (images / 255, labels),
         (images.numpy(), labels.numpy()),
+        (images.flip(0).numpy()[::-1], labels.flip(0).numpy()[::-1]),  # negative strides
         ((images / 255).numpy(), labels.numpy()),
     ):
         model = linear_model()

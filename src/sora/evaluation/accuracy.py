@@ -45,8 +45,8 @@ class EvaluationOptions:
 
     def __post_init__(self) -> None:
         for what, number, low in (("batch size", self.batch_size, 1), ("seed", self.seed, 0)):
-            if not isinstance(number, int) or isinstance(number, bool) or number < low:
-                raise UserError(f"{what} {short(number)}; expected {low} or more")
+            if not isinstance(number, int) or isinstance(number, bool) or not low <= number < 1 << 64:
+                raise UserError(f"{what} {short(number)}; expected {low} or more, below 2**64")
         if self.shard and self.keep_inputs:
             raise UserError("attacked inputs are kept by one process only; evaluate them without torchrun")
 

@@ -60,7 +60,7 @@ def as_examples(data: Data) -> Examples:
         except (TypeError, AttributeError, LookupError):
             raise UserError(
                 f"data is {type(data).__name__}; expected an ImageSet, a pair of tensors (inputs, labels), or"
-                " batches of such pairs"
+                " batches of such pairs; an array becomes a tensor by torch.tensor(array.copy())"
             ) from None
         if not batches:
             raise UserError("there is nothing to evaluate: the data has no batch")

@@ -115,7 +115,8 @@ def _as_images(images: Array, labels: Array) -> ImageSet:
     tensors = []
     for what, values in (("images", images), ("labels", labels)):
         try:
-            tensors.append(torch.as_tensor(values))
+            # A copy, because torch refuses arrays with negative strides.
+            tensors.append(torch.as_tensor(values.copy() if hasattr(values, "copy") else values))
         except (TypeError, ValueError, RuntimeError):
             raise UserError(f"{what} are {type(values).__name__}; expected a tensor or an array") from None
     pixels, classes = _as_pixels(tensors[0]), tensors[1]
