@@ -47,6 +47,41 @@ def evaluate(weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     return call
 
 
+def test_data_that_changed_since_training_is_noticed(tmp_path: Path, sora: Any) -> None:
+    """Other images or labels are a warning; other names of classes, or another order, are an error."""
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 8, 8), dtype=np.uint8)
+    labels, names = np.arange(30) % 3, np.array(["ant", "bee", "cat"])
+    path, run = tmp_path / "d.npz", tmp_path / "run"
+
+    def write(labels: Any, **more: Any) -> None:
+        images = {"train_images": pixels, "test_images": pixels}
+        np.savez(path, **images, train_labels=labels, test_labels=labels, **more)
+
+    write(labels, classes=names)
+    flags = "--epochs 1 --batch-size 30 --width 4 --set model.stages=1 --holdout 0 --attacks clean"
+    assert sora("train", "--dataset", f"npz:{path}", *flags.split(), "--out", run, "--quiet").code == 0
+    command = ("evaluate", run, "--attacks", "clean", "--threads", 1, "--quiet", "--card")
+    write(labels)  # without names there is nothing to compare
+    assert "has changed" not in sora(*command).out
+    write((labels + 1) % 3, classes=names)
+    warning = f"npz:{path} has changed since training"
+    for _ in range(2):  # measured, and from the record
+        assert f"warning: {warning}" in " ".join(sora(*command).out.split())
+    (shown,) = json.loads(sora(*command, "--json").out)
+    card, stored = (json.loads((run / f"{name}.json").read_text()) for name in ("model_card", "evaluation"))
+    for record in (shown, stored[-1], card["evaluations"][0]):
+        assert warning in record["warnings"][-1]
+    assert card["unreliable"]
+    assert warning in (run / "model_card.md").read_text()
+    assert not stored[0]["warnings"] or warning not in stored[0]["warnings"][-1]
+    write(labels, classes=np.roll(names, 1))
+    for verb in (command, ("probe", "eps-curve", run)):
+        refused = sora(*verb)
+        assert refused.code == 2
+        assert "class 0 of" in refused.err
+        assert "is 'cat', but was 'ant' in training" in refused.err
+
+
 def test_an_option_of_the_network_is_part_of_the_fingerprint(evaluate: Any, tmp_path: Path) -> None:
     """The same weights fit both networks, which compute different logits."""
     found = {}
@@ -106,8 +141,11 @@ def test_attacked_images_are_kept_and_checked_again(evaluate: Any, tmp_path: Pat
         assert file["adversarial_apgd-ce"].shape == (40, 1, 16, 16)
         assert file["positions"].tolist() == record["images"]["positions"]
     checked = json.loads(evaluate("--adversarial", path, "--json"))
-    assert checked["accuracy"] == record["accuracy"]
-    assert "all inside the ball and the box" in " ".join(evaluate("--adversarial", path).split())
+    assert checked["accuracy"] == {f"file:{name}": share for name, share in record["accuracy"].items()}
+    assert checked["images"]["of"] > checked["attacks"]["file:clean"]["n"] == 40
+    shown = " ".join(evaluate("--adversarial", path).split())
+    assert "40 of 360 test images" in shown
+    assert "all inside the ball and the box; names and settings of attacks are what the file says" in shown
     arrays = dict(np.load(path))
     arrays["adversarial_pgd2"] = (arrays["adversarial_pgd2"] + 0.5).clip(0, 1)
     np.savez(path, **arrays)

@@ -13,7 +13,7 @@ from torch import nn
 
 from sora.data import Dataset, load
 from sora.errors import UserError
-from sora.evaluation import Evaluation, evaluate
+from sora.evaluation import Evaluation, evaluate, warnings_about
 from sora.evaluation.adversarial_files import check_adversarial, save_adversarial
 from sora.evaluation.validity import Invalid
 from sora.threat import Linf
@@ -58,7 +58,15 @@ def changed(path: Path, **arrays: Any) -> Path:
 def test_a_file_gives_the_accuracy_it_was_written_with(
     file: Path, digits: Dataset, model: nn.Module, evaluation: Evaluation
 ) -> None:
-    assert check_adversarial(file, model, digits).accuracy == evaluation.accuracy
+    """Its names and its box may be anything: names are marked, and the box of the data counts."""
+    own = {"norm": "linf", "given": "0.1", "box": [-5, 5]}
+    checked = check_adversarial(changed(file, about={"threat": own}), model, digits)
+    assert checked.accuracy == {f"file:{name}": share for name, share in evaluation.accuracy.items()}
+    assert checked.threat.box == (0, 1)
+    assert "what the file says" in warnings_about(checked)[0]
+    darker = np.load(file)["adversarial_clean"] - np.float32(0.05)
+    with pytest.raises(Invalid, match="left the box"):
+        check_adversarial(changed(file, adversarial_clean=darker), model, digits)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +85,7 @@ def test_a_file_gives_the_accuracy_it_was_written_with(
         ({"positions": np.arange(N) - 1}, "test set does not have"),
         ({"positions": np.arange(N) + 10_000}, "test set does not have"),
         ({"positions": np.full(N, 2**64 - 1, np.uint64)}, "test set does not have"),
+        ({"positions": np.zeros(N, int)}, "more than once"),
         ({"positions": np.arange(N) / 2}, "positions are float64"),
         ({"positions": np.zeros(0, int)}, "positions are int64"),
         ({"positions": np.zeros((N, 1), int)}, "positions are int64"),

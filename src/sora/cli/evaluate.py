@@ -113,6 +113,7 @@ def run(argv: list[str]) -> int:
             keep_inputs=flags.save_adversarial is not None,
             trust=flags.trust,
             trust_source=source,
+            doubts=subject.doubts,
         )
         try:
             evaluations = evaluate_into(
@@ -166,12 +167,14 @@ def _check_file(flags: Flags, subject: Subject, device: torch.device) -> int:
         flags.adversarial, subject.model, subject.dataset, batch_size=flags.batch_size, device=device
     )
     if flags.json:
-        print(json.dumps(plain(subject.about | printable(full_record(evaluation))), indent=2))
+        about = subject.about | {"images": {"split": "test", "of": len(subject.dataset.test)}}
+        print(json.dumps(plain(about | printable(full_record(evaluation))), indent=2))
         return 0
     console = table_console()
     console.print(attack_table(evaluation))
     console.print(
-        f"{evaluation.n} images per attack from {flags.adversarial}: all inside the ball and the box"
+        f"{evaluation.n} of {len(subject.dataset.test)} test images, attacked in {flags.adversarial}: all"
+        f" inside the ball and the box; {'; '.join(evaluation.doubts)}"
     )
     return 0
 

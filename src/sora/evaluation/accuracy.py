@@ -30,7 +30,7 @@ BATCH = 250
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """How a model is evaluated; each field is the argument of `evaluate` of that name."""
+    """How a model is evaluated; each field is an argument of `evaluate` or a field of its result."""
 
     batch_size: int = BATCH
     seed: int = 0
@@ -42,6 +42,7 @@ class EvaluationOptions:
     keep_inputs: bool = False
     trust: bool = False
     trust_source: nn.Module | None = None
+    doubts: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         for what, number, low in (("batch size", self.batch_size, 1), ("seed", self.seed, 0)):
@@ -162,6 +163,7 @@ def measure(
         inputs={name: each.inputs for name, each in outcomes.items() if each.inputs is not None},
         fingerprint=fingerprint or {},
         trust=findings,
+        doubts=options.doubts,
     )
     return evaluation, [*runner.failed.values()]
 

@@ -62,10 +62,11 @@ def check_adversarial(
 ) -> Evaluation:
     """Evaluate a model on attacked images from a file, each inside the ball around its test image.
 
-    The model may be the attacked one or another; `dataset` has the test images that were attacked.
+    The model may be the attacked one or another; `dataset` has the test images that were attacked. In the
+    result the names of attacks begin with `file:`, because nothing proves what the file says about them.
     """
     file, facts, images = _read(Path(path), dataset)
-    ball = threat(facts["threat"]["norm"], facts["threat"]["given"], facts["threat"]["box"])
+    ball = threat(facts["threat"]["norm"], facts["threat"]["given"])
     target = placed(model, device)
     examples = in_precision_of(model, as_examples(images))
     predictions, settings = dict[str, Tensor](), dict[str, dict[str, Any]]()
@@ -80,11 +81,12 @@ def check_adversarial(
                 logits = model(x_adv)
                 classes = logits.shape[1]
                 parts.append(predicted_classes(logits).cpu())
-            predictions[name] = torch.cat(parts)
-            settings[name] = {key: own[key] for key in _SHOWN if key in own}
-    return Evaluation(ball, images.labels, classes, predictions, settings)
+            predictions[f"file:{name}"] = torch.cat(parts)
+            settings[f"file:{name}"] = {key: own[key] for key in _SHOWN if key in own}
+    return Evaluation(ball, images.labels, classes, predictions, settings, doubts=[UNPROVEN])
 
 
+UNPROVEN = "names and settings of attacks are what the file says; only the images themselves were checked"
 # What a file may say about its attacks.
 _SHOWN = ("norm", "eps", "steps", "step_size", "restarts", "seed", "batch_size")
 
@@ -92,7 +94,6 @@ _SHOWN = ("norm", "eps", "steps", "step_size", "restarts", "seed", "batch_size")
 class _Ball(TypedDict):
     norm: str
     given: str | float
-    box: tuple[float, float]
 
 
 class _Facts(TypedDict):
@@ -121,6 +122,8 @@ def _read(path: Path, dataset: Dataset) -> tuple[ArrayArchive, dict[str, Any], I
     chosen = file.array("positions")
     if chosen.min() < 0 or chosen.max() >= len(dataset.test):
         raise UserError(f"{path} holds images that {dataset.name}'s test set does not have")
+    if len(np.unique(chosen)) < len(chosen):
+        raise UserError(f"{path} holds some images of {dataset.name}'s test set more than once")
     images = dataset.test.subset(torch.from_numpy(chosen.astype(np.int64)))
     if not np.array_equal(images.labels.numpy(), file.array("labels")):
         raise UserError(f"{path} belongs to other images: its labels are not those of {dataset.name}")

@@ -91,7 +91,7 @@ def evaluate_into(
         if writes:  # also what a kill right after `save` left
             recorded = [*evaluation.predictions, *evaluation.void]
             remove_units(folder.evaluation_state / state_name(fingerprint, threat), recorded)
-        evaluations.append(evaluation)
+        evaluations.append(replace(evaluation, doubts=options.doubts))
     if failed:
         raise AttackFailed(failed, evaluations)
     return evaluations

@@ -108,6 +108,8 @@ class Evaluation:
     """Hashes of weights, model and data, and all else the predictions depend on; empty if unknown."""
     trust: list[Finding] = field(default_factory=list)
     """The outcome of each masking test; empty if they were not run."""
+    doubts: Sequence[str] = ()
+    """What else is known that speaks against the numbers; each is one of the warnings."""
 
     def __repr__(self) -> str:
         accuracy = ", ".join(f"{name} {100 * share:.1f} %" for name, share in self.accuracy.items())
@@ -282,6 +284,7 @@ def _about_numbers(evaluation: Evaluation) -> Iterator[str]:
 
 
 def _about_model(evaluation: Evaluation) -> Iterator[str]:
+    yield from evaluation.doubts
     zero = evaluation.zero_gradients
     if zero >= MANY_ZERO:
         yield (

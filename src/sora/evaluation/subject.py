@@ -42,6 +42,8 @@ class Subject:
     """Python that loads it."""
     summary: Mapping[str, Any] = field(default_factory=dict)
     """The run's own summary; empty for weights from elsewhere."""
+    doubts: Sequence[str] = ()
+    """What speaks against results on this data."""
 
     def threats(self, eps: str | None = None, norms: str | None = None) -> list[Threat]:
         """Return each radius in each norm, both given as text with commas.
@@ -127,7 +129,10 @@ def subject_of_run(
     repeated = f', model="{settings.model}"' if is_custom(settings.model) else ""
     code = f'import sora\n\nmodel = sora.load("{folder.name}"{repeated})  # the run folder'
     place = RunFolder(out) if out else folder
-    return Subject(loaded, images, settings, place, about, network_facts(stored), code, summary)
+    doubts, before = [], (summary.get("data") or {}).get("fingerprint")
+    if images.name == settings.dataset and before not in (None, images.fingerprint):
+        doubts = [f"{images.name} has changed since training: fingerprint {before}, now {images.fingerprint}"]
+    return Subject(loaded, images, settings, place, about, network_facts(stored), code, summary, doubts)
 
 
 def subject_of_weights(

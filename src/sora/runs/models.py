@@ -106,7 +106,7 @@ def check_repeated(name: str, repeated: str | None, how: str = "") -> None:
 def load_data(
     folder: RunFolder, settings: Settings, dataset: str | None = None, data_dir: str | None = None
 ) -> Dataset:
-    """Load the data set of a run, or another one, from any working directory.
+    """Load the data set of a run, or another one with its classes, from any working directory.
 
     A run stores where its data is besides its name; `data_dir` is another folder of data sets.
     """
@@ -117,9 +117,14 @@ def load_data(
     if _exists(stored.get("data_dir")):
         root = stored["data_dir"]
     place = data_dir_of_run(dataset or name, root, data_dir)
-    if dataset is not None:
-        return data.load(dataset, place)
-    return dataclasses.replace(data.load(name, place), name=settings.dataset)
+    loaded = data.load(dataset or name, place)
+    known = folder.read_model().get("classes") if folder.has_model() else None
+    pairs = zip(known, loaded.classes, strict=False) if isinstance(known, list) else ()
+    for number, (then, now) in enumerate(pairs):  # data without names of classes calls them 0, 1, ...
+        if then != now and (str(number) not in (then, now) or f"{then}{now}".isdecimal()):
+            found = f"class {number} of {loaded.name} is {short(now)}, but was {short(then)} in training"
+            raise UserError(f"{found}; restore the names and the order of its classes")
+    return loaded if dataset is not None else dataclasses.replace(loaded, name=settings.dataset)
 
 
 def _exists(path: str | None) -> bool:
