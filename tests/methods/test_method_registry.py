@@ -1,3 +1,4 @@
+import pickle
 import subprocess
 import sys
 from dataclasses import dataclass, fields
@@ -149,3 +150,11 @@ def test_the_option_strict_leaves_penalties_out_of_pert_align(name: str) -> None
     offered = "strict" in {field.name for field in fields(methods.info(name).cls.hyper_class)}
     assert create(name, LINF, **({"strict": True} if offered else {})).strict_gradient == offered
     assert not create(name, LINF).strict_gradient
+
+
+@each_method
+def test_a_method_can_be_pickled(name: str) -> None:
+    method = create(name, LINF)
+    copy = pickle.loads(pickle.dumps(method))
+    assert copy.hyper == method.hyper
+    assert copy.hyper.prefix == method.hyper.prefix

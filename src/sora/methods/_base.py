@@ -281,7 +281,8 @@ def register(name: str, summary: str, **facts: Any) -> Callable[[M], M]:
         METHODS.add(entry)
         cls.info = entry
         # A subclass: two methods may share one set of hyper-parameters, but not the prefix in messages.
-        cls.hyper_class = type("Hyper", (cls.hyper_class,), {"prefix": f"{name}."})
+        pickled_as = {"__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.hyper_class"}
+        cls.hyper_class = type("Hyper", (cls.hyper_class,), {"prefix": f"{name}.", **pickled_as})
         return cls
 
     return add
