@@ -1,10 +1,15 @@
 """The passes that methods, attacks and probes share."""
 
+import threading
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from sora import methods
 from sora._passes import ascend, evaluating, frozen, gradient_of
+from sora._seeds import seeded
 from sora.threat import L2, Linf, Threat
 
 torch.set_num_threads(1)
@@ -59,3 +64,39 @@ def test_modes_and_flags_are_restored_after_an_exception(block) -> None:
         raise RuntimeError
     assert [module.training for module in model.modules()] == modes
     assert [parameter.requires_grad for parameter in model.parameters()] == flags
+
+
+def frozen_for_a_moment(model: nn.Module) -> None:
+    with frozen(model):
+        pass
+
+
+def one_step(model: nn.Module) -> None:
+    methods.create("fgsm", Linf(0.1)).step(model, torch.rand(4, 6).double(), torch.tensor([0, 1, 2, 0]))
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("beside", [frozen_for_a_moment, one_step])
+def test_a_thread_waits_for_one_that_uses_the_same_layers(beside: Callable[[nn.Module], None]) -> None:
+    model, done = small_model(), list[str]()
+    thread = threading.Thread(target=lambda: (beside(model), done.append("done")))
+    with frozen(nn.Sequential(nn.Flatten(), model)):  # another model of the same layers
+        thread.start()
+        thread.join(0.2)
+        assert not done
+        frozen_for_a_moment(small_model())
+    thread.join()
+    assert done
+    assert all(module.training for module in model.modules())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_threads_take_turns_with_the_global_generator() -> None:
+    thread = threading.Thread(target=lambda: seeded(1).__enter__())
+    with seeded(0):
+        thread.start()
+        thread.join(0.2)
+        assert thread.is_alive()
+        drawn = torch.rand(1)
+    thread.join()
+    assert torch.equal(drawn, torch.rand(1, generator=torch.Generator().manual_seed(0)))

@@ -93,6 +93,12 @@ def check_labels(logits: Tensor, y: Tensor) -> None:
         )
 
 
+def check_gradients(model: nn.Module) -> None:
+    """Raise if a training step has left every parameter without a gradient; reads no values."""
+    if not any(parameter.requires_grad and parameter.grad is not None for parameter in model.parameters()):
+        raise UserError("no parameter got a gradient: all are frozen, or the logits do not depend on them")
+
+
 @contextmanager
 def checking(
     model: nn.Module,

@@ -3,9 +3,11 @@
 Modes during an attack, input gradients, the loss, and projected gradient ascent, each written once.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -23,30 +25,49 @@ def bare(model: nn.Module) -> nn.Module:
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
+_LOCKS = WeakKeyDictionary[nn.Module, threading.RLock]()
+
+
+@contextmanager
+def held(*models: nn.Module) -> Iterator[None]:
+    """Let other threads wait that would train these models, or parts of them, or switch their modes."""
+    # In one order, so that two threads never wait for each other; two models must be taken in one call.
+    modules = sorted({part for model in models for part in model.modules()}, key=id)
+    locks = [_LOCKS.setdefault(module, threading.RLock()) for module in modules]
+    for lock in locks:
+        lock.acquire()
+    try:
+        yield
+    finally:
+        for lock in locks:
+            lock.release()
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Switch to evaluation mode inside the block; restore every module's own mode, also after an error."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
+    with held(model):
+        modes = [(module, module.training) for module in model.modules()]
+        try:
+            model.eval()
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training
 
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
     """Switch to evaluation mode without parameter gradients inside the block, then restore all flags."""
-    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    try:
-        with evaluating(model):
+    with evaluating(model):
+        flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+        try:
             for parameter, _ in flags:
                 parameter.requires_grad_(False)
             yield
-    finally:
-        for parameter, requires_grad in flags:
-            parameter.requires_grad_(requires_grad)
+        finally:
+            for parameter, requires_grad in flags:
+                parameter.requires_grad_(requires_grad)
 
 
 def precise(z: Tensor) -> Tensor:

@@ -1,11 +1,13 @@
 """Independent random streams, identified by integers, so that no generator state has to be stored."""
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
+GENERATOR = threading.RLock()  # held while numbers are drawn from torch's global generators; after `held`
 STEP, EPOCH, INIT = 0, 1, 2  # streams of one run under its seed, so that no two of them draw the same numbers
 
 
@@ -19,8 +21,8 @@ def mix(*numbers: int) -> int:
 def seeded(seed: int) -> Iterator[None]:
     """Start torch's global generators from this seed inside the block and restore them afterwards.
 
-    A model or an attack that draws from them is then a function of the seed.
+    A model or an attack that draws from them is then a function of the seed. Other threads wait.
     """
-    with torch.random.fork_rng(range(torch.cuda.device_count())):
+    with GENERATOR, torch.random.fork_rng(range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         yield

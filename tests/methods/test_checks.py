@@ -1,6 +1,7 @@
 """An invalid batch, or a method that is not set up, is refused with one clear line."""
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -90,3 +91,13 @@ def test_setup_without_what_a_method_needs_is_refused(name: str, known: Any, mes
     sizes: Any = {"n_train": 6, "shape": IMAGE, "batch_size": 6, "epochs": 1, "steps_per_epoch": 1}
     with pytest.raises(UserError, match=message):
         create(name, LINF).setup(**sizes, **known)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_step_that_trains_nothing_is_refused(frozen: bool) -> None:
+    model, (x, y) = two_layer(), images()
+    if frozen:
+        model.requires_grad_(False)
+    step = create("fgsm", LINF).step
+    with pytest.raises(UserError, match="no parameter got a gradient") if frozen else nullcontext():
+        step(model, x, y)

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from sora._checks import check_threat, checking
+from sora._checks import check_model, check_threat, checking
 from sora._passes import ascend, bare, cross_entropy, frozen
 from sora._seeds import seeded
 from sora.attacks._base import Attack, register
@@ -136,8 +136,9 @@ class PGD(Attack):
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
         """Return the last iterate of a successful restart, if there is one."""
+        check_model(model)
         generator = torch.Generator(x.device).manual_seed(seed)
-        with seeded(seed):  # for a model that draws random numbers
+        with frozen(bare(model)), seeded(seed):  # for a model that draws random numbers
             return pgd(
                 model, x, y, threat, self.steps, restarts=self.restarts, generator=generator, eot=self.eot
             )

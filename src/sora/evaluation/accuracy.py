@@ -11,7 +11,7 @@ from torch import nn
 
 from sora._checks import check_model, check_threat
 from sora._devices import pick_device
-from sora._passes import bare, frozen
+from sora._passes import bare, frozen, held
 from sora._seeds import seeded
 from sora.attacks import Attack, create_all
 from sora.errors import UserError, short
@@ -100,6 +100,7 @@ def evaluate(
             other attacks have finished, and holds their result.
     """
     check_model(model)
+    check_model(trust_source or model)
     check_threat(threat)
     options = EvaluationOptions(
         batch_size, seed, num_classes, device, progress, shard, network, keep_inputs, trust, trust_source
@@ -133,7 +134,8 @@ def measure(
     model = bare(model)
     device, seed, batch_size = placed(model, options.device), options.seed, options.batch_size
     folder = None if state is None else Path(state) / state_name(fingerprint or {}, threat)
-    with frozen(model), PassMeter(model, options.progress) as meter:
+    source = options.trust_source or model
+    with held(model, source), frozen(model), PassMeter(model, options.progress) as meter:
         examples = in_precision_of(model, examples)
         x, y = examples.take(torch.arange(min(batch_size, len(examples.labels))), device)
         with seeded(seed):

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from sora import curvature
-from sora._checks import check_logits, check_model, check_threat, checking, outside_box
-from sora._passes import Scale, bare, cross_entropy, evaluating, gradient_of, scaled, unscaled
+from sora._checks import check_gradients, check_logits, check_model, check_threat, checking, outside_box
+from sora._passes import Scale, bare, cross_entropy, evaluating, gradient_of, held, scaled, unscaled
 from sora._registry import Registry
+from sora._seeds import GENERATOR
 from sora.errors import UserError
 from sora.methods._records import Crafted, Hyper, Inputs, Learned, MethodInfo, Smoothing, StepOutput
 from sora.threat import Threat
@@ -179,11 +180,12 @@ class Method(nn.Module, ABC):
         """
         inner = bare(model)  # attack gradients are this process' own, not averaged over ranks
         check_model(inner)
-        with checking(inner, x, y, self.threat, check_logits, done=self._checked):
+        with held(inner), GENERATOR, checking(inner, x, y, self.threat, check_logits, done=self._checked):
             batch = Inputs(x, y, self.noise_for(x, noise), index, transform, loss_scale, self.first_row)
             with self.attacking(inner, self.info.crafts_in_attack_mode):
                 crafted = self.craft(inner, batch)
             learned = self.learn(model, batch, crafted)
+            check_gradients(inner)
         return self.finish(batch, crafted, learned)
 
     def noise_for(self, x: Tensor, given: Tensor | tuple[Tensor, ...] | None) -> tuple[Tensor, ...]:

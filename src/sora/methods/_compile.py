@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
-from sora._checks import check_inputs, check_logits
-from sora._passes import Scale, evaluating
+from sora._checks import check_gradients, check_inputs, check_logits
+from sora._passes import Scale, evaluating, held
 from sora.errors import UserError
 from sora.methods._base import METHODS, Method
 from sora.methods._records import Crafted, Inputs, Learned, StepOutput
@@ -78,11 +78,12 @@ def compiled_step(method: Method, model: nn.Module, **options: Any) -> Callable[
                 check_logits(model(x[:1]), y)
             checked.add((x.shape, x.dtype))
         batch = Inputs(x, y, method.noise_for(x, noise), index, transform, loss_scale, method.first_row)
-        with torch._dynamo.config.patch(trace_autograd_ops=True):  # off by default: a graph break instead
+        with held(model), torch._dynamo.config.patch(trace_autograd_ops=True):  # otherwise a graph break
             crafted, learned, gradients = core(x, y, batch.noise, loss_scale)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        check_gradients(model)
         return method.finish(batch, crafted, learned)
 
     return step

@@ -8,6 +8,8 @@ from typing import Any
 from torch import nn
 
 from sora._devices import pick_device
+from sora._passes import held
+from sora._seeds import GENERATOR
 from sora.data import Dataset
 from sora.errors import RunError, UserError
 from sora.settings import Resolved, Settings
@@ -49,7 +51,10 @@ def train(
     with ExitStack() as stack:
         stack.enter_context(process.configured(resolved.settings.threads))
         stack.enter_context(process_group(device))
-        run = Run(resolved, device, model, dataset, hooks, quiet)
+        if model is not None and not model.training:  # else a frozen BatchNorm stays in evaluation mode
+            stack.callback(model.train().eval)
+        with GENERATOR:
+            run = Run(resolved, device, model, dataset, hooks, quiet)
         if not run.folder.exists():
             check_model(run)
         open_folder(run, stack, allow_world_change)
@@ -60,7 +65,6 @@ def train(
 def train_steps(run: Run) -> str:
     """Train to the end, or until the guard ends the run; return which weights the model then has."""
     state, hooks = run.state, run.hooks
-    state.model.train()
     monitors, snapshots, alarms = Monitors(run), Snapshots(run), Alarms(run)
     for hook in hooks:
         hook.start(run)
@@ -75,7 +79,8 @@ def train_steps(run: Run) -> str:
         for hook in hooks:
             hook.before_step(run, batch)
 
-        out = train_on(run, batch)
+        with held(state.model), GENERATOR:  # a thread that evaluates neither sees nor causes half a step
+            out = train_on(run, batch)
         monitors.measure(out)
         alarms.look_regularly()
         for hook in hooks:

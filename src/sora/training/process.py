@@ -6,6 +6,7 @@ import ctypes
 import math
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from types import FrameType
 import torch
 
 from sora._devices import set_threads
+from sora.errors import UserError
 from sora.training.distributed import any_rank
 from sora.training.state import State
 
@@ -23,12 +25,15 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 KEPT = "its checkpoint is kept, continue with --resume"
+_TRAINS = threading.RLock()  # a process has its number of threads and its random numbers once
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # parameters of mallopt(3)
 
 
 @contextmanager
 def configured(threads: int) -> Iterator[None]:
     """Use so many threads and deterministic kernels inside the block, and keep freed memory from now on."""
+    if not _TRAINS.acquire(blocking=False):
+        raise UserError("another thread is training; train after it, or in a process of its own")
     before = torch.get_num_threads(), torch.backends.cudnn.deterministic
     keep_freed_memory()
     try:
@@ -38,6 +43,7 @@ def configured(threads: int) -> Iterator[None]:
     finally:
         torch.set_num_threads(before[0])
         torch.backends.cudnn.deterministic = before[1]
+        _TRAINS.release()
 
 
 def keep_freed_memory() -> bool:
