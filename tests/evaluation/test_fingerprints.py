@@ -181,3 +181,43 @@ def test_another_version_of_the_package_is_another_record(
     monkeypatch.setattr(sora, "__version__", "0.0.1")
     evaluate_into(folder, Scaled(), pair, [Linf(0.05)], attacks)
     assert len(folder.read_evaluations()) == 2
+
+
+SCRIPT = """
+from torch import nn
+
+SLOPE = 0.1
+
+def helper(x):
+    return SLOPE * x
+
+class Net(nn.Module):
+    def forward(self, x):
+        return [helper(x) for x in [x]][0]
+
+    @property
+    def slope(self):
+        return 1
+
+def train():
+    return 5
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("return 5", "return 6", True),  # how a script trains its model
+        ("SLOPE * x", "SLOPE + x", False),
+        ("SLOPE = 0.1", "SLOPE = 0.2", False),
+        ("[0]", "[-1]", False),
+        ("return 1", "return 2", False),
+    ],
+)
+def test_of_a_script_what_the_model_uses_belongs_to_it(old: str, new: str, same: bool) -> None:
+    found = []
+    for text in (SCRIPT, SCRIPT.replace(old, new)):
+        names: dict[str, object] = {"__name__": "__main__"}
+        exec(text, names)
+        found.append(model_fingerprint(names["Net"]()))
+    assert (found[0] == found[1]) == same

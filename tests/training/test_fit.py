@@ -1,6 +1,8 @@
 """`sora.fit`: the user's own module and data, and a run folder that records exactly that."""
 
 import signal
+import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from sora.errors import UserError
 from sora.evaluation import Evaluation
 from sora.runs import RunFolder
 from sora.training import Interrupted
-from tests.training.helpers import SignalAfter
+from tests.training.helpers import At, SignalAfter
 
 FAST: dict[str, Any] = {"epochs": 1, "batch_size": 16, "holdout": 6, "attacks": ("clean", "fgsm", "pgd10")}
 
@@ -199,3 +201,85 @@ def test_an_interruption_says_whether_something_is_kept(tmp_path: Path, kept: bo
     words = "its checkpoint is kept" if kept else "nothing is kept; with out= there would be a checkpoint"
     with pytest.raises(Interrupted, match=words):
         sora.fit(linear_model(), (tensors(), tensors(30)), quiet=True, hooks=[stop], out=out, **FAST)
+
+
+def normalised(*, activation: nn.Module | None = None) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.BatchNorm2d(3), activation or nn.ReLU(), nn.Flatten(), nn.Linear(192, 3))
+
+
+def with_fixed_statistics() -> nn.Module:
+    model = normalised()
+    model[0].eval()
+    return model
+
+
+def with_fixed_weights() -> nn.Module:
+    model = normalised()
+    model[0].requires_grad_(False)
+    return model
+
+
+class Counting(nn.Sequential):
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "continues"),
+    [
+        (normalised, normalised, True),
+        (normalised, lambda: normalised(activation=nn.Tanh()), False),
+        (normalised, lambda: normalised(activation=nn.LeakyReLU(0.1)), False),
+        (normalised, with_fixed_statistics, False),
+        (normalised, with_fixed_weights, False),
+        (lambda: Counting(*normalised()), lambda: Counting(*normalised()), True),
+    ],
+    ids=["same", "activation", "option", "modes", "frozen", "changed by training"],
+)
+def test_a_run_continues_with_its_own_model_only(
+    first: Any, second: Any, continues: bool, tmp_path: Path
+) -> None:
+    known = {"out": tmp_path / "a", "quiet": True, "resume": True, **FAST}
+    with pytest.raises(Interrupted):
+        sora.fit(first(), (tensors(), tensors(30)), hooks=[SignalAfter(2, signal.SIGTERM)], **known)
+    with nullcontext() if continues else pytest.raises(UserError, match="trained another model"):
+        sora.fit(second(), (tensors(), tensors(30)), **known)
+
+
+@pytest.mark.parametrize("mode", ["part", "all"])
+def test_modes_are_as_they_were_and_parts_in_evaluation_mode_stay_in_it(mode: str) -> None:
+    model = with_fixed_statistics() if mode == "part" else normalised().eval()
+    modes, statistics = [part.training for part in model.modules()], model[0].running_mean.clone()
+    sora.fit(model, (tensors(), tensors(30)), quiet=True, **FAST)
+    assert [part.training for part in model.modules()] == modes
+    assert torch.equal(model[0].running_mean, statistics) == (mode == "part")
+
+
+def test_statistics_in_evaluation_mode_are_not_estimated() -> None:
+    averages = {"ema": 0.9, "ema_buffers": "estimate"}
+    with pytest.raises(UserError, match="statistics of a BatchNorm in evaluation mode"):
+        sora.fit(with_fixed_statistics(), (tensors(), tensors(30)), quiet=True, **FAST, **averages)
+
+
+def test_a_second_thread_is_refused_and_does_not_disturb_the_first() -> None:
+    alone, beside, errors = normalised(), normalised(), list[str]()
+
+    def fit_beside(run: Any, batch: Any) -> None:
+        def other() -> None:
+            try:
+                sora.fit(normalised(), (tensors(), tensors(30)), quiet=True, **FAST)
+            except UserError as error:
+                errors.append(str(error))
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+
+    for model, hooks in ((alone, []), (beside, [At(1, fit_beside)])):
+        sora.fit(model, (tensors(), tensors(30)), method="fgsm-rs", hooks=hooks, quiet=True, **FAST)
+    assert errors == ["another thread is training; train after it, or in a process of its own"]
+    assert torch.equal(alone[3].weight, beside[3].weight)

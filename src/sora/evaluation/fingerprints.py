@@ -143,7 +143,9 @@ class _ObjectDigest:
             kind = type(module)
             self.add_text(f"\n{name} {self._seen[id(module)]} {_name(kind)}")
             for base in kind.__mro__:
-                if issubclass(base, nn.Module) and not _from_torch(base):
+                if base.__module__ == "__main__":  # of a script, what the model uses: the rest trains it
+                    self.add(_functions(base))
+                elif issubclass(base, nn.Module) and not _from_torch(base):
                     self._sources[base.__module__] = _source_of(base)
             # Wrappers such as DDP refer to process groups and the like, which change no result.
             deep = not _from_torch(kind)
@@ -205,6 +207,12 @@ class _ObjectDigest:
             self.add_text(f"{_name(value)} {_code(value.__code__)}")
             parts = [value.__defaults__, value.__kwdefaults__] if deep else []
             parts += [_content(cell) for cell in value.__closure__ or () if deep]
+            if value.__module__ == "__main__":
+                inner = [each for each in value.__code__.co_consts if isinstance(each, types.CodeType)]
+                for name in (name for code in (value.__code__, *inner) for name in code.co_names):
+                    used = value.__globals__.get(name)
+                    if getattr(used, "__module__", "__main__") == "__main__":
+                        parts.append(_functions(used) if isinstance(used, type) else used)
         for part in parts:
             self.add(part, deep)
 
@@ -234,9 +242,14 @@ def _source_of(kind: type) -> str:
     """Return the text of the file that defines a class: helpers beside the class decide its results too."""
     try:
         return inspect.getsource(sys.modules[kind.__module__])
-    except (KeyError, OSError, TypeError):  # defined in a notebook or at a prompt
-        functions = {name: getattr(each, "__code__", None) for name, each in vars(kind).items()}
-        return "\n".join(f"{name} {_code(code)}" for name, code in functions.items() if code is not None)
+    except (KeyError, OSError, TypeError):  # defined by `exec`
+        return "\n".join(f"{each.__name__} {_code(each.__code__)}" for each in _functions(kind))
+
+
+def _functions(kind: type) -> list[types.FunctionType]:
+    """Return the functions of a class, also those of properties, class methods and static methods."""
+    found = (getattr(each, "__func__", getattr(each, "fget", each)) for each in vars(kind).values())
+    return [each for each in found if isinstance(each, types.FunctionType)]
 
 
 def _name(value: Any) -> str:

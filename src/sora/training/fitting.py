@@ -44,7 +44,8 @@ def fit(
 ) -> TrainResult:
     """Train `model` in place and return its evaluation on the test images.
 
-    The module comes back on the training's device, its tensors laid out in memory as they were before.
+    The module comes back on the training's device, its tensors laid out in memory as they were before, in the
+    mode it was in. Parts in evaluation mode inside a module in training mode, as a frozen BatchNorm, stay so.
 
     Args:
         model: From [0, 1] images to logits, with its own normalisation inside.

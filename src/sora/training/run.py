@@ -12,15 +12,16 @@ from torch.optim.swa_utils import update_bn
 
 from sora import data, methods
 from sora._devices import rank, world
-from sora._seeds import EPOCH, INIT, mix, seeded
+from sora._seeds import EPOCH, GENERATOR, INIT, mix, seeded
 from sora.data import Augment, Batch, Dataset, ImageSet, Loader, stratified
 from sora.errors import UserError
 from sora.evaluation.examples import as_examples, in_precision_of
+from sora.evaluation.fingerprints import model_fingerprint
 from sora.methods import Method
 from sora.models import fast_layout
 from sora.runs import RunFolder, build_model, describe_model, load_weights
 from sora.runs.resume import settings_hash
-from sora.settings import GIVEN, Resolved, Settings
+from sora.settings import GIVEN, Resolved, Settings, is_custom
 from sora.threat import Threat
 from sora.training import distributed, schedule
 from sora.training.console import Console
@@ -76,6 +77,7 @@ class Run:
         self.threat = settings.threat()
         model, self.model_description = prepare_model(settings, self.dataset, device, model)
         self.state = initial_state(settings, model, self.dataset, len(self.splits.train), len(self.loader))
+        self.network = self.hash_network()
         self.buffers = distributed.RankBuffers(self.state)
         half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.precision)
         forward = model if half is None else Autocast(model, half)
@@ -97,9 +99,10 @@ class Run:
         while state.step < self.total_steps:
             epoch, position = divmod(state.step, state.steps_per_epoch)
             if position == 0:
-                torch.manual_seed(mix(seed, state.attempt, epoch, EPOCH))
-                state.method.threat = self.scheduled_threat  # memories may be filled anew within this radius
-                state.method.begin_epoch(epoch + 1)
+                with GENERATOR:
+                    torch.manual_seed(mix(seed, state.attempt, epoch, EPOCH))
+                    state.method.threat = self.scheduled_threat  # in which memories may be filled anew
+                    state.method.begin_epoch(epoch + 1)
             attempt = state.attempt
             for batch in self.loader.epoch(epoch, attempt, position):
                 yield batch
@@ -112,6 +115,12 @@ class Run:
         state = self.state
         factor = schedule.eps_factor(self.settings, state.step, state.steps_per_epoch, at_least=state.warmup)
         return self.threat if factor == 1 else self.threat.scaled(factor)
+
+    def hash_network(self) -> str | None:
+        """Return the fingerprint of a user's own model and of its flags; settings describe the others."""
+        model = self.state.model
+        flags = [part.training for part in model.modules()] + [p.requires_grad for p in model.parameters()]
+        return model_fingerprint(model, {"flags": flags}) if is_custom(self.settings.model) else None
 
     def watched(self, count: int) -> tuple[Tensor, Tensor]:
         """Return at most `count` of the watched images and their labels, always the same."""
@@ -199,7 +208,7 @@ def prepare_model(
     """Return the model with its first weights on the device, and the description that rebuilds it."""
     torch.manual_seed(mix(settings.seed, INIT))
     description = describe_model(settings, dataset)
-    model = build_model(description) if given is None else given
+    model = build_model(description).train() if given is None else given
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError(f"the model {settings.model} has no parameters to train")
     if settings.init:

@@ -58,6 +58,10 @@ def restore(run: Run, recovered: Recovered, allow_world_change: bool) -> None:
             f"the run in {run.folder.path} was trained on other data (fingerprint {fingerprint}, now"
             f" {run.dataset.fingerprint}); choose another --out"
         )
+    if world == run.world and header.get("network") not in (None, run.network):  # --sync-bn changes it too
+        raise UserError(
+            f"{run.folder.path} trained another model (code, options or frozen parts); choose another --out"
+        )
     for reason in recovered.passed_over:
         run.console.warn(f"{reason}; falling back to an older one")
     try:
@@ -87,6 +91,8 @@ def save(run: Run, *, best: bool = False, good: bool = False, average: bool = Tr
             raise RunError(f"weights are not finite at step {state.step}; {checkpoints.describe_newest()}")
         header = {"fingerprint": run.settings_hash, "settings": run.settings.flat(), "world": run.world}
         header |= {"data": run.dataset.fingerprint} | run.journal.header() | state.header()
+        # One that training itself changes, by an attribute of a module, cannot be compared.
+        header["network"] = run.network if run.network == run.hash_network() else None
         checkpoints.write(state.step, state.attempt, state.tensors() | own, header, best=best, good=good)
 
 

@@ -165,6 +165,9 @@ def initial_state(
     )
     if settings.ema and method.averaged is not None:
         raise UserError(f"{settings.method} averages weights itself; leave out ema")
+    fixed = any("BatchNorm" in type(part).__name__ and not part.training for part in model.modules())
+    if settings.ema and settings.ema_buffers == "estimate" and fixed:
+        raise UserError("ema_buffers estimate would replace the statistics of a BatchNorm in evaluation mode")
     return State(
         model,
         make_optimizer(settings, model),
