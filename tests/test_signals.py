@@ -5,11 +5,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import pytest
+import torch
 
 from sora._process import Interrupts, Stopped, stopping_soon
+from sora.training.process import StopSignals
 
 
 @pytest.fixture(autouse=True)
@@ -81,3 +84,14 @@ def test_a_system_without_set_blocking_is_stopped_too(monkeypatch: pytest.Monkey
     monkeypatch.delattr(os, "set_blocking")
     with pytest.raises(Stopped, match="stopped by SIGTERM; kept"), stopping_soon(lambda: "kept"):
         signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("block", [lambda: stopping_soon(lambda: "kept"), lambda: StopSignals(1)])
+def test_a_signal_that_was_ignored_at_the_start_stays_ignored(
+    block: Callable[[], AbstractContextManager[object]],
+) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with block() as signals:
+        signal.raise_signal(signal.SIGINT)
+    assert signals is None or signals.agreed(torch.device("cpu"), compare=True) is None  # type: ignore[attr-defined]
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN

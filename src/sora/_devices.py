@@ -56,7 +56,13 @@ def rank() -> int:
 
 def launched() -> bool:
     """Return whether torchrun started this process as one of several."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if os.environ.get("WORLD_SIZE", "") in ("", "0", "1"):
+        return False
+    for name in ("WORLD_SIZE", "RANK", "MASTER_PORT", "MASTER_ADDR"):
+        value = os.environ.get(name, "")
+        if not (value.isdecimal() or (value and name == "MASTER_ADDR")):
+            raise UserError(f"WORLD_SIZE is set, but {name} is {value!r}; use torchrun, or unset WORLD_SIZE")
+    return True
 
 
 def launched_rank() -> int:

@@ -95,7 +95,8 @@ def stopping_soon(kept: Callable[[], str]) -> Iterator[None]:
     if hasattr(os, "set_blocking"):  # not on Windows before Python 3.12
         os.set_blocking(writer, False)
     handled = threading.Event()
-    handlers = {number: signal.signal(number, stop) for number in NUMBERS}
+    heard = [number for number in NUMBERS if signal.getsignal(number) is not signal.SIG_IGN]
+    handlers = {number: signal.signal(number, stop) for number in heard}
     previous = signal.set_wakeup_fd(writer)
     thread = threading.Thread(target=_end_process, args=(reader, handled, kept), daemon=True)
     thread.start()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from torch import multiprocessing, nn
 
 from sora import methods
 from sora.cli import main
+from sora.errors import RunError, UserError
 from sora.methods import Method
 from sora.settings import Request, Settings
 from sora.threat import Linf
 from sora.training import Interrupted, train
+from sora.training import distributed as training_distributed
 from sora.training.distributed import RankBuffers, any_rank, mean_over_ranks, process_group, wrap
 from sora.training.state import State
 from tests.training.helpers import At
@@ -201,3 +204,49 @@ def test_a_killed_rank_restarts_and_the_run_ends_with_the_same_bits(tmp_path: Pa
     steps = [json.loads(line)["step"] for line in lines]
     assert steps == sorted(set(steps))
     assert steps[-1] == 10
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'"),
+        ({"RANK": ""}, "RANK is ''"),
+        ({"MASTER_ADDR": ""}, "MASTER_ADDR is ''"),
+        ({"MASTER_PORT": "x"}, "MASTER_PORT is 'x'"),
+    ],
+)
+def test_half_of_the_launchers_variables_are_refused(
+    changes: dict[str, str], wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29999"}
+    for name, value in (known | changes).items():
+        monkeypatch.setenv(name, value)
+    refused = pytest.raises(UserError, match=f"WORLD_SIZE is set, but {wrong}; use torchrun")
+    with refused, process_group(torch.device("cpu")):
+        pass
+
+
+def silent_main(rank: int, port: int, folder: Path) -> None:
+    """Join a group of two, in which the second process never answers."""
+    training_distributed.PATIENCE = timedelta(seconds=2)
+    try:
+        with joined(rank, port):
+            if rank == 1:
+                time.sleep(60)
+            any_rank(True, torch.device("cpu"))
+    except RunError as error:
+        (folder / "error").write_text(str(error))
+
+
+def test_a_process_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = int(found.getsockname()[1])
+    context = multiprocessing.get_context("spawn")
+    ranks = [context.Process(target=silent_main, args=(rank, port, tmp_path)) for rank in (0, 1)]
+    for process in ranks:
+        process.start()
+    ranks[0].join(60)
+    ranks[1].kill()
+    assert ranks[0].exitcode == 0
+    assert (tmp_path / "error").read_text().startswith("another process ended or did not answer for 0:00:02")

@@ -32,7 +32,7 @@ from sora.threat import Threat
 if TYPE_CHECKING:
     from sora.evaluation.accuracy import EvaluationOptions
 
-TIMEOUT = timedelta(days=30)
+TIMEOUT = timedelta(days=1)
 NAMES = "attacks.txt"  # which attacks the units beside it belong to
 
 

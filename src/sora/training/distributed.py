@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,9 +20,12 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sora._devices import launched, rank, summed, world
+from sora.errors import RunError
 
 if TYPE_CHECKING:
     from sora.training.state import State
+
+PATIENCE = timedelta(minutes=10)  # for a process that does not answer
 
 
 @contextmanager
@@ -34,18 +38,23 @@ def process_group(device: torch.device) -> Iterator[None]:
         torch.cuda.set_device(device)
     # torchrun may keep its store over a restart: without names of our own a rank could read the address that
     # a dead one left there, and the group would never form.
-    store, number, count = next(distributed.rendezvous("env://"))  # type: ignore[attr-defined]
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = distributed.PrefixStore(f"sora-{attempt}", store)  # type: ignore[attr-defined]
     backend = "nccl" if device.type == "cuda" else "gloo"
-    distributed.init_process_group(backend, store=store, rank=number, world_size=count)
     # A group ends with the last object that refers to it. If that is part of a reference cycle, the group's
     # threads outlive Python itself, and one that still frees a tensor then aborts the process.
     atexit.register(gc.collect)
     try:
+        store, number, count = next(distributed.rendezvous("env://"))  # type: ignore[attr-defined]
+        store = distributed.PrefixStore(f"sora-{attempt}", store)  # type: ignore[attr-defined]
+        distributed.init_process_group(backend, None, PATIENCE, count, number, store)
         yield
+    except RuntimeError as error:
+        if not isinstance(error, distributed.DistError) and "gloo" not in str(error):
+            raise
+        raise RunError(f"another process ended or did not answer for {PATIENCE}; resume with all") from error
     finally:
-        distributed.destroy_process_group()
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
 
 
 def wrap(model: nn.Module) -> nn.Module:

@@ -139,6 +139,8 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is signal.SIG_IGN:  # as in a script's background
+                continue
             try:
                 self._handlers[number] = signal.signal(number, self._note)
             except ValueError:  # not in the main thread: then the host program handles signals
