@@ -129,8 +129,9 @@ def test_of_several_processes_the_first_extends_and_the_others_wait(two_epochs, 
             patched.setenv("RANK", "0")
             ranks.append(lengthen(two_epochs))
 
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "1")
+    launched = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29999"}
+    for name, value in launched.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr("sora.runs.resume.time.sleep", first)
     ranks.append(lengthen(two_epochs))
     assert len(ranks) == 2
