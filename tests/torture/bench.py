@@ -18,6 +18,8 @@ MEMORY_LIMIT_MB = 1536
 RUN_LIMIT = 240.0  # seconds; a tiny run takes two on an idle machine
 _EXCEPTION = re.compile(r"^sora: (?:[a-z_]+\.)*[A-Z]\w*(?:Error|Exception|Warning|Interrupt|Exit)\b(?::|$)")
 
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
+
 
 @dataclass
 class Outcome:
@@ -62,6 +64,8 @@ class Reference:
     seconds: float
     changes: tuple[str, ...]
     """Its changes to the file system, by kind and in order."""
+    out: str
+    err: str
 
 
 class Bench:
@@ -124,9 +128,9 @@ class Bench:
                 raise BrokenReference(f"sora {' '.join(arguments)}: {errors}")
             changes = log.read_text().split() if log.exists() else []
             seconds = max(each.seconds for each in ended)
-            facts.write_text(json.dumps({"seconds": seconds, "changes": changes}))
-        known = json.loads(facts.read_text())
-        return Reference(folder / "out", known["seconds"], tuple(known["changes"]))
+            facts.write_text(json.dumps([seconds, changes, ended[0].out, ended[0].err]))
+        seconds, changes, out, err = json.loads(facts.read_text())
+        return Reference(folder / "out", seconds, tuple(changes), out, err)
 
 
 class BrokenReference(Exception):
@@ -146,6 +150,8 @@ def check_end(outcome: Outcome, ended: Ended, what: str, allowed: Sequence[int] 
         outcome.add("hung", f"{what}: no end after {ended.seconds:.0f} s")
     elif ended.left_running:
         outcome.add("hung", f"{what}: processes it had started were left running")
+    elif shown := _CONTROL.findall(ended.out + ended.err):
+        outcome.add("raw", f"{what}: {''.join(shown)!r} on the terminal")
     elif is_raw(ended) or ended.code not in allowed:
         outcome.add("raw", f"{what}: exit code {ended.code}: {last_line(ended)}")
     return len(outcome.failures) == before

@@ -161,6 +161,7 @@ CALLS: dict[str, st.SearchStrategy[Any]] = {
     "sora.evaluate(model, (x, y), threat, VALUE)": NO_ATTACKS,
     "sora.evaluate(model, (x, y), threat, 'clean', batch_size=VALUE)": NO_COUNT,
     "sora.evaluate(model, (x, y), threat, 'clean', num_classes=VALUE)": NO_CLASSES,
+    "sora.evaluate(model, (x, y), threat, 'pgd2', seed=VALUE)": st.sampled_from([2**64, 10**400, 1.5, "x"]),
     "sora.fit(VALUE, pairs, epochs=1, quiet=True)": NO_MODEL,
     "sora.fit(model, VALUE, epochs=1, quiet=True)": NO_PAIRS,
     "fit(method=VALUE)": NO_NAME,

@@ -5,6 +5,7 @@ import random
 import shlex
 import shutil
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ def case(bench: Bench, number: int) -> Outcome:
 def _try(bench: Bench, outcome: Outcome, line: list[str], run: Path) -> None:
     place, before = bench.place(f"commands-{outcome.case}"), comparing.tree_state(run)
     outcome.inputs += 1
-    ended = bench.child(sora(line), place, memory=MEMORY).end(LIMIT)
+    env = dict(word.split("=", 1) for word in takewhile(lambda word: "=" in word, line))
+    ended = bench.child(sora(line[len(env) :]), place, env=env, memory=MEMORY).end(LIMIT)
     what = f"sora {' '.join(map(repr, line))}"
     if not check_end(outcome, ended, what):
         return
@@ -160,6 +162,9 @@ compare TINY --grid /etc/passwd | demo --epochs -1 | demo --jobs -1 | demo --see
 train TINY --resume | train --resume --out /does/not/exist | train stray TINY | train TINY_OUT RUN |
 compare TINY_OUT /etc/passwd | train TINY --set | train TINY --norm l2 |
 train TINY --guard stop --method benign | train TINY --compile --method free | train TINY --ema 1 |
-train TINY --holdout 99999999 | train TINY --model vit-small --width 5
+train TINY --holdout 99999999 | train TINY --model vit-small --width 5 | train TINY_OUT run\udcff |
+compare TINY_OUT run\udcff | RANK=1 WORLD_SIZE=2 train TINY | WORLD_SIZE=2 train TINY |
+RANK=x WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29501 train TINY |
+evaluate RUN --seed 18446744073709551617
 """
 FIXED = [_words(line) for line in _FIXED.split("|")]

@@ -7,7 +7,7 @@ import shutil
 from tests.torture import comparing, configurations, hostile_arrays, hostile_images, hostile_runs
 from tests.torture.bench import Bench, Outcome, check_end, last_line
 from tests.torture.children import sora
-from tests.torture.hostile import Attack, Place
+from tests.torture.hostile import SCRIPT, Attack, Place
 
 LIMIT = 60.0  # seconds
 MEMORY = 4 << 30  # bytes beyond what the process has; the bench fails far below it
@@ -38,7 +38,11 @@ def _try(bench: Bench, outcome: Outcome, name: str, attack: Attack, place: Place
     ended = bench.child(sora(line), place.work, memory=MEMORY).end(LIMIT)
     what = f"{name} ({place.note}): sora {' '.join(map(repr, line))}"
     clean = check_end(outcome, ended, what)
-    if _outside(place) != before:
+    if SCRIPT in "".join(path.read_text(errors="replace") for path in place.work.rglob("*.[hm][td]*")):
+        outcome.add("executed", f"{what}: {SCRIPT} in a page")
+    elif clean and place.refuse and not ended.code:
+        outcome.add("accepted", f"{what}: exit code 0")
+    elif _outside(place) != before:
         changed = sorted(set(_outside(place).items()) ^ set(before.items()))
         outcome.add("executed", f"{what}: changed {', '.join({name for name, _ in changed})}")
     elif clean and ended.code and not ended.one_line:

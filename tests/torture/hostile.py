@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.data import formats
 
 TINY = "--epochs 1 --batch-size 8 --attacks clean --width 4 --set model.stages=1 --threads 1"
+SCRIPT = "<script>alert(1)"
 Attack = Callable[["Place"], "list[str] | None"]
 """Writes hostile files and returns the command line that reads them."""
 
@@ -23,6 +24,7 @@ class Place:
 
     def __init__(self, folder: Path, finished: Path, rng: random.Random) -> None:
         self.folder, self.finished, self.rng, self.note = folder, finished, rng, ""
+        self.refuse = False  # whether the command must not succeed
         self.work, self.canary, self.victim = folder / "work", folder / "canary", folder / "victim"
         self.work.mkdir()
         self.victim.mkdir()

@@ -14,6 +14,7 @@ from tests.torture.hostile import Attack, Evil, Place, array_file, flip_bits, no
 from tests.torture.hostile_runs import JSONS
 
 IMAGES, LABELS = formats.noise(4, 8, 8, 3), np.arange(4) % 2
+BOMB = 800 << 20  # bytes
 ARRAYS = {"x_train": IMAGES, "y_train": LABELS, "x_test": IMAGES, "y_test": LABELS}
 
 HEADERS = (
@@ -48,6 +49,23 @@ def npz_bomb(place: Place) -> list[str]:
     header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({count // 100}, 10, 10, 1), }}"
     name = place.choose("x_train", "y_train", "other", "classes")
     return _npz(place, {name: npy(header, bytes(count))})
+
+
+def npz_of_any_compression(place: Place) -> list[str]:
+    """Members packed as NumPy never packs them; a bzip2 member unpacks at once to any size."""
+    kind, path = place.choose("bzip2", "lzma", "bomb"), place.work / "x.npz"
+    place.refuse = True
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA if kind == "lzma" else zipfile.ZIP_BZIP2) as file:
+        for name, array in ARRAYS.items():
+            more = BOMB if kind == "bomb" and name == "x_train" else 0
+            with file.open(f"{name}.npy", "w") as member:
+                for part in (array_file(array), *[bytes(1 << 24)] * (more >> 24)):
+                    member.write(part)
+    true, false = (struct.pack("<I", len(array_file(IMAGES)) + more) for more in (BOMB, 0))
+    path.write_bytes(path.read_bytes().replace(true, false))
+    if place.choose("data", "attacked") == "data":
+        return reading(place, f"npz:{path}")
+    return ["evaluate", str(place.run()), "--adversarial", str(path), "--threads", "1", "--quiet"]
 
 
 def npz_with_strange_labels(place: Place) -> list[str]:
@@ -257,6 +275,6 @@ def _get(place: Place, name: str, source: Path) -> list[str]:
 ATTACKS: list[Attack] = [
     *(npz_with_any_header, npz_with_objects, npz_bomb, npz_with_strange_labels, npz_with_outside_names),
     *(damaged_npz, no_npz, cifar_pickle, cifar_pickle_of_code, cifar_laughs, cifar_lying_array, cifar_binary),
-    *(archive, parquet, packed_store, attacked_images),
+    *(npz_of_any_compression, archive, parquet, packed_store, attacked_images),
     *(npz_with_any_header, cifar_pickle, packed_store, attacked_images),  # those with most variants, twice
 ]

@@ -2,9 +2,11 @@
 
 import io
 import json
+import os
+import re
 from pathlib import Path
 
-from tests.torture.hostile import TINY, Attack, Evil, Place, no_file, tensors
+from tests.torture.hostile import SCRIPT, TINY, Attack, Evil, Place, no_file, tensors
 
 SHORT = f"{TINY} --limit-train 16 --quiet".split()
 EVALUATE = "--model preactresnet18 --dataset digits --width 4 --set model.stages=1 --attacks clean --limit 10"
@@ -34,7 +36,8 @@ def yaml_text(place: Place) -> str:
         "date": "epochs: 2001-12-14\n",
         "zeros": "\x00" * 100,
         "merge": "<<: [{epochs: 1}, {epochs: x}]\nepochs: .nan\n",
-        "twice": "epochs: 1\nepochs: x\n",
+        "twice": "epochs: 1\nepochs: 1\n",
+        "twice in a group": "network: {width: 4, width: 4}\n",
         "list": "- 1\n- 2\n",
         "nothing": "",
         "keys": "? [1, 2]\n: 3\n",
@@ -53,6 +56,7 @@ def yaml_text(place: Place) -> str:
 def config_file(place: Place) -> list[str]:
     path = place.work / "x.yaml"
     path.write_text(yaml_text(place))
+    place.refuse = "twice" in place.note
     if place.choose("train", "compare", "train") == "compare":
         return ["compare", "--methods", "fgsm", "--config", str(path), "--out", "runs", *SHORT]
     return ["train", "--config", str(path), "--out", "run", *SHORT]
@@ -114,21 +118,27 @@ def headers() -> dict[str, bytes]:
 
 def _weights(place: Place) -> bytes:
     kinds = headers()
-    kind = place.choose(*kinds, "pickle", "torch")
+    kind = place.choose(*kinds, "pickle", "torch", "shared", "itself")
     if kind == "pickle":
         return place.evil_pickle()
-    if kind == "torch":
-        import torch
+    if kind in kinds:
+        return kinds[kind]
+    import torch
 
-        file = io.BytesIO()
-        torch.save({"w": Evil(place.canary)}, file)
-        return file.getvalue()
-    return kinds[kind]
+    content: dict[str, object] = {"w": Evil(place.canary) if kind == "torch" else torch.zeros(4)}
+    if kind == "itself":
+        content["state_dict"] = content
+    for _ in range(60 if kind == "shared" else 0):  # as many paths lead through it as 2 to the power of 60
+        content = {"model": content, "state_dict": content}
+    file = io.BytesIO()
+    torch.save(content, file)
+    return file.getvalue()
 
 
 def weights_file(place: Place) -> list[str]:
     path = place.work / "w.safetensors"
     path.write_bytes(_weights(place))
+    place.refuse = True
     if place.rng.random() < 0.5:
         return ["train", "--init", str(path), "--out", "run", *SHORT]
     return ["evaluate", "--weights", str(path), *EVALUATE.split(), "--quiet"]
@@ -171,6 +181,41 @@ def json_of_a_run(place: Place) -> list[str]:
     run = place.run()
     name = place.choose("model.json", "summary.json", "evaluation.json")
     (run / name).write_text(place.choose(*JSONS))
+    return _use(place, run)
+
+
+def large_file_of_a_run(place: Place) -> list[str]:
+    """Files that cost thirty times their size as Python objects, and one that is nothing but size."""
+    run, size = place.run(), place.number(4, 99) * 10**6
+    kind = place.choose("lists", "log", "sparse")
+    if kind == "lists":
+        name = place.choose("evaluation.json", "summary.json", "model.json")
+        (run / name).write_text(f"[{'[],' * (size // 3)}[]]")
+    elif kind == "log":
+        path = run / f"{place.choose('metrics', 'evals', 'events', 'monitors')}.jsonl"
+        path.write_text(path.read_text() + '{"step":1}\n' * (size // 11))
+    else:
+        (run / place.choose("model.safetensors", "summary.json", "config.yaml", "metrics.jsonl")).touch()
+        os.truncate(run / place.note.split("'")[-2], 400 << 30)
+    return _use(place, run)
+
+
+NAME = f"\x1b[2J\u202e{SCRIPT}</script>"
+NUMBERS = ("NaN", "Infinity", "-Infinity", "1e999", "9" * 400, "-1", "true", "null", '"x"', "[]")
+_LEAF = re.compile(r"""(?<=[ :\[])(?:(?P<number>-?[\d.e-]+)|"[^"\\]+")(?=[,\n\]}])""")
+_CHECKSUM = re.compile(r""",\s*"(?:checksum|blake2b|sha256)": "[^"]*\"""")
+
+
+def value_of_a_run(place: Place) -> list[str]:
+    """Any number or name in a file becomes something else, and the file loses its checksum."""
+    run = place.run() if place.rng.random() < 0.7 else place.unfinished()
+    names = ("model.json", "summary.json", "summary.json", "metrics.jsonl", "evals.jsonl", "monitors.jsonl")
+    path = run / place.choose(*(name for name in names if (run / name).exists()))
+    text = _CHECKSUM.sub("", path.read_text())
+    leaf = place.rng.choice(list(_LEAF.finditer(text)))
+    value = place.choose(*NUMBERS) if leaf["number"] else json.dumps(NAME)
+    place.note += f" for {leaf[0]} at {leaf.start()}"
+    path.write_text(text[: leaf.start()] + value + text[leaf.end() :])
     return _use(place, run)
 
 
@@ -234,14 +279,16 @@ def _use(place: Place, run: Path) -> list[str]:
     """Any command that reads a run."""
     commands = ["train --resume --quiet --out RUN", "evaluate RUN --attacks clean --threads 1 --quiet"]
     commands += ["probe eps-curve RUN --limit 4 --threads 1", "probe traces RUN"]
-    commands += ["data show --run RUN --out x.png"]
+    commands += ["data show --run RUN --out x.png", "report RUN", "compare RUN --out table", "compare RUN"]
+    commands += ["evaluate RUN --attacks clean --threads 1 --card --per-class", "probe training RUN"]
     return [word.replace("RUN", str(run)) for word in place.rng.choice(commands).split()]
 
 
 ATTACKS: list[Attack] = [
     *(config_file, config_that_names_places, no_config_file, config_of_a_run, weights_file, no_weights_file),
     *(weights_of_a_run, checkpoint_of_a_run, json_of_a_run, network_of_a_run, log_of_a_run, links_in_a_run),
-    hard_files_in_a_run,
+    *(hard_files_in_a_run, large_file_of_a_run, value_of_a_run),
     # Those with most variants, more often.
     *(config_file, config_file, config_of_a_run, weights_file, json_of_a_run, links_in_a_run),
+    *(large_file_of_a_run, *4 * [value_of_a_run]),
 ]
