@@ -19,7 +19,8 @@ from pathlib import Path
 from tests.torture.bench import COUNTS, MEMORY_LIMIT_MB, MUST_BE_ZERO, Bench, BrokenReference, Outcome
 from tests.torture.children import end_with_parent, warm_up
 
-PARTS = {"kills": 60, "flips": 10, "commands": 9, "calls": 5, "files": 16}
+PARTS = {"kills": 50, "flips": 10, "readers": 8, "changes": 6, "threads": 3}
+PARTS |= {"commands": 8, "calls": 4, "files": 16}
 """Share of the time that each part gets."""
 FORK = multiprocessing.get_context("fork")
 PROGRESS = 120.0  # seconds between lines that say how far it is

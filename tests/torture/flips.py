@@ -4,20 +4,11 @@ import json
 import random
 import shutil
 import signal
-from functools import partial
 from pathlib import Path
 
 from tests.torture import comparing, configurations
 from tests.torture.bench import RUN_LIMIT, Bench, Outcome, check_end, fill, last_line
 from tests.torture.children import Ended, signal_before, sora
-
-_EVALUATE = "evaluate OUT --attacks clean,fgsm,pgd2 --eps 0.05 --threads 1 --quiet --device cpu"
-EVALUATE = _EVALUATE.split()
-PROBES = (
-    "probe eps-curve OUT --limit 4 --threads 1 --device cpu --json",
-    "probe eps-curve OUT --at FIRST --limit 4 --threads 1 --device cpu --json",
-    "probe traces OUT --json",
-)
 
 
 def case(bench: Bench, number: int) -> Outcome:
@@ -74,30 +65,20 @@ def _resume(bench: Bench, outcome: Outcome, rng: random.Random, run: Path) -> No
     shutil.copytree(killed, run)
     name, did = damage(run, rng)
     what = f"continuing a run killed before change {change}, {did}"
-    if _succeeded(outcome, bench.run(fill([*arguments, "--resume", "auto"], run), run.parent), what):
+    if succeeded(outcome, bench.run(fill([*arguments, "--resume", "auto"], run), run.parent), what):
         differences = comparing.run_differences(reference.folder, run)
         if name.startswith(("checkpoints/", "snapshots/")):  # not read, so it stays as it is
             differences = [each for each in differences if each != name]
         outcome.compare(what, differences)
 
 
-def _succeeded(outcome: Outcome, ended: Ended, what: str) -> bool:
+def succeeded(outcome: Outcome, ended: Ended, what: str) -> bool:
     """Whether a command has a result to judge; a refusal and anything worse is counted."""
     if not check_end(outcome, ended, what):
         return False
     if ended.code:
         outcome.add("refused") if ended.one_line else outcome.add("raw", f"{what}: {last_line(ended)}")
     return not ended.code
-
-
-def _evaluate(bench: Bench, outcome: Outcome, rng: random.Random, run: Path, *, again: bool = False) -> None:
-    """Damage a finished run and evaluate it; `again` damages one that was evaluated already."""
-    finished = bench.reference(configurations.finished_run()).folder
-    reference = bench.reference(EVALUATE, partial(shutil.copytree, finished))
-    shutil.copytree(reference.folder if again else finished, run)
-    what = f"sora {' '.join(EVALUATE)}, {damage(run, rng)[1]}"
-    if _succeeded(outcome, bench.run(fill(EVALUATE, run), run.parent), what):
-        outcome.compare(what, comparing.evaluation_differences(reference.folder, run))
 
 
 def _load(bench: Bench, outcome: Outcome, rng: random.Random, run: Path) -> None:
@@ -130,29 +111,5 @@ def _load(bench: Bench, outcome: Outcome, rng: random.Random, run: Path) -> None
             outcome.compare(what, [] if ended.out == whole.out else ["the model's outputs"])
 
 
-def _probe(bench: Bench, outcome: Outcome, rng: random.Random, run: Path) -> None:
-    """Damage a finished run and probe it."""
-    finished = bench.reference(configurations.finished_run()).folder
-    first = min(int(path.stem.split("-")[1]) for path in (finished / "snapshots").glob("step-*"))
-    probe = rng.choice(PROBES).replace("FIRST", str(first)).split()
-    kept = bench.scratch / "references" / f"probe-{'-'.join(probe[1:5])}.json".replace("/", "_")
-    if not kept.exists():
-        whole = bench.place("probe") / "out"
-        shutil.copytree(finished, whole)
-        kept.write_text(bench.run(fill(probe, whole), whole.parent).out)
-    shutil.copytree(finished, run)
-    what = f"sora {' '.join(probe)}, {damage(run, rng)[1]}"
-    ended = bench.run(fill(probe, run), run.parent)
-    if _succeeded(outcome, ended, what):
-        same = _numbers(ended.out) == _numbers(kept.read_text())
-        outcome.compare(what, [] if same else ["the probe's numbers"])
-
-
-def _numbers(text: str) -> object:
-    """A probe's results without the name of the run."""
-    content = json.loads(text)
-    return list(content.values()) if isinstance(content, dict) else content
-
-
-USES = {_resume: 60, _evaluate: 15, partial(_evaluate, again=True): 5, _load: 10, _probe: 10}
+USES = {_resume: 85, _load: 15}
 """Ways to use a damaged run, with their shares."""

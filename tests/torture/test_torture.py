@@ -30,7 +30,10 @@ def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "cases"),
-    [("kills", "0-17"), ("flips", "0-29"), ("commands", "0-5"), ("calls", "0-14"), ("files", "0-13")],
+    [
+        *(("kills", "0-17"), ("flips", "0-29"), ("commands", "0-5"), ("calls", "0-14"), ("files", "0-15")),
+        *(("readers", "0-21"), ("changes", "0-9"), ("threads", "0-3")),
+    ],
 )
 def test_nothing_differs_nothing_is_raw_nothing_runs(part: str, cases: str) -> None:
     found = bench("--only", part, "--case", cases)
