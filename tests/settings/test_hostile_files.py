@@ -46,6 +46,8 @@ def resolve(text: str, **given: Any) -> Any:
         (f"epochs: [{'1, ' * 1_000}]\n", "expected an integer"),
         (f"epochs: {'x' * 20_000}\n", "expected an integer"),
         ("", "not a table"),
+        ("lr: 0.1\nepochs: 3\nlr: 0.4\n", "'lr' is set twice"),
+        ('optimisation: {lr: 0.1, "lr": 0.1}\n', "'lr' is set twice"),
         ("#" * 100_000, "exceeds the limit of 65,536 bytes"),
         ("\x00", "not YAML"),
         ("? [1, 2]\n: 3\n", "not YAML"),

@@ -7,6 +7,7 @@ command line or as an argument (`SECURITY.md`).
 import copy
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +67,13 @@ class _Loader(yaml.SafeLoader):
             raise yaml.YAMLError("aliases (*name) are not allowed")
         return super().compose_node(parent, index)
 
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        mapping = super().construct_mapping(node, deep)
+        (key, times), *_ = Counter(str(key.value) for key, _ in node.value).most_common(1) or [("", 0)]
+        if times > 1:
+            raise yaml.YAMLError(f"{short(key)} is set twice")
+        return mapping
 
 @functools.lru_cache(maxsize=128)
 def _load(text: str) -> Any:
