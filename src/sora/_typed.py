@@ -85,11 +85,13 @@ def _scalar(name: str, value: Any, hint: Any) -> Any:
         if number is not None and abs(number) <= largest and float(number) == float(value):
             return number
     elif hint is str:
-        if value is not None and not isinstance(value, (list, tuple, Mapping)):
-            return str(value)
+        text, no_text = str(value), (list, tuple, Mapping, type(None))
+        if not isinstance(value, no_text) and text == text.encode(errors="replace").decode():
+            return text  # which, unlike a file name that is not UTF-8, can be written to any file
     else:
         return value
-    kind = {bool: "true or false", int: "an integer below 2**63", float: "a number", str: "text"}[hint]
+    numbers = {int: "an integer below 2**63", float: "a number"}
+    kind = {bool: "true or false", str: "text in UTF-8", **numbers}[hint]
     raise UserError(f"{name} is {short(value)}; expected {kind}")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from sora import __version__, probes
 from sora._files import create_folder, write_text
+from sora._typed import coerce
 from sora.errors import UserError
 from sora.figures import PAGES, Figure, on_page
 from sora.probes import comparison, training
@@ -40,7 +41,7 @@ def write_page(paths: Sequence[str | Path], out: Path, title: str = "") -> list[
     if out.suffix.lower() not in PAGES:
         raise UserError(f"{str(out)!r} must end in .html")
     _check_packages()
-    runs, missing = read_runs(paths), list[Missing]()
+    runs, missing = read_runs([coerce("run", path, str) for path in paths]), list[Missing]()
     page = Page(len(runs))
     several = len(runs) > 1
     content = {
