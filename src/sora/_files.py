@@ -48,6 +48,8 @@ STORED_PIXELS = Limit(1 << 22, "pixels", "SORA_MAX_STORED_PIXELS")
 """Pixels of an image as it is trained on."""
 UNPACKED = Limit(1 << 29, "bytes", "SORA_MAX_UNPACKED")
 """Size of an unpacked archive, and of a single file that is read as a whole."""
+JSON = Limit(1 << 26, "bytes of JSON, brackets and quotes counted as nine", "SORA_MAX_JSON")
+"""Size of a JSON file or log; a value of three bytes can take a hundred in memory."""
 SETTINGS = Limit(1 << 16, "bytes")
 """Size of a settings file; the YAML parser needs a second for ten times that."""
 TEXT = Limit(1 << 20, "bytes")
@@ -111,10 +113,18 @@ _JSON = json.JSONDecoder(parse_constant=_refuse_constant)
 
 def parse_json(text: str | bytes) -> Any:
     """Parse JSON from a file; NaN, infinity and too many levels are a ValueError like any other mistake."""
+    check_json(text)
     try:
         return _JSON.decode(text if isinstance(text, str) else text.decode())
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def check_json(text: str | bytes) -> None:
+    """Raise a ValueError for JSON that would take too much memory once it is parsed."""
+    marks: tuple[Any, ...] = (b"[", b"{", b'"') if isinstance(text, bytes) else ("[", "{", '"')
+    if len(text) + 8 * sum(map(text.count, marks)) > JSON.value:
+        raise ValueError(str(JSON.refusal("it")))
 
 
 # Every file is first written in a scratch folder beside its place. The folder's name says which process made

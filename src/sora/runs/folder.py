@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor
 
 from sora._files import (
+    JSON,
     SETTINGS,
-    UNPACKED,
     Limit,
     locked_folder,
     make_folder,
@@ -139,6 +139,8 @@ class RunFolder:
     def read_log(self, name: LogName) -> list[dict[str, Any]]:
         """Read the complete lines of a log; empty if there is none."""
         path = self.log_path(name)
+        if path.exists() and path.stat().st_size > JSON.value:  # before it is read for its checksum
+            raise JSON.refusal(str(path))
         digests = self._stored_summary().get("logs_blake2b")  # a run under way has none yet
         digest = digests.get(name) if isinstance(digests, dict) else None
         if digest is not None and (not path.exists() or digest_file(path) != digest):
@@ -234,7 +236,7 @@ class RunFolder:
         kind: type = dict,
         *,
         parse: Callable[[str], Any] = parse_json,
-        limit: Limit = UNPACKED,
+        limit: Limit = JSON,
         remedy: str = "; move it away to go on without it",
     ) -> Any:
         try:

@@ -4,10 +4,11 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from sora._files import open_regular, parse_json, plain, read_text, refuse_link
+from sora._files import JSON, check_json, open_regular, parse_json, plain, read_bytes, refuse_link
 from sora.errors import RunError, UserError, short
 from sora.runs.weights import digest_start, new_digest
 
@@ -90,7 +91,8 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        lines = [parse_json(line) for line in read_text(path).splitlines() if line.endswith("}")]
+        check_json(content := read_bytes(path, JSON))
+        lines = [parse_json(line) for line in BytesIO(content) if line.rstrip().endswith(b"}")]
     except UserError:
         raise
     except ValueError as error:  # also text that is not UTF-8
