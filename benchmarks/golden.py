@@ -61,7 +61,7 @@ KILLED_AT = 8  # the weight update, of 12
 PUBLIC = "attacks curvature data evaluation methods metrics models probes runs settings threat training"
 # Measured values, versions, digests of the source text, and of records that contain any of these.
 MASKED = re.compile(
-    r"(seconds|_per_second|_memory_mb)(\.\w+(\[\d+\])?)?$|(^|\.)versions\.|network\.fingerprint$|fingerprint\.network$|\]\.blake2b$"
+    r"(seconds|_per_second|_memory_mb)(\.\w+(\[\d+\])?)?$|(^|\.)versions\.|network\.fingerprint$|fingerprint\.network$|(^|[\].])blake2b$"
 )
 FILES = ("*.safetensors", "*.json", "*.jsonl", "config.yaml", "*.txt", "*.md", "*.csv")
 

@@ -39,6 +39,7 @@ def trained(finished: Path) -> Path:
 
 def change_config(run: Path, **values: Any) -> None:
     stored = yaml.safe_load((run / "config.yaml").read_text())
+    stored.pop("blake2b")  # which would give every change away
     for group in stored.values():
         if isinstance(group, dict):
             group.update({name: value for name, value in values.items() if name in group})
@@ -72,6 +73,7 @@ def test_no_file_executes_code(arguments: str, code: str, sora, trained: Path) -
     Path("evil.yaml").write_text(yaml.safe_dump({"dataset": "digits", "model": code, "set": options}))
     change_config(trained, model=code, set=options, width=None, mean=None, std=None)
     description = json.loads((trained / "model.json").read_text())
+    description.pop("blake2b")
     (trained / "model.json").write_text(json.dumps(description | {"name": code}))
     if arguments.startswith("train --resume"):
         (trained / "summary.json").unlink()

@@ -291,6 +291,7 @@ def test_fifty_long_runs_fit_into_the_page(tmp_path: Path) -> None:
             copy = folder / file.relative_to(first.path)
             copy.parent.mkdir(exist_ok=True)
             text = file.read_text()
+            text = text.replace('"blake2b"', '"checksum"').replace("blake2b:", "#")  # of another seed
             copy.write_text(text.replace('"seed": 0', f'"seed": {seed}').replace("seed: 0", f"seed: {seed}"))
     page, _ = read([tmp_path / "runs"], tmp_path / "page.html")
     assert (tmp_path / "page.html").stat().st_size < 6_000_000

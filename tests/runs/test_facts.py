@@ -72,7 +72,7 @@ def changed(value: Any, place: tuple[Any, ...], new: Any) -> Any:
 def use_or_refuse(run: RunFolder, name: str, *, share: int) -> dict[str, int]:
     """How often a file with a wrong value was used and refused; each place gets a share of the values."""
     good, outcomes = json.loads((run.path / name).read_text()), {"used": 0, "refused": 0}
-    for record in good if isinstance(good, list) else ():
+    for record in good if isinstance(good, list) else [good]:
         record.pop("blake2b")  # which would give every change away
     for count, place in enumerate(places(good)):
         for new in WRONG[count % share :: share]:

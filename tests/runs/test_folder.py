@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 import sora
 from sora.cli import main
 from sora.errors import RunError, UserError
+from sora.experiments.compare import compare_finished
 from sora.probes._records import read_runs
 from sora.runs import FORMAT, LogName, RunFolder, find_runs, unique_labels
 from sora.settings import Request, Settings
@@ -142,13 +144,79 @@ def test_an_evaluation_record_that_was_changed_is_refused(tmp_path: Path) -> Non
     assert folder.read_evaluations() == records
     text = folder.evaluations.read_text()
     folder.evaluations.write_text(text.replace("0.5125", "0.5725"))
-    with pytest.raises(RunError, match=r"evaluation\.json is damaged: a record does not match its checksum"):
+    with pytest.raises(RunError, match=r"evaluation\.json is damaged or was edited"):
         folder.read_evaluations()
     folder.evaluations.write_text(json.dumps(records))  # without checksums
     assert folder.read_evaluations() == records
     folder.evaluations.write_text(json.dumps(records).replace("0.5125", "1e999"))
     with pytest.raises(RunError, match="Out of range float"):
         folder.read_evaluations()
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "model.json", "summary.json"])
+def test_one_flipped_bit_is_refused_or_changes_nothing(name: str, whole: Settings) -> None:
+    folder, path = RunFolder(whole.folder()), whole.folder() / name
+    read: Any = getattr(folder, f"read_{name.split('.')[0]}")
+    right, good = read(), path.read_bytes()
+    outcomes = {"refused": 0, "used": 0}
+    for position in range(0, len(good), len(good) // 60):
+        flip(path, position)
+        try:  # if it is used, the flip is in the name of the checksum: a key that nobody reads
+            outcomes["used"] += {**read(), **right} == read()
+        except RunError as error:
+            outcomes["refused"] += name in str(error)
+        path.write_bytes(good)
+    assert sum(outcomes.values()) >= 60
+    assert outcomes["used"] <= 1
+    content = yaml.safe_load(good)
+    del content["blake2b"]
+    path.write_text(json.dumps(content))
+    assert read() == right  # as written before there was a checksum, or with an edit that is meant
+
+
+def test_a_table_shows_the_verified_record_rather_than_the_summary(whole: Settings) -> None:
+    """Of a run whose summary has no checksum yet."""
+    folder = RunFolder(whole.folder())
+    summary = folder.read_summary()
+    right = compare_finished([folder])["methods"]["sora"]["accuracy"]
+    summary["accuracy"] = dict.fromkeys(summary["accuracy"], 0.973)
+    (folder.path / "summary.json").write_text(json.dumps(summary))
+    assert compare_finished([folder])["methods"]["sora"]["accuracy"] == right
+
+
+@pytest.mark.parametrize("size", [1 << 36, 4000])
+@pytest.mark.parametrize("known", [True, False])
+def test_weights_of_another_size_are_refused_before_they_are_read(
+    size: int, known: bool, whole: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(whole.folder())
+    description = folder.read_model()
+    if not known:  # as written before
+        del description["weights_bytes"]
+    with folder.weights.open("r+b") as file:
+        file.truncate(size)  # a sparse file, which takes no space
+    monkeypatch.setattr("sora.runs.folder.digest_file", lambda path: pytest.fail("it is read"))
+    with pytest.raises(RunError, match=r"model\.safetensors is damaged or was replaced"):
+        folder.check_weights(description)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "error"),
+    [
+        ("metrics.jsonl", '{"step":1}\n' * 30, RunError),
+        ("metrics.jsonl", '{"step": 1, "loss": 0.123}\n' * 40, UserError),
+        ("evaluation.json", f"[{'[],' * 100}[]]", RunError),
+        ("evaluation.json", f"[{'1, ' * 400}1]", UserError),
+        ("model.json", f'{{"a": [{"{}," * 100}1]}}', RunError),
+    ],
+)
+def test_json_that_would_take_much_memory_is_refused(name, text, error, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("SORA_MAX_JSON", "1000")
+    (tmp_path / name).write_text(text)
+    folder = RunFolder(tmp_path)
+    readers: dict[str, Any] = {"evaluation.json": folder.read_evaluations, "model.json": folder.read_model}
+    with pytest.raises(error, match=rf"{name}.* exceeds the limit of 1,000 bytes.*set SORA_MAX_JSON"):
+        readers.get(name, lambda: folder.read_log("metrics"))()
 
 
 @pytest.mark.parametrize(

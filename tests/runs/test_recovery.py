@@ -30,13 +30,17 @@ def test_an_edited_config_is_named_and_the_run_goes_on_when_the_edit_is_undone(
 ) -> None:
     config = killed.folder() / "config.yaml"
     right = config.read_text()
-    config.write_text(right.replace("epochs: 3", "epochs: 5"))
-    before = content(killed.folder())
-    assert main(["train", "--out", str(killed.folder()), "--resume", "--quiet"]) == 2
-    error = capsys.readouterr().err
-    assert "epochs 3 -> 5" in error
-    assert error.count("\n") == 1
-    assert content(killed.folder()) == before
+    edited = right.replace("epochs: 3", "epochs: 5")
+    reasons = {edited: (1, "config.yaml is damaged or was edited: its content does not match its checksum")}
+    reasons[edited.partition("\n")[2]] = (2, "epochs 3 -> 5")  # without the checksum
+    for text, (code, reason) in reasons.items():
+        config.write_text(text)
+        before = content(killed.folder())
+        assert main(["train", "--out", str(killed.folder()), "--resume", "--quiet"]) == code
+        error = capsys.readouterr().err
+        assert reason in error
+        assert error.count("\n") == 1
+        assert content(killed.folder()) == before
     config.write_text(right)
     train(killed, quiet=True)
     check_result(killed.folder(), trained)

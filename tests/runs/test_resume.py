@@ -1,6 +1,7 @@
 """Which settings a new, a resumed or an extended run gets."""
 
 import contextlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ from typing import Any
 import pytest
 from torch import nn
 
+import sora
 from sora import methods
+from sora.cli import main
 from sora.errors import RunError, UserError
 from sora.methods import Crafted, Inputs, Method
 from sora.runs import RunFolder
@@ -119,6 +122,28 @@ def test_a_kill_while_extending_leaves_an_unfinished_run_of_the_old_length(
     assert "resuming from step 4" in capsys.readouterr().err  # nothing is computed again
     assert two_epochs.read_summary()["epochs"] == epochs
     assert two_epochs.weights.read_bytes() == weights(trained, epochs)
+
+
+@pytest.mark.filterwarnings("always:the run in")
+@pytest.mark.parametrize("known", [True, False])
+def test_an_unfinished_extension_says_which_weights_it_has(two_epochs, known, capsys) -> None:
+    lengthen(two_epochs)
+    if not known:  # as written before
+        description = {key: value for key, value in two_epochs.read_model().items() if key != "epochs"}
+        (two_epochs.path / "model.json").write_text(json.dumps(description))
+    note = f"is unfinished (3 epochs): these are its weights after {2 if known else 'fewer'} epochs"
+    command = ["evaluate", str(two_epochs.path), "--attacks", "clean", "--threads", "1", "--card", "--json"]
+    assert main(command) == 0
+    printed = capsys.readouterr()
+    assert note in printed.err
+    assert json.loads(printed.out)[0]["unfinished"].endswith(note)
+    card = (two_epochs.path / "model_card.md").read_text()
+    assert card.startswith("# sora preactresnet18 digits (unfinished run)\n")
+    assert note in card
+    assert "| weights | `last` |" in card
+    assert "| epochs |" not in card
+    with pytest.warns(UserWarning, match="unfinished"):
+        sora.load(two_epochs.path)
 
 
 def test_of_several_processes_the_first_extends_and_the_others_wait(two_epochs, monkeypatch) -> None:

@@ -183,8 +183,8 @@ def with_later_results(folder: RunFolder) -> Record:
         if not same or record["threat"] != summary["threat"] or (sizes and evaluated != sizes):
             continue  # a run without attacks takes any number of images
         sizes = evaluated
-        summary["accuracy"] = record["accuracy"] | summary["accuracy"]
-        summary["attacks"] = record["attacks"] | summary["attacks"]
+        for key in ("accuracy", "attacks"):  # the record of the run's own evaluation counts: it is verified
+            summary[key] = record[key] | summary[key] | (record[key] if of == own else {})
         failed = any(finding["outcome"] == "failed" for finding in record.get("trust", []))
         verdict = summary["co"]["verdict"]
         if verdict is None or (failed and verdict != "overfitted"):  # the worst verdict stays

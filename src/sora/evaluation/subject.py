@@ -41,7 +41,7 @@ class Subject:
     load_code: str
     """Python that loads it."""
     summary: Mapping[str, Any] = field(default_factory=dict)
-    """The run's own summary; empty for weights from elsewhere."""
+    """The run's own summary; empty for an unfinished run and for weights from elsewhere."""
     doubts: Sequence[str] = ()
     """What speaks against results on this data."""
 
@@ -83,11 +83,14 @@ class Subject:
         """
         ordered = sorted(evaluations, key=lambda each: each.threat != self.settings.threat())
         settings, name, training = self.settings, self.about["weights"], dict[str, Any]()
-        if self.summary:
+        if "method" in self.about:  # of a run
             name = f"{settings.method} {settings.model} {settings.dataset}"
             training = {key: getattr(settings, key) for key in (*_TRAINING, "guard", "weight_decay", "seed")}
             training |= settings.set
-            training |= {key: self.summary.get(key) for key in ("n_train", "train_seconds", "weights")}
+            training |= {key: self.summary.get(key) for key in ("n_train", "train_seconds")}
+            training |= {key: self.about.get(key) for key in ("weights", "unfinished")}
+            if training["unfinished"]:  # the settings' epochs are those of weights that do not exist yet
+                name, training["epochs"] = f"{name} (unfinished run)", None
             changes = [event.get("changed") for event in self.summary.get("co", {}).get("events", [])]
             training |= {"changed by the guard": list(filter(None, changes))} if any(changes) else {}
         facts = ModelFacts(
@@ -125,11 +128,12 @@ def subject_of_run(
     folder.check_weights(stored)
     loaded = load_model(stored, folder.weights, model)
     images = load_data(folder, settings, dataset, data_dir)
-    about = {key: summary.get(key) for key in ABOUT} | {"dataset": images.name}
+    about = {key: getattr(settings, key, stored.get(key)) for key in ABOUT} | {"dataset": images.name}
+    about |= {"unfinished": note} if (note := folder.unfinished(stored)) else {}
     repeated = f', model="{settings.model}"' if is_custom(settings.model) else ""
     code = f'import sora\n\nmodel = sora.load("{folder.name}"{repeated})  # the run folder'
     place = RunFolder(out) if out else folder
-    doubts, before = [], (summary.get("data") or {}).get("fingerprint")
+    doubts, before = [], ((summary or stored).get("data") or {}).get("fingerprint")
     if images.name == settings.dataset and before not in (None, images.fingerprint):
         doubts = [f"{images.name} has changed since training: fingerprint {before}, now {images.fingerprint}"]
     return Subject(loaded, images, settings, place, about, network_facts(stored), code, summary, doubts)

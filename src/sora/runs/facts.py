@@ -21,8 +21,7 @@ from sora._files import plain
 from sora.data import Dataset
 from sora.errors import RunError
 from sora.runs.weights import new_digest
-
-_CHECKSUM = "blake2b"  # its name in a record
+from sora.settings.files import CHECKSUM
 
 
 def versions() -> dict[str, str | None]:
@@ -90,7 +89,7 @@ def describe_data(dataset: Dataset) -> dict[str, Any]:
 def with_checksum(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record for a JSON file, with a checksum of its content."""
     record = plain(record)
-    return {**record, _CHECKSUM: _digest(record)}
+    return {**record, CHECKSUM: _digest(record)}
 
 
 def without_checksum(record: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -99,17 +98,18 @@ def without_checksum(record: Mapping[str, Any], path: Path) -> dict[str, Any]:
     Raises:
         RunError: The record is not as it was written.
     """
-    content = {name: value for name, value in record.items() if name != _CHECKSUM}
-    if _CHECKSUM in record and record[_CHECKSUM] != _digest(content):
+    content = {name: value for name, value in record.items() if name != CHECKSUM}
+    if CHECKSUM in record and record[CHECKSUM] != _digest(content):
         raise RunError(
-            f"{path} is damaged: a record does not match its checksum; move it away to start a new one"
+            f"{path} is damaged or was edited: its content does not match its checksum; restore it, move it"
+            f" away, or delete {CHECKSUM} in it to accept it as it is"
         )
     return content
 
 
 def _digest(record: Mapping[str, Any]) -> str:
     digest = new_digest()
-    digest.update(json.dumps(record, sort_keys=True).encode())
+    digest.update(json.dumps(record, sort_keys=True, default=str).encode())
     return digest.hexdigest()
 
 
@@ -241,9 +241,10 @@ def check_result(value: Any, shape: type[SummaryFacts] | type[EvaluationFacts], 
     """Return a result that readers can rely on.
 
     Raises:
-        RunError: It lacks something, or something has another type.
+        RunError: It does not match its checksum, lacks something, or something has another type.
     """
     try:
+        value = without_checksum(value, path) if isinstance(value, dict) else value
         msgspec.convert(value, shape)
         json.dumps(value, allow_nan=False)  # raises for a number that is too large, which Python reads as inf
         if set(value["attacks"]) != set(value["accuracy"]):

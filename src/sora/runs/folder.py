@@ -5,6 +5,7 @@ even if the process is killed while writing.
 """
 
 import json
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -19,6 +20,7 @@ from sora._files import (
     locked_folder,
     make_folder,
     parse_json,
+    plain,
     read_text,
     remove_leftovers,
     write_json,
@@ -28,9 +30,9 @@ from sora.errors import RunError, UserError
 from sora.runs.checkpoints import Checkpoints, SnapshotFiles
 from sora.runs.facts import EvaluationFacts, SummaryFacts, check_result, with_checksum, without_checksum
 from sora.runs.logs import LOGS, Log, LogName, LogStart, read_last_line, read_log
-from sora.runs.weights import digest_file, write_tensors
+from sora.runs.weights import digest_file, is_whole, write_tensors
 from sora.settings import Settings
-from sora.settings.files import parse_config, parse_yaml
+from sora.settings.files import CHECKSUM, parse_config, parse_yaml
 
 FORMAT = 2
 DEPTH = 3  # of folders in which runs are looked for
@@ -115,16 +117,17 @@ class RunFolder:
         if not self.exists():
             missing = f"it has no {self._config.name}{self._runs_inside()}"
             raise UserError(f"there is no run in {self.path}: {missing}")
-        return dict(self._read(self._config, parse=parse_yaml, limit=SETTINGS, remedy=""))
+        config = plain(self._read(self._config, parse=parse_yaml, limit=SETTINGS, remedy=""))
+        return without_checksum(config, self._config)
 
     def read_settings(self) -> Settings:
         """Read the settings of the run."""
         return Settings.build(parse_config(self.read_config(), str(self._config)).values)
 
     def write_config(self, text: str) -> None:
-        """Store the settings, once per run."""
+        """Store the settings, once per run, after their checksum: what a truncated file has not lost."""
         self.path.mkdir(parents=True, exist_ok=True)
-        write_text(self._config, text)
+        write_text(self._config, f"{CHECKSUM}: '{with_checksum(parse_yaml(text))[CHECKSUM]}'\n{text}")
 
     # Logs.
 
@@ -158,17 +161,32 @@ class RunFolder:
         if not self._model.exists():
             missing = f"it has no {self._model.name}{'' if self.exists() else self._runs_inside()}"
             raise UserError(f"there is no finished run in {str(self.path)!r}: {missing}")
-        return dict(self._read(self._model))
+        return without_checksum(self._read(self._model), self._model)
 
     def write_model(self, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
         """Write the final weights, then the description that says they are complete."""
         write_tensors(self.weights, tensors, {"format": "pt"})
-        digest = digest_file(self.weights)
-        write_json(self._model, {"format": FORMAT, **description, "weights_blake2b": digest})
+        weights = {"weights_blake2b": digest_file(self.weights), "weights_bytes": self.weights.stat().st_size}
+        write_json(self._model, with_checksum({"format": FORMAT, **description, **weights}))
+
+    def unfinished(self, description: Mapping[str, Any]) -> str:
+        """Say which weights a run has that was extended and has not ended since; empty for any other."""
+        if self.is_finished() or not self.exists():
+            return ""
+        planned = parse_config(self.read_config(), str(self._config)).values.get("epochs")
+        done = description.get("epochs", "fewer")
+        start = f"the run in {self.path} is unfinished ({planned} epochs)"
+        return "" if planned in (done, None) else f"{start}: these are its weights after {done} epochs"
 
     def check_weights(self, description: Mapping[str, Any]) -> None:
-        """Raise if the final weights are not those that were written."""
-        if self.weights.exists() and digest_file(self.weights) != description.get("weights_blake2b"):
+        """Raise if the final weights are not those that were written; warn if the run is to get others."""
+        if note := self.unfinished(description):
+            warnings.warn(note, stacklevel=2)
+        if not self.weights.exists():
+            return
+        size = self.weights.stat().st_size  # compared first: another file may be large
+        whole = is_whole(self.weights) and description.get("weights_bytes", size) == size
+        if not whole or digest_file(self.weights) != description.get("weights_blake2b"):
             raise RunError(
                 f"{self.weights} is damaged or was replaced: its checksum is not the one in model.json"
             )
@@ -190,13 +208,13 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the summary: from now on the run counts as finished, and its logs stay as they are."""
         logs = {name: digest_file(path) for name in LOGS if (path := self.log_path(name)).exists()}
-        write_json(self._summary, {"format": FORMAT, **summary, "logs_blake2b": logs})
+        write_json(self._summary, with_checksum({"format": FORMAT, **summary, "logs_blake2b": logs}))
 
     def read_evaluations(self) -> list[dict[str, Any]]:
         """Read all evaluation records; empty if there is none."""
         path = self.evaluations
         records = self._read(path, list) if path.exists() else []
-        return [without_checksum(check_result(record, EvaluationFacts, path), path) for record in records]
+        return [check_result(record, EvaluationFacts, path) for record in records]
 
     def write_evaluations(self, records: list[dict[str, Any]]) -> None:
         """Replace the evaluation records, one per line."""
@@ -228,7 +246,7 @@ class RunFolder:
     def digest_of_weights(self, step: Any = None) -> str | None:
         """Return the checksum of the weights that a probe measures: of a snapshot, else of the final ones."""
         path = self.snapshots.files().get(step) if isinstance(step, int) else self.weights
-        return digest_file(path) if path is not None and path.exists() else None
+        return digest_file(path) if path is not None and path.exists() and is_whole(path) else None
 
     def _read(
         self,

@@ -46,6 +46,16 @@ def digest_file(path: Path) -> str:
     return digest
 
 
+def is_whole(path: Path) -> bool:
+    """Return whether a safetensors file is as long as its header says, without reading the rest."""
+    open_regular(path).close()  # raises for a FIFO, which safetensors would wait for
+    try:
+        with safe_open(path, framework="pt"):
+            return True
+    except (SafetensorError, OSError, ValueError, MemoryError):
+        return False
+
+
 def digest_start(path: Path, length: int) -> hashlib.blake2b:
     """Return the checksum of the first `length` bytes of a file, to which more bytes can be added."""
     digest = new_digest()

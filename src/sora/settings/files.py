@@ -23,7 +23,8 @@ from sora.settings.fields import GROUPS, Settings, field_names, is_given
 
 CONFIG_FORMAT = 2  # 1: a flat table without a format number
 GRID_CONFIG = "SORA_GRID_CONFIG"  # environment variable: the file in which a grid stored a run's settings
-ABOUT = ("format", "recipe", "origins", "methods", "absolute")  # keys of a file that are no settings
+CHECKSUM = "blake2b"  # key of the checksum in a file of a run
+ABOUT = (CHECKSUM, "format", "recipe", "origins", "methods", "absolute")  # keys that are no settings
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,13 @@ class _Loader(yaml.SafeLoader):
             raise yaml.YAMLError("aliases (*name) are not allowed")
         return super().compose_node(parent, index)
 
-
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         mapping = super().construct_mapping(node, deep)
         (key, times), *_ = Counter(str(key.value) for key, _ in node.value).most_common(1) or [("", 0)]
         if times > 1:
             raise yaml.YAMLError(f"{short(key)} is set twice")
         return mapping
+
 
 @functools.lru_cache(maxsize=128)
 def _load(text: str) -> Any:

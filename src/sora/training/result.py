@@ -43,7 +43,8 @@ def finish(run: Run, weights: str) -> TrainResult:
     evaluation = evaluate_test_set(run, final, weights)
     summary = summarize(run, evaluation, weights) | ({"kept": kept} if kept else {})
     if run.writes:
-        about = {"weights": weights, "data": describe_data(run.dataset), "versions": versions()}
+        about = {"weights": weights, "epochs": run.settings.epochs, "versions": versions()}
+        about["data"] = describe_data(run.dataset)
         run.folder.write_model(plain_state(final), run.model_description | about)
         run.folder.write_summary(summary)
     if final is not run.state.model:  # `sora.fit` trains in place: leave the weights that were measured
