@@ -8,6 +8,7 @@ The browser's part needs what `make test-browser` installs and is left out witho
 
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -35,7 +36,9 @@ def copy_run(run: Path, folder: Path, seed: int, lines: int) -> None:
     for file in (file for pattern in SMALL for file in run.glob(pattern)):
         copy = folder / file.relative_to(run)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        text = file.read_text(encoding="utf-8")
+        text = re.sub(
+            r""",?\s*"?\bblake2b"?: ["']\w+["']""", "", file.read_text(encoding="utf-8")
+        )  # it changes
         copy.write_text(text.replace('"seed": 0', f'"seed": {seed}').replace("seed: 0", f"seed: {seed}"))
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     summary.pop("logs_blake2b", None)  # the checksums of the original logs: changed ones would be refused

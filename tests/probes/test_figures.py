@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from sora import data, probes
 from sora.cli import main
@@ -185,8 +187,8 @@ def test_stored_results_are_used_until_the_weights_change(
     def result(reuse: bool = True) -> Any:
         return measure_named("eps-curve", [run.path], reuse=reuse).results["a"]["fgsm"]
 
-    for weights in (b"first", b"second"):
-        run.weights.write_bytes(weights)
+    for value in (1.0, 2.0):
+        save_file({"w": torch.tensor([value])}, run.weights)
         assert result() != "stored"
         stored = run.read_probe("eps-curve")
         assert stored is not None
