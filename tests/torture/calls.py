@@ -165,7 +165,7 @@ CALLS: dict[str, st.SearchStrategy[Any]] = {
     "sora.fit(VALUE, pairs, epochs=1, quiet=True)": NO_MODEL,
     "sora.fit(model, VALUE, epochs=1, quiet=True)": NO_PAIRS,
     "fit(method=VALUE)": NO_NAME,
-    "fit(eps=VALUE)": BAD_EPS,
+    "fit(eps=VALUE)": BAD_EPS.filter(lambda value: value is not None),  # None is its default
     "fit(**VALUE)": _bad_settings(),
     "fit(out=VALUE)": st.sampled_from(["/dev/null/x", "/proc/nope/x", 3, "a\0b", "/etc/passwd"]),
     "sora.probes.create(VALUE)": NO_NAME,
