@@ -4,16 +4,20 @@ They read tensor values on the host, which waits for the device, so a training s
 first batch of each shape; `outside_box` checks later batches on the device.
 """
 
-import warnings
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from sora.errors import RunError, UserError, short
 from sora.threat import Threat
+
+if TYPE_CHECKING:
+    from sora._task import Task
 
 TOLERANCE = 1e-4  # how far rounding may move a pixel outside the box
 
@@ -30,7 +34,7 @@ def check_threat(threat: object) -> None:
         raise UserError(f"threat is {short(threat)}; expected sora.Linf(eps) or sora.L2(eps)")
 
 
-def check_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
+def check_inputs(x: Tensor, y: Tensor, threat: Threat, task: Task) -> None:
     """Raise if a batch is not valid input for a method or an attack."""
     check_threat(threat)
     for what, tensor in (("inputs", x), ("labels", y)):
@@ -42,8 +46,7 @@ def check_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
         raise UserError(
             f"inputs have shape {tuple(x.shape)}; expected a batch (B, ...) with at least one value"
         )
-    if y.shape != x.shape[:1] or not has_integers(y):
-        raise UserError(f"labels have shape {tuple(y.shape)} and type {y.dtype}; expected {len(x)} integers")
+    task.check_targets(x, y)
     if x.device != y.device:
         raise UserError(f"inputs are on {x.device}, labels on {y.device}; move them to one device")
     if not bool(x.isfinite().all()):
@@ -72,19 +75,13 @@ def outside_box(x: Tensor, threat: Threat) -> Tensor:
     return (~inside).float()
 
 
-def check_logits(logits: Tensor, y: Tensor) -> None:
-    """Raise if a model's output does not match the labels; warn if it looks like probabilities."""
-    check_labels(logits, y)
-    rows = logits.detach()
-    if bool((rows >= 0).all()) and bool(((rows.sum(1) - 1).abs() < 1e-3).all()):
-        warnings.warn("the model seems to return probabilities; pass logits (no softmax)", stacklevel=2)
-
-
 def check_labels(logits: Tensor, y: Tensor) -> None:
     """Raise if a model's output does not match the labels."""
-    if not isinstance(logits, Tensor) or logits.dim() != 2:
-        what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise UserError(f"the model returns {what}; it must return logits of shape (batch, classes)")
+    if logits.dim() != 2 or logits.shape[1] < 2:
+        hint = "it must return logits of shape (batch, classes), or pass a loss of your own (loss=fn)"
+        if logits.shape in (y.shape[:1], (len(logits), 1)):
+            hint = "one logit: use loss='binary' or two logits"
+        raise UserError(f"the model returns shape {tuple(logits.shape)}; {hint}")
     low, high = int(y.min()), int(y.max())
     if low < 0 or high >= logits.shape[1]:
         raise UserError(
@@ -105,21 +102,24 @@ def checking(
     x: Tensor,
     y: Tensor,
     threat: Threat,
-    check: Callable[[Tensor, Tensor], None] = check_labels,
+    task: Task,
     *,
+    check: Callable[[Tensor, Tensor], None] | None = None,
     done: set[object] | None = None,
     also: object = None,
 ) -> Iterator[None]:
-    """Check a batch now, and the output of the bare model by `check` when the block first calls it.
+    """Check a batch now, and the output of the bare model when the block first calls it.
 
+    Inside the block the model returns what the task reads from its output; `check` is the task's by default.
     With `done`, the batches checked so far, only the first batch of each shape, type and `also` is checked.
     """
     key = (x.shape, x.dtype, also) if isinstance(x, Tensor) else None
-    if done is not None and key in done:
-        yield
-        return
     check_model(model)
-    check_inputs(x, y, threat)
+    if done is not None and key in done:
+        with task.reading(model):
+            yield
+        return
+    check_inputs(x, y, threat, task)
     entered = left = False
 
     def enter(module: nn.Module, args: Any) -> None:
@@ -129,12 +129,14 @@ def checking(
     def leave(module: nn.Module, args: Any, logits: Tensor) -> None:
         nonlocal left
         if not left:
-            check(logits, y)
+            (check or task.check_output)(logits, y)
             left = True
 
-    handles = [model.register_forward_pre_hook(enter), model.register_forward_hook(leave)]
+    handles = [model.register_forward_pre_hook(enter)]
     try:
-        yield
+        with task.reading(model):
+            handles.append(model.register_forward_hook(leave))
+            yield
     except (torch.OutOfMemoryError, RunError):
         raise
     except RuntimeError as error:

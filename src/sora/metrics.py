@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 from weakref import WeakKeyDictionary
@@ -15,8 +15,9 @@ from torch.nn import functional as F
 
 from sora import curvature
 from sora._checks import check_model, checking
-from sora._passes import bare, cross_entropy, frozen, input_gradient
+from sora._passes import bare, frozen, gradient_of
 from sora._registry import Entry, Registry
+from sora._task import PLAIN, Task
 from sora.attacks import pgd
 from sora.threat import Threat
 
@@ -40,7 +41,7 @@ class GradientAndLogits(NamedTuple):
     """The results of one forward and one backward pass."""
 
     gradient: Tensor
-    """Gradient of the mean cross-entropy with respect to the input."""
+    """Gradient of the mean loss with respect to the input."""
     logits: Tensor
 
 
@@ -53,10 +54,13 @@ class AttackedBatch:
         y: Class labels, shape (B,).
         threat: The norm ball and the box.
         seed: Seed of the metrics' random numbers.
+        task: The loss, and what is correct.
     """
 
-    def __init__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> None:
-        self.model, self.x, self.y, self.threat, self.seed = model, x, y, threat, seed
+    def __init__(
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0, task: Task = PLAIN
+    ) -> None:
+        self.model, self.x, self.y, self.threat, self.seed, self.task = model, x, y, threat, seed, task
 
     def generator(self, stream: int) -> torch.Generator:
         """Return a new generator; metrics with different `stream` numbers draw independent numbers."""
@@ -79,12 +83,17 @@ class AttackedBatch:
 
     def gradient_at(self, z: Tensor) -> GradientAndLogits:
         """Return input gradient and logits at `z`."""
-        return GradientAndLogits(*input_gradient(self.model, z, self.y))
+        return GradientAndLogits(*gradient_of(lambda out: self.task.loss_of(out, self.y), self.model, z))
 
     def losses_at(self, z: Tensor) -> Tensor:
-        """Return each example's cross-entropy at `z`, without a graph."""
+        """Return each example's loss at `z`, without a graph."""
         with torch.no_grad():
-            return cross_entropy(self.model(z), self.y, "none")
+            return self.task.loss_of(self.model(z), self.y, "none")
+
+    def accuracy(self, logits: Tensor) -> Tensor:
+        """Return the share of correct outputs; NaN if the task does not say which are correct."""
+        right = self.task.right(logits, self.y)
+        return torch.full((), torch.nan) if right is None else right.float().mean()
 
 
 Function = Callable[[AttackedBatch], Tensor]
@@ -102,6 +111,8 @@ class MetricInfo(Entry):
     """Colour of its line; a metric without one is measured but not drawn."""
     line: str = "-"
     """Style of its line, as in matplotlib."""
+    needs_classes: bool = False
+    """Whether it uses class probabilities."""
 
 
 METRICS = Registry("metric", "sora.metrics", MetricInfo)
@@ -127,6 +138,7 @@ def measure(
     threat: Threat,
     metrics: Iterable[str] | None = None,
     seed: int = 0,
+    task: Task = PLAIN,
 ) -> dict[str, float]:
     """Measure one batch in evaluation mode; weights, buffers, mode and flags stay as they were.
 
@@ -137,15 +149,19 @@ def measure(
         threat: The norm ball and the box.
         metrics: Their names; all if not given.
         seed: Seed of the random numbers some of them need; torch's own random state is not used.
+        task: The loss, and what is correct; by default cross-entropy and classes.
     """
     functions = {name: create(name) for name in (names() if metrics is None else metrics)}
     check_model(model)
+    for name in functions:
+        if info(name).needs_classes:
+            task.refuse(f"metric {name}")
     if not functions:
         return {}
     model = bare(model)
     done = _CHECKED.setdefault(model, set())
-    with frozen(model), checking(model, x, y, threat, done=done, also=threat):
-        batch = AttackedBatch(model, x, y, threat, seed)
+    with frozen(model), checking(model, x, y, threat, task, done=done, also=(threat, task)):
+        batch = AttackedBatch(model, x, y, threat, seed, task)
         values = [function(batch).float() for function in functions.values()]
         return dict(zip(functions, torch.stack(values).tolist(), strict=True))
 
@@ -181,29 +197,30 @@ def linearity(batch: AttackedBatch) -> Tensor:
 @register("fgsm", "accuracy under FGSM", colour="#e08214")
 def fgsm_accuracy(batch: AttackedBatch) -> Tensor:
     """Return the accuracy on the FGSM examples."""
-    return (batch.adversarial.logits.argmax(1) == batch.y).float().mean()
+    return batch.accuracy(batch.adversarial.logits)
 
 
 @register("pgd", "accuracy under PGD-10", colour="#8b68c8")
 def pgd_accuracy(batch: AttackedBatch) -> Tensor:
     """Return the accuracy under PGD-10 from a random start."""
-    x_adv = pgd(batch.model, batch.x, batch.y, batch.threat, generator=batch.generator(3))
+    task = replace(batch.task, outputs=None)  # they are read already
+    x_adv = pgd(batch.model, batch.x, batch.y, batch.threat, generator=batch.generator(3), task=task)
     with torch.no_grad():
-        logits: Tensor = batch.model(x_adv)
-    return (logits.argmax(1) == batch.y).float().mean()
+        return batch.accuracy(batch.model(x_adv))
 
 
 @register("aae", "share of FGSM examples whose loss is lower than that of the clean image", colour="#c1272d")
 def abnormal_share(batch: AttackedBatch) -> Tensor:
     """Return the share of abnormal adversarial examples (AAER)."""
     passes = (batch.clean, batch.adversarial)
-    clean, adversarial = (cross_entropy(each.logits, batch.y, "none") for each in passes)
+    clean, adversarial = (batch.task.loss_of(each.logits, batch.y, "none") for each in passes)
     return (clean > adversarial).float().mean()
 
 
 @register(
-    "kl", "KL divergence of the predictions on clean and FGSM images", scale="log, scaled", colour="#3c8d40"
-)
+    "kl", "KL divergence of the predictions on clean and FGSM images", scale="log, scaled", colour="#3c8d40",
+    needs_classes=True,
+)  # fmt: skip
 def kl(batch: AttackedBatch) -> Tensor:
     """Return KL(P, Q) of the predictions P on the clean image and Q on the FGSM example, as in TRADES."""
     passes = (batch.clean, batch.adversarial)

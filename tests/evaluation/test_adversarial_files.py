@@ -13,7 +13,7 @@ from torch import nn
 
 from sora.data import Dataset, load
 from sora.errors import UserError
-from sora.evaluation import Evaluation, evaluate, warnings_about
+from sora.evaluation import Evaluation, evaluate
 from sora.evaluation.adversarial_files import check_adversarial, save_adversarial
 from sora.evaluation.validity import Invalid
 from sora.threat import Linf
@@ -63,7 +63,7 @@ def test_a_file_gives_the_accuracy_it_was_written_with(
     checked = check_adversarial(changed(file, about={"threat": own}), model, digits)
     assert checked.accuracy == {f"file:{name}": share for name, share in evaluation.accuracy.items()}
     assert checked.threat.box == (0, 1)
-    assert "what the file says" in warnings_about(checked)[0]
+    assert "what the file says" in checked.warnings[0]
     darker = np.load(file)["adversarial_clean"] - np.float32(0.05)
     with pytest.raises(Invalid, match="left the box"):
         check_adversarial(changed(file, adversarial_clean=darker), model, digits)

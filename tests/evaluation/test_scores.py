@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sora.attacks import create
 from sora.errors import UserError
-from sora.evaluation import Evaluation, verdict, warnings_about, wilson
+from sora.evaluation import Evaluation, verdict, wilson
 from sora.evaluation.scores import VERDICTS, at_least
 from sora.threat import Linf
 
@@ -138,7 +138,7 @@ def test_worst_case_is_over_attacks_example_by_example() -> None:
     ],
 )
 def test_warnings(given: dict[str, Any], message: str | None) -> None:
-    warnings = warnings_about(result(**given))
+    warnings = result(**given).warnings
     assert len(warnings) == (0 if message is None else 1)
     assert message is None or message in warnings[0]
 
@@ -151,17 +151,17 @@ def test_what_only_square_breaks_is_named_beyond_chance(broken: int, n: int, nam
     after = labels.clone()
     after[:broken] = (after[:broken] + 1) % 4
     settings = {"aa": PLAIN | {"broken": {"apgd-ce": 0, "square": broken}}}
-    warnings = warnings_about(Evaluation(Linf(0.1), labels, 4, {"aa": after}, settings))
+    warnings = Evaluation(Linf(0.1), labels, 4, {"aa": after}, settings).warnings
     assert [text.split(",")[0] for text in warnings] == ["Square"] * named
 
 
 def test_a_collapsed_model_is_named() -> None:
     twos = torch.full_like(LABELS, 2)
-    (warning,) = warnings_about(Evaluation(Linf(0.1), LABELS, 3, {"clean": twos}, {}))
+    (warning,) = Evaluation(Linf(0.1), LABELS, 3, {"clean": twos}, {}).warnings
     assert "predicts class 2 for everything" in warning
     pushed = Evaluation(Linf(0.1), LABELS, 3, {"pgd10": twos}, {})  # an attack may do that to any model
     assert pushed.constant_class is None
-    assert warnings_about(pushed) == []
+    assert pushed.warnings == []
 
 
 @pytest.mark.parametrize("wrong", [0, 40])
@@ -171,5 +171,5 @@ def test_images_of_one_class_have_no_verdict(wrong: int) -> None:
     predicted[:wrong] = 0
     evaluation = Evaluation(Linf(0.1), labels, 3, {"clean": labels, "fgsm": labels, "pgd10": predicted}, {})
     assert evaluation.verdict is None
-    (warning,) = warnings_about(evaluation)
+    (warning,) = evaluation.warnings
     assert warning.startswith("all images are of one class: there is no verdict")

@@ -14,7 +14,6 @@ from sora._devices import device_for_float64
 from sora._passes import cross_entropy, gradient_of
 from sora.attacks import Attack, create, create_all
 from sora.errors import RunError, UserError
-from sora.evaluation import warnings_about
 from sora.evaluation.records import evaluate_into, full_record, restore
 from sora.evaluation.validity import AttackFailed, relative_difference
 from sora.runs import RunFolder
@@ -53,7 +52,7 @@ def test_a_result_with_gradients_that_are_not_finite_is_void(attack: str, threat
     result = evaluate(nan_gradient(), examples(), threat, f"clean,{attack}")
     assert result.accuracy == {"clean": 1.0}
     assert "NaN or infinite" in result.void[attack]
-    assert any(attack in text and "void" in text for text in warnings_about(result))
+    assert any(attack in text and "void" in text for text in result.warnings)
     assert attack in repr(result)
     with pytest.raises(UserError, match="its result is void"):
         evaluate(nan_gradient(), examples(), threat, attack)
@@ -169,18 +168,18 @@ def counting() -> Linear:
 )
 def test_random_and_dynamic_models_are_named(model: Callable[[], Linear], attacks: str, message: str) -> None:
     evaluation = evaluate(model(), examples(), Linf(0.1), attacks)
-    warnings = [text for text in warnings_about(evaluation) if "random" in text or "dynamic" in text]
+    warnings = [text for text in evaluation.warnings if "random" in text or "dynamic" in text]
     assert len(warnings) == bool(message)
     assert message in "".join(warnings)
     restored = restore(full_record(evaluation), evaluation.labels, evaluation.threat)
-    assert warnings_about(restored) == warnings_about(evaluation)
+    assert restored.warnings == evaluation.warnings
 
 
 @pytest.mark.parametrize("squash", [torch.sigmoid, torch.exp, lambda z: z.softmax(1) * 7])
 def test_outputs_like_probabilities_are_noticed(squash: Callable[[Tensor], Tensor]) -> None:
     result = evaluate(Linear(lambda z, _: squash(z)), examples(), Linf(0.1), "clean")
-    assert any("no output of the model is negative" in text for text in warnings_about(result))
-    assert warnings_about(evaluate(Linear(), examples(), Linf(0.1), "clean")) == []
+    assert any("no output of the model is negative" in text for text in result.warnings)
+    assert evaluate(Linear(), examples(), Linf(0.1), "clean").warnings == []
 
 
 def test_a_constant_predictor_is_not_robust() -> None:
@@ -273,9 +272,9 @@ def test_labels_that_are_not_integers_are_refused(dtype: torch.dtype) -> None:
         (lambda z: z.softmax(1), "probabilities"),
         (lambda z: z / (z.sum(1, keepdim=True) * 0), "NaN"),
         (lambda z: torch.where(z > 0, z, torch.nan), "NaN"),
-        (lambda z: z[:, 0], "expected logits of shape"),
-        (lambda z: z[:, :1], "expected logits of shape"),
-        (lambda z: (z, z), "tuple; expected logits"),
+        (lambda z: z[:, 0], "one logit: use loss='binary' or two logits"),
+        (lambda z: z[:, :1], "one logit: use loss='binary' or two logits"),
+        (lambda z: {"a": z, "b": z}, "a dict with a, b; .*expected logits"),
         (lambda z: z[:, :2], "labels run from 0 to 4, but the model has 2 classes"),
         (lambda z: z.detach(), "cannot be differentiated"),
         (lambda z: z @ torch.ones(4, 3), "does not accept inputs of shape"),

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sora._registry import Entry, Registry
+from sora._task import Task
 from sora.threat import Threat
 
 
@@ -65,6 +66,11 @@ class Attack(ABC):
 
     def for_classes(self, num_classes: int) -> Attack:
         """Return the same attack adapted to a number of classes."""
+        return self
+
+    def for_task(self, task: Task) -> Attack:
+        """Return the same attack on the loss of a task; one that does not know tasks needs classes."""
+        task.refuse(self.name)
         return self
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from sora._checks import checking
 from sora._passes import bare, frozen
 from sora._seeds import mix, seeded
+from sora._task import PLAIN
 from sora.attacks._base import Attack, register
 from sora.errors import UserError
 from sora.threat import Threat
@@ -121,7 +122,7 @@ class AutoPart(_FromPackage):
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
         """Return adversarial examples where the attack succeeds, `x` elsewhere."""
         model = bare(model)
-        with checking(model, x, y, threat), frozen(model), seeded(seed):
+        with checking(model, x, y, threat, PLAIN), frozen(model), seeded(seed):
             self.check(x, y, threat)
             if threat.eps == 0:
                 return x
@@ -175,7 +176,7 @@ class AutoAttack(_FromPackage):
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
         """Return adversarial examples where any part succeeds, `x` elsewhere."""
         model = bare(model)
-        with checking(model, x, y, threat), frozen(model), seeded(seed), torch.no_grad():
+        with checking(model, x, y, threat, PLAIN), frozen(model), seeded(seed), torch.no_grad():
             self.check(x, y, threat)
             x_adv = x.clone()
             for part in self.for_classes(_classes(model, x)).members:

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sora._task import Task
 from sora.attacks._base import Attack, register
 from sora.threat import Threat
 
@@ -17,6 +18,10 @@ class Clean(Attack):
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
         """Return the inputs, unchanged."""
         return x
+
+    def for_task(self, task: Task) -> Attack:
+        """Return itself: it uses no loss."""
+        return self
 
     def settings(self, threat: Threat) -> dict[str, Any]:
         """Return a radius of 0, whatever the threat."""

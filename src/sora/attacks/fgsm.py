@@ -1,28 +1,32 @@
 """FGSM: `x_adv = box(x + eps direction(g))`, one full step from x without a random start."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
 
 from sora._checks import checking
-from sora._passes import bare, frozen, input_gradient
+from sora._passes import bare, frozen, gradient_of
+from sora._task import PLAIN, Task
 from sora.attacks._base import Attack, register
 from sora.threat import Threat, parse_eps
 
 
-def fgsm(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, eps: float | None = None) -> Tensor:
+def fgsm(
+    model: nn.Module, x: Tensor, y: Tensor, threat: Threat, eps: float | None = None, *, task: Task = PLAIN
+) -> Tensor:
     """Take one step of length `eps` along the gradient's direction, clamped to the box; no random start.
 
     Args:
         model: From inputs to logits; attacked in evaluation mode and left unchanged.
         x: Inputs inside the box, shape (B, ...).
-        y: Class labels, shape (B,).
+        y: Targets of the loss: by default class labels, shape (B,).
         threat: The norm and the box.
         eps: Length of the step instead of the threat's radius; a negative one steps against the gradient.
+        task: The loss; by default cross-entropy.
     """
-    with checking(bare(model), x, y, threat), frozen(bare(model)):
-        gradient, _ = input_gradient(bare(model), x, y)
+    with checking(bare(model), x, y, threat, task), frozen(bare(model)):
+        gradient, _ = gradient_of(lambda output: task.loss_of(output, y), bare(model), x)
     return threat.step(x, gradient, threat.eps if eps is None else parse_eps(eps))
 
 
@@ -31,11 +35,16 @@ def fgsm(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, eps: float | No
 class FGSM(Attack):
     """One full step."""
 
+    task: Task = PLAIN
     passes = 2  # the gradient and the prediction
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
         """Take one step along the gradient's direction at `x`."""
-        return fgsm(model, x, y, threat)
+        return fgsm(model, x, y, threat, task=self.task)
+
+    def for_task(self, task: Task) -> Attack:
+        """Return the same step on another loss."""
+        return replace(self, task=task)
 
     def settings(self, threat: Threat) -> dict[str, Any]:
         """Return one step as long as the radius."""

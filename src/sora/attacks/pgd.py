@@ -4,15 +4,16 @@
 """
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from sora._checks import check_model, check_threat, checking
-from sora._passes import ascend, bare, cross_entropy, frozen
+from sora._passes import ascend, bare, frozen
 from sora._seeds import seeded
+from sora._task import PLAIN, Task
 from sora.attacks._base import Attack, register
 from sora.errors import UserError, short
 from sora.threat import Threat, parse_eps
@@ -33,21 +34,25 @@ def pgd(
     select: Select = "any",
     generator: torch.Generator | None = None,
     eot: int = 1,
+    *,
+    task: Task = PLAIN,
 ) -> Tensor:
     """Return the best last iterate of projected gradient ascent from random starts, example by example.
 
     Args:
         model: From inputs to logits; attacked in evaluation mode and left unchanged.
         x: Inputs inside the box, shape (B, ...).
-        y: Class labels, shape (B,).
+        y: Targets of the loss: by default class labels, shape (B,).
         threat: The norm ball and the box.
         steps: Ascent steps per restart.
         step_size: Length of a step in the units of the input; eps/4 by default.
         restarts: Independent random starts. The first one does not depend on how many there are.
         select: `"any"` returns an input that changes the prediction if any restart reaches one;
-            `"max_loss"` the restart of highest loss, as in some published results.
+            `"max_loss"` the restart of highest loss, as in some published results, and always for a task
+            that does not say what is correct.
         generator: Source of the random starts, on the device of `x`; torch's global one by default.
         eot: Passes over which each gradient is averaged, for models with randomness in the forward pass.
+        task: The loss and what is correct; by default cross-entropy and classes.
     """
     if not (_is_count(steps) and _is_count(restarts) and _is_count(eot)):
         raise UserError(
@@ -66,21 +71,21 @@ def pgd(
         start = threat.clamp(inputs + noise)
 
         def loss(logits: Tensor) -> Tensor:
-            return cross_entropy(logits, labels)
+            return task.loss_of(logits, labels)
 
         at = ascend(loss, model, inputs, start, threat, steps, length, eot=eot).x_adv
         with torch.no_grad():
             logits = model(at)
-        if select == "any":
-            return at, (logits.argmax(1) != labels).float()
-        return at, cross_entropy(logits, labels, "none")
+        right = task.right(logits, labels) if select == "any" else None
+        return at, task.loss_of(logits, labels, "none") if right is None else (~right).float()
 
-    with checking(model, x, y, threat), frozen(model):
+    with checking(model, x, y, threat, task), frozen(model):
         best, score = restart(x, y, threat.random_start(x, generator))
         for _ in range(restarts - 1):
             noise = threat.random_start(x, generator)
             # A success cannot be improved: later restarts attack the remaining examples only.
-            rows = (score <= 0).nonzero()[:, 0] if select == "any" else torch.arange(len(x), device=x.device)
+            judged = select == "any" and task.judges
+            rows = (score <= 0).nonzero()[:, 0] if judged else torch.arange(len(x), device=x.device)
             if len(rows) == 0:
                 break
             candidate, new = restart(x[rows], y[rows], noise[rows])
@@ -126,6 +131,7 @@ class PGD(Attack):
     steps: int = 10
     restarts: int = 1
     eot: int = 1
+    task: Task = PLAIN
     stream = zlib.crc32(b"pgd")  # more restarts begin with the same numbers, so they can only be stronger
 
     def __post_init__(self) -> None:
@@ -139,9 +145,12 @@ class PGD(Attack):
         check_model(model)
         generator = torch.Generator(x.device).manual_seed(seed)
         with frozen(bare(model)), seeded(seed):  # for a model that draws random numbers
-            return pgd(
-                model, x, y, threat, self.steps, restarts=self.restarts, generator=generator, eot=self.eot
-            )
+            own = {"restarts": self.restarts, "eot": self.eot, "task": self.task}
+            return pgd(model, x, y, threat, self.steps, generator=generator, **own)  # type: ignore[arg-type]
+
+    def for_task(self, task: Task) -> Attack:
+        """Return the same steps on another loss."""
+        return replace(self, task=task)
 
     def settings(self, threat: Threat) -> dict[str, Any]:
         """Return steps of a quarter of the radius."""

@@ -11,7 +11,7 @@ from rich.text import Text
 from sora.attacks import create
 from sora.cli._tables import VERDICT_STYLE, table_console
 from sora.errors import UserError
-from sora.evaluation import Evaluation, warnings_about
+from sora.evaluation import Evaluation
 from sora.evaluation.card import PROTOCOL
 from sora.training import TrainResult
 
@@ -65,7 +65,7 @@ def print_evaluations(
         where = f"{each.threat.norm} {each.threat.given}"
         if each.verdict:
             console.print(Text.assemble(f"{where}: ", (each.verdict, VERDICT_STYLE[each.verdict])))
-        for text in warnings_about(each):
+        for text in each.warnings:
             console.print(f"{where}: warning: {text}", style="yellow")
         for finding in each.failed_tests:
             console.print(f"{where}: failed: {finding.test}: {finding.advice}", style="red")

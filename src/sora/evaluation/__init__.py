@@ -1,7 +1,7 @@
 """Accuracy under attacks, with the settings, the count and the interval of each number."""
 
 from sora.evaluation.accuracy import BATCH, EvaluationOptions, evaluate
-from sora.evaluation.scores import Evaluation, verdict, warnings_about, wilson
+from sora.evaluation.scores import Evaluation, verdict, wilson
 from sora.evaluation.trust import Finding
 
 __all__ = [
@@ -11,6 +11,5 @@ __all__ = [
     "Finding",
     "evaluate",
     "verdict",
-    "warnings_about",
     "wilson",
 ]

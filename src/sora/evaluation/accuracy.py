@@ -1,18 +1,19 @@
 """Accuracy under attacks: the same batches and the same random numbers every time."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sora._checks import check_model, check_threat
 from sora._devices import pick_device
 from sora._passes import bare, frozen, held
 from sora._seeds import seeded
+from sora._task import CLASSES, PLAIN, Judge, Task
 from sora.attacks import Attack, create_all
 from sora.errors import UserError, short
 from sora.evaluation.examples import Data, Examples, as_examples, in_precision_of
@@ -43,11 +44,14 @@ class EvaluationOptions:
     trust: bool = False
     trust_source: nn.Module | None = None
     doubts: Sequence[str] = ()
+    task: Task = PLAIN
 
     def __post_init__(self) -> None:
         for what, number, low in (("batch size", self.batch_size, 1), ("seed", self.seed, 0)):
             if not isinstance(number, int) or isinstance(number, bool) or not low <= number < 1 << 64:
                 raise UserError(f"{what} {short(number)}; expected {low} or more, below 2**64")
+        if self.trust:
+            self.task.refuse("the masking tests (trust)")
         if self.shard and self.keep_inputs:
             raise UserError("attacked inputs are kept by one process only; evaluate them without torchrun")
 
@@ -69,6 +73,9 @@ def evaluate(
     keep_inputs: bool = False,
     trust: bool = False,
     trust_source: nn.Module | None = None,
+    loss: str | Judge = CLASSES,
+    outputs: Callable[[Any], Tensor] | None = None,
+    correct: Judge | None = None,
 ) -> Evaluation:
     """Measure a model's accuracy in evaluation mode; it is left in the mode it was in.
 
@@ -77,8 +84,8 @@ def evaluate(
 
     Args:
         model: From inputs to logits; moved to `device` if one is given.
-        data: An `ImageSet`, a pair of tensors (inputs, labels), or an iterable of such batches, which is
-            read into memory.
+        data: An `ImageSet`, a pair of tensors (inputs, targets), a torch `Dataset` of such pairs, or an
+            iterable of batches, which is read into memory.
         threat: The norm ball and the box.
         attacks: Attacks or their names, see `sora list attacks`.
         batch_size: Examples attacked together. It determines the memory needed, and the random numbers.
@@ -94,6 +101,10 @@ def evaluate(
         keep_inputs: Keep the attacked inputs in the result, for one process.
         trust: Also run the masking tests (`Evaluation.trust`); one that fails makes the verdict `suspect`.
         trust_source: A second model for them, to transfer attacks from.
+        loss: What attacks increase, as in `sora.methods.create`: a name, or a function.
+        outputs: From what the model returns to a tensor; logits are recognised without it.
+        correct: A function `(output, target) -> (B,)` of bools. A loss of your own without it gives mean
+            losses (`Evaluation.losses`) in place of accuracies, and no verdict.
 
     Raises:
         AttackFailed: An attack left the ball, the box or the shape of its inputs. It is raised after the
@@ -103,11 +114,14 @@ def evaluate(
     check_model(trust_source or model)
     check_threat(threat)
     options = EvaluationOptions(
-        batch_size, seed, num_classes, device, progress, shard, network, keep_inputs, trust, trust_source
-    )
+        batch_size, seed, num_classes, device, progress, shard, network, keep_inputs, trust, trust_source,
+        task=Task(loss, outputs, correct),
+    )  # fmt: skip
     examples, fingerprint = as_examples(data), None
     if state is not None:
-        fingerprint = fingerprint_of(hash_inputs(model, examples, network), threat, seed, batch_size)
+        fingerprint = fingerprint_of(
+            hash_inputs(model, examples, network), threat, seed, batch_size, options.task
+        )
     evaluation, failed = measure(model, examples, threat, create_all(attacks), options, fingerprint, state)
     if failed:
         raise AttackFailed(failed, [evaluation] if evaluation.predictions else [])
@@ -134,13 +148,16 @@ def measure(
     model = bare(model)
     device, seed, batch_size = placed(model, options.device), options.seed, options.batch_size
     folder = None if state is None else Path(state) / state_name(fingerprint or {}, threat)
-    source = options.trust_source or model
-    with held(model, source), frozen(model), PassMeter(model, options.progress) as meter:
+    source, task = options.trust_source or model, options.task
+    reads = task.reading(model)
+    with held(model, source), frozen(model), reads, PassMeter(model, options.progress) as meter:
         examples = in_precision_of(model, examples)
         x, y = examples.take(torch.arange(min(batch_size, len(examples.labels))), device)
         with seeded(seed):
-            inspection = inspect_model(model, x, y, examples.labels, threat, options.num_classes)
-        attacks = [attack.for_classes(inspection.num_classes) for attack in attacks]
+            inspection = inspect_model(model, x, y, examples.labels, threat, options.num_classes, task)
+        read = replace(task, outputs=None)
+        attacks = [each.for_classes(inspection.num_classes) for each in attacks]
+        attacks = [each if task == PLAIN else each.for_task(read) for each in attacks]
         for attack in attacks:
             attack.check(x, y, threat)
         versions = {attack.name: code_versions(attack, threat) for attack in attacks}
@@ -151,11 +168,13 @@ def measure(
     for attack in attacks:
         if attack.name in outcomes:
             settings[attack.name] = attack.settings(threat) | {"seed": seed, "batch_size": batch_size}
+            if (losses := outcomes[attack.name].losses) is not None:
+                settings[attack.name]["loss"] = float(losses.double().mean())
             if len(attack.parts) > 1:
                 settings[attack.name]["broken"] = runner.broken[attack.name]
     evaluation = Evaluation(
         threat,
-        examples.labels,
+        task.labels(examples.labels),
         inspection.num_classes,
         {name: outcome.predictions for name, outcome in outcomes.items()},
         settings,
@@ -166,6 +185,8 @@ def measure(
         fingerprint=fingerprint or {},
         trust=findings,
         doubts=options.doubts,
+        judged=task.judges,
+        chance=task.chance(examples.labels),
     )
     return evaluation, [*runner.failed.values()]
 

@@ -13,13 +13,14 @@ from typing_extensions import TypedDict
 
 from sora._files import TEXT, parse_json, replace_file
 from sora._passes import frozen
+from sora._task import PLAIN
 from sora.data import Dataset, ImageSet
 from sora.data.npz import ArrayArchive
 from sora.errors import UserError
 from sora.evaluation.accuracy import BATCH, placed
 from sora.evaluation.examples import as_examples, in_precision_of
 from sora.evaluation.scores import Evaluation
-from sora.evaluation.validity import check_attacked, predicted_classes
+from sora.evaluation.validity import answers_of, check_attacked
 from sora.threat import threat
 
 PREFIX = "adversarial_"  # of the array of an attack
@@ -75,12 +76,12 @@ def check_adversarial(
         for name, own in facts["attacks"].items():
             attacked, parts = torch.from_numpy(file.array(f"{PREFIX}{name}")), []
             for rows in torch.split(torch.arange(len(images)), batch_size):
-                x, _ = examples.take(rows, target)
+                x, y = examples.take(rows, target)
                 x_adv = attacked[rows].to(x)
                 check_attacked(f"{name} in {path}", x, x_adv, ball)
                 logits = model(x_adv)
                 classes = logits.shape[1]
-                parts.append(predicted_classes(logits).cpu())
+                parts.append(answers_of(PLAIN, logits, y).cpu())
             predictions[f"file:{name}"] = torch.cat(parts)
             settings[f"file:{name}"] = {key: own[key] for key in _SHOWN if key in own}
     return Evaluation(ball, images.labels, classes, predictions, settings, doubts=[UNPROVEN])

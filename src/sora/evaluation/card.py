@@ -6,7 +6,7 @@ from typing import Any
 
 from sora.attacks.autoattack import REDUCED, VERSIONS, is_autoattack
 from sora.evaluation.records import full_record
-from sora.evaluation.scores import Evaluation, warnings_about
+from sora.evaluation.scores import Evaluation
 from sora.settings import is_custom
 
 PROTOCOL = (
@@ -61,7 +61,7 @@ def entry(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> dict[str, Any
         "clean_acc": percent.get("clean", ""),
         "reported": "",
         "autoattack_acc": percent.get("aa", ""),
-        "unreliable": bool(warnings_about(head) or head.failed_tests),
+        "unreliable": bool(head.warnings or head.failed_tests),
         "evaluations": [_evaluation(each) for each in evaluations],
         "network": dict(facts.network),
         "images": dict(facts.images),
@@ -81,7 +81,7 @@ def markdown(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> str:
     verdict = evaluations[0].verdict
     notes = [f"- Verdict: **{verdict}**."] if verdict else []
     for each in evaluations:
-        notes += [f"- **Warning** ({_threat(each)}): {text}." for text in warnings_about(each)]
+        notes += [f"- **Warning** ({_threat(each)}): {text}." for text in each.warnings]
     training = [[key, f"`{value}`"] for key, value in facts.training.items() if value is not None]
     columns = ("threat", "attack", "accuracy", "95 % interval", "n")
     parts = [

@@ -74,10 +74,10 @@ def as_examples(data: Data) -> Examples:
 
 
 def _from_tensors(inputs: Tensor, labels: Tensor) -> Examples:
-    if inputs.dim() == 0 or labels.dim() != 1 or inputs.is_meta or labels.is_meta:
+    if inputs.dim() == 0 or labels.dim() == 0 or inputs.is_meta or labels.is_meta:
         raise UserError(
             f"inputs {tuple(inputs.shape)} and labels {tuple(labels.shape)} on {inputs.device};"
-            " expected (N, ...) and (N,) with values"
+            " expected (N, ...) and (N,), or (N, ...) for other targets, with values"
         )
     if len(inputs) != len(labels):
         raise UserError(f"{len(inputs)} inputs come with {len(labels)} labels; expected one label each")

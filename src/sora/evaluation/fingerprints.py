@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import sora
 from sora._passes import bare
+from sora._task import PLAIN, Task
 from sora.attacks import Attack
 from sora.evaluation.examples import Examples
 from sora.runs import digest_model
@@ -43,10 +44,20 @@ def hash_inputs(model: nn.Module, examples: Examples, network: Mapping[str, Any]
     }
 
 
-def fingerprint_of(hashes: Mapping[str, str], threat: Threat, seed: int, batch_size: int) -> Fingerprint:
+def fingerprint_of(
+    hashes: Mapping[str, str], threat: Threat, seed: int, batch_size: int, task: Task = PLAIN
+) -> Fingerprint:
     """Return everything that the predictions under a given attack and radius depend on."""
     box = None if threat.box is None else list(threat.box)
-    return {**hashes, "sora": sora.__version__, "box": box, "seed": seed, "batch_size": batch_size}
+    known = {**hashes, "sora": sora.__version__, "box": box, "seed": seed, "batch_size": batch_size}
+    return known if task == PLAIN else known | {"task": task_fingerprint(task)}
+
+
+def task_fingerprint(task: Task) -> str:
+    """Return a fingerprint of a loss and of functions of the user's own, by their code."""
+    digest = _ObjectDigest()
+    digest.add(task)
+    return digest.hexdigest()
 
 
 def state_name(fingerprint: Fingerprint, threat: Threat) -> str:
@@ -90,7 +101,7 @@ def identity_of(attack: Attack, threat: Threat) -> str:
     """Return a hash of what an attack does, since an attack of the same name may have been edited.
 
     Covers its settings, fields and parts, the versions of the packages it runs, and for a class defined
-    outside this package the source text of its module.
+    outside this package the source text of its module. Its task is part of an evaluation's fingerprint.
     """
     digest = hashlib.blake2b(digest_size=8)
     kinds = [kind for kind in type(attack).__mro__ if issubclass(kind, Attack)]
@@ -102,7 +113,7 @@ def identity_of(attack: Attack, threat: Threat) -> str:
         [_source_of(kind) for kind in own],
         [metadata.version(package) for package in attack.packages],
         attack.settings(threat),
-        [value for value in values if not isinstance(value, Attack)],
+        [value for value in values if not isinstance(value, (Attack, Task))],
         [identity_of(each, threat) for each in inside],
     ):
         _ObjectDigest(digest).add(value)

@@ -17,7 +17,7 @@ from sora.errors import UserError
 from sora.evaluation.accuracy import EvaluationOptions, measure
 from sora.evaluation.examples import as_examples
 from sora.evaluation.fingerprints import Fingerprint, fingerprint_of, hash_inputs, state_name
-from sora.evaluation.scores import OBSERVED, Evaluation, warnings_about
+from sora.evaluation.scores import OBSERVED, Evaluation
 from sora.evaluation.trust import Finding
 from sora.evaluation.units import remove_units
 from sora.evaluation.validity import AttackFailed
@@ -65,9 +65,10 @@ def evaluate_into(
     facts = {**(about or {}), "network": {**network, "fingerprint": hashes["network"]}}
     writes = not options.shard or distributed.get_rank() == 0
     for threat in threats:
-        fingerprint = fingerprint_of(hashes, threat, options.seed, options.batch_size)
+        fingerprint = fingerprint_of(hashes, threat, options.seed, options.batch_size, options.task)
         record = find(folder.read_evaluations(), fingerprint, threat)
-        evaluation = None if record is None else restore(record, examples.labels, threat)
+        labels = options.task.labels(examples.labels)
+        evaluation = None if record is None else restore(record, labels, threat)
         missing = [a for a in attacks if evaluation is None or options.keep_inputs or not evaluation.has(a)]
         tested = evaluation is not None and bool(evaluation.trust) and options.trust_source is None
         needed = replace(options, trust=options.trust and not tested)
@@ -106,19 +107,21 @@ def _copy_weights(model: nn.Module) -> list[Tensor]:
 def full_record(evaluation: Evaluation) -> Record:
     """Return all numbers of an evaluation, and the predictions they come from."""
     names, record = list(evaluation.predictions), evaluation.record()
+    by_class = names if evaluation.chance is None and evaluation.judged else []
     small = evaluation.num_classes <= CONFUSION
     for name, attack in record["attacks"].items():
         attack["versions"] = evaluation.versions.get(name)
     return {
         **record,
         "verdict": evaluation.verdict,
-        "worst_case": evaluation.worst_case,
-        "per_class": {name: evaluation.per_class(name) for name in names},
-        "confusion": {name: evaluation.confusion(name).tolist() for name in names if small},
+        "worst_case": evaluation.worst_case if evaluation.judged else {},
+        "per_class": {name: evaluation.per_class(name) for name in by_class},
+        "confusion": {name: evaluation.confusion(name).tolist() for name in by_class if small},
+        **({} if evaluation.chance is None else {"judged": evaluation.judged, "chance": evaluation.chance}),
         **{name: getattr(evaluation, name) for name in OBSERVED},
         "void": dict(evaluation.void),
         "void_versions": {name: evaluation.versions.get(name) for name in evaluation.void},
-        "warnings": warnings_about(evaluation),
+        "warnings": evaluation.warnings,
         "trust": [finding.record() for finding in evaluation.trust],
         "num_classes": evaluation.num_classes,
         "fingerprint": dict(evaluation.fingerprint),
@@ -144,6 +147,8 @@ def restore(record: Record, labels: Tensor, threat: Threat) -> Evaluation:
         void=record.get("void", {}),
         versions={name: own for name, own in versions.items() if own},
         fingerprint=record["fingerprint"],
+        judged=record.get("judged", True),
+        chance=record.get("chance"),
         trust=[Finding(**finding) for finding in record.get("trust", [])],
     )
 

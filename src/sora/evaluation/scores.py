@@ -110,10 +110,16 @@ class Evaluation:
     """The outcome of each masking test; empty if they were not run."""
     doubts: Sequence[str] = ()
     """What else is known that speaks against the numbers; each is one of the warnings."""
+    judged: bool = True
+    """Whether the task says which outputs are correct; otherwise there are losses, but no accuracies."""
+    chance: float | None = None
+    """For answers that are no classes: the accuracy of the best constant one, 0 if unknown. The labels are
+    then all 1, and a prediction is 1 if it is correct."""
 
     def __repr__(self) -> str:
-        accuracy = ", ".join(f"{name} {100 * share:.1f} %" for name, share in self.accuracy.items())
+        accuracy = self.line()
         verdict = f"; {self.verdict}" if self.verdict else ""
+        verdict += f"; {len(self.warnings)} warnings" if self.warnings else ""
         verdict += f"; void: {', '.join(self.void)}" if self.void else ""
         return (
             f"{type(self).__name__}({self.threat.norm} {self.threat.given}, n={self.n}: {accuracy}{verdict})"
@@ -127,7 +133,8 @@ class Evaluation:
     @cached_property
     def robust(self) -> dict[str, Tensor]:
         """Which examples are still correctly classified under each attack."""
-        return {name: predicted == self.labels for name, predicted in self.predictions.items()}
+        judged = self.predictions if self.judged else {}
+        return {name: predicted == self.labels for name, predicted in judged.items()}
 
     @cached_property
     def accuracy(self) -> dict[str, float]:
@@ -135,9 +142,25 @@ class Evaluation:
         return {name: int(flags.sum()) / self.n for name, flags in self.robust.items()}
 
     @property
+    def losses(self) -> dict[str, float]:
+        """The mean loss under each attack, for tasks whose answers are no classes."""
+        return {name: own["loss"] for name, own in self.settings.items() if "loss" in own}
+
+    def line(self) -> str:
+        """Return the accuracies in one line; without any, the losses."""
+        if not self.judged:
+            return ", ".join(f"{name} loss {loss:.4g}" for name, loss in self.losses.items())
+        return ", ".join(f"{name} {100 * share:.1f} %" for name, share in self.accuracy.items())
+
+    @property
+    def warnings(self) -> list[str]:
+        """Reasons to doubt the numbers, as `sora evaluate` prints them."""
+        return [*_about_numbers(self), *_about_model(self), *self.void.values()]
+
+    @property
     def verdict(self) -> str | None:
         """See `verdict`; None without FGSM, PGD-10 or a second class. A failed masking test: `suspect`."""
-        chance = self.labels.bincount().max().item() / self.n
+        chance = self.labels.bincount().max().item() / self.n if self.chance is None else self.chance
         if self.one_label or not {"fgsm", "pgd10"} <= self.accuracy.keys():
             by_numbers = None
         elif self.constant_class is not None:  # no attack changes its answer, which is not robustness
@@ -154,25 +177,31 @@ class Evaluation:
     @property
     def one_label(self) -> bool:
         """Whether all labels are equal: a model that always gives this answer would be perfect."""
-        return bool((self.labels == self.labels[0]).all())
+        return self.chance is None and bool((self.labels == self.labels[0]).all())
 
     @property
     def constant_class(self) -> int | None:
         """The class that the model predicts for everything, if there is one and the labels have several."""
         predicted = self.predictions.get("clean")  # an attack can also push all images into one class
-        if predicted is None or self.one_label or bool((predicted != predicted[0]).any()):
+        if (
+            predicted is None
+            or self.chance is not None
+            or self.one_label
+            or bool((predicted != predicted[0]).any())
+        ):
             return None
         return int(predicted[0])
 
     @cached_property
     def attacks(self) -> dict[str, dict[str, Any]]:
         """Each attack's settings with n and the 95 % interval of its accuracy."""
-        return {name: own | self._count(self.robust[name]) for name, own in self.settings.items()}
+        counts = {name: self._count(flags) for name, flags in self.robust.items()}
+        return {name: own | counts.get(name, {"n": self.n}) for name, own in self.settings.items()}
 
     @cached_property
     def robust_to_all(self) -> Tensor:
         """Which examples stay correctly classified under every attack: only these may be called robust."""
-        return torch.stack(list(self.robust.values())).all(0)
+        return torch.stack(list(self.robust.values())).all(0) if self.judged else self.labels < 0
 
     @cached_property
     def worst_case(self) -> dict[str, Any]:
@@ -244,11 +273,6 @@ class Evaluation:
 
 
 _RESULTS = ("predictions", "settings", "inputs")  # fields by attack
-
-
-def warnings_about(evaluation: Evaluation) -> list[str]:
-    """List reasons to doubt the numbers of an evaluation."""
-    return [*_about_numbers(evaluation), *_about_model(evaluation), *evaluation.void.values()]
 
 
 def _about_numbers(evaluation: Evaluation) -> Iterator[str]:

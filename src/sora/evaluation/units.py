@@ -21,10 +21,10 @@ from sora.evaluation.progress import PassMeter
 from sora.evaluation.validity import (
     Invalid,
     Void,
+    answers_of,
     check_attacked,
     check_unchanged,
     finite_gradients,
-    predicted_classes,
 )
 from sora.runs.weights import read_verified, write_verified
 from sora.threat import Threat
@@ -37,16 +37,17 @@ NAMES = "attacks.txt"  # which attacks the units beside it belong to
 
 
 class Attacked(NamedTuple):
-    """The outcome of an attack on some examples: predicted classes, and the attacked inputs if kept."""
+    """The outcome of an attack on some examples: answers, and inputs and losses if kept."""
 
     predictions: Tensor
     inputs: Tensor | None = None
+    losses: Tensor | None = None
 
     def put(self, rows: Tensor | slice, part: Attacked) -> None:
         """Enter the outcome of some of the examples."""
-        self.predictions[rows] = part.predictions
-        if self.inputs is not None and part.inputs is not None:
-            self.inputs[rows] = part.inputs
+        for mine, theirs in zip(self, part, strict=True):
+            if mine is not None and theirs is not None:
+                mine[rows] = theirs
 
 
 class UnitStore:
@@ -72,7 +73,7 @@ class UnitStore:
             predictions = stored.tensors.get("predictions", torch.empty(0))
             inputs = stored.tensors.get("inputs")
             if stored.verified and predictions.shape == (count,) and (inputs is not None) >= with_inputs:
-                return Attacked(predictions, inputs)
+                return Attacked(predictions, inputs, stored.tensors.get("losses"))
         return None
 
     def save(self, key: str, outcome: Attacked) -> None:
@@ -82,8 +83,7 @@ class UnitStore:
                 make_folder(folder)
             if not (self._own / NAMES).exists():
                 write_text(self._own / NAMES, self._attacks)
-            tensors = {"predictions": outcome.predictions}
-            tensors |= {} if outcome.inputs is None else {"inputs": outcome.inputs}
+            tensors = {name: kept for name, kept in outcome._asdict().items() if kept is not None}
             write_verified(self._own / f"{key}.safetensors", tensors, key)
 
 
@@ -124,6 +124,7 @@ class AttackRunner:
     ) -> None:
         self._model, self._examples, self._threat, self._device = model, examples, threat, device
         self._options, self._store, self._meter = options, store, meter
+        self._task, self._labels = options.task, options.task.labels(examples.labels)
         shard = options.shard
         self._rank, self._world = (distributed.get_rank(), distributed.get_world_size()) if shard else (0, 1)
         # A rank may wait for hours for the last unit of another; the default group would time out.
@@ -157,12 +158,12 @@ class AttackRunner:
         return outcomes
 
     def _outcome_of(self, attack: Attack) -> Attacked:
-        labels = self._examples.labels
+        labels = self._labels
         everything = torch.arange(len(labels))
         if not attack.parts:
             return self._stage((attack,), everything)
         clean = self._stage((create("clean"),), everything)
-        outcome = Attacked(clean.predictions.clone(), None if clean.inputs is None else clean.inputs.clone())
+        outcome = Attacked(*(None if each is None else each.clone() for each in clean))  # type: ignore[arg-type]
         broken = {}
         for chain in chains(attack):
             remaining = (outcome.predictions == labels).nonzero()[:, 0]
@@ -189,14 +190,16 @@ class AttackRunner:
                     stopped = reason
                     break
                 outcome.put(slice(number * size, number * size + len(batches[number])), unit)
-        self._agree(outcome.predictions, stopped, attack)
+        self._agree(outcome, stopped, attack)
         self._finished[key] = outcome
         return outcome
 
-    def _agree(self, predictions: Tensor, stopped: Void | Invalid | None, attack: Attack) -> None:
+    def _agree(self, outcome: Attacked, stopped: Void | Invalid | None, attack: Attack) -> None:
         """Bring the units of all ranks together; raise on all of them if one was stopped by a unit."""
-        if self._group is not None:  # units of other ranks are -1 here
-            distributed.all_reduce(predictions, distributed.ReduceOp.MAX, self._group)
+        if self._group is not None:  # units of other ranks are -1 here, their losses minus infinity
+            for values in (outcome.predictions, outcome.losses):
+                if values is not None:
+                    distributed.all_reduce(values, distributed.ReduceOp.MAX, self._group)
             kinds = (None, Void, Invalid)
             flag = torch.tensor(kinds.index(type(stopped) if stopped else None))
             distributed.all_reduce(flag, distributed.ReduceOp.MAX, self._group)
@@ -209,7 +212,8 @@ class AttackRunner:
     def _empty(self, count: int) -> Attacked:
         x, _ = self._examples.take(torch.arange(1), torch.device("cpu"))
         inputs = x.new_zeros((count, *x.shape[1:])) if self._options.keep_inputs else None
-        return Attacked(torch.full((count,), -1), inputs)
+        losses = None if self._task.answers_classes else torch.full((count,), -torch.inf)
+        return Attacked(torch.full((count,), -1), inputs, losses)
 
     def _unit(self, key: str, attack: Attack, number: int, positions: Tensor) -> Attacked:
         keep_inputs = self._options.keep_inputs
@@ -226,9 +230,11 @@ class AttackRunner:
             check_attacked(attack.name, x, x_adv, self._threat)
             kept = x_adv.clone()
             with torch.no_grad():
-                predictions = predicted_classes(self._model(x_adv)).cpu()
+                output = self._model(x_adv)
+                predictions = answers_of(self._task, output, y).cpu()
+                losses = None if self._task.answers_classes else self._task.loss_of(output, y, "none").cpu()
         check_unchanged(kept, x_adv)
-        outcome = Attacked(predictions, kept.cpu() if keep_inputs else None)
+        outcome = Attacked(predictions, kept.cpu() if keep_inputs else None, losses)
         self._store.save(key, outcome)
         return outcome
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from sora._checks import check_inputs, check_labels
-from sora._passes import input_gradient
+from sora._passes import gradient_of
+from sora._task import PLAIN, Task
 from sora.errors import RunError, UserError
 from sora.threat import Threat, flat_norm, unit
 
@@ -60,30 +61,39 @@ class Inspection(NamedTuple):
 
 
 def inspect_model(
-    model: nn.Module, x: Tensor, y: Tensor, labels: Tensor, threat: Threat, num_classes: int | None = None
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    labels: Tensor,
+    threat: Threat,
+    num_classes: int | None = None,
+    task: Task = PLAIN,
 ) -> Inspection:
     """Raise if an accuracy of this model, in evaluation mode, on this data would be meaningless.
 
     `x` and `y` are the first batch, `labels` all labels, `num_classes` that of the data, if known.
     """
-    check_inputs(x, y, threat)
+    check_inputs(x, y, threat, task)
     given = x.clone()
     refused = f"the model does not accept inputs of shape {tuple(x.shape)}"
     with _as_user_error(refused), torch.no_grad(), _watching(model) as is_dynamic:
         logits = model(x)
     check_unchanged(given, x)
-    predicted_classes(logits)
-    if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
-        raise UserError("the model returns probabilities, which hides gradients; remove its softmax")
-    check_labels(logits, labels)
-    if num_classes is not None and logits.shape[1] != num_classes:
-        raise UserError(f"the model has {logits.shape[1]} classes, the data has {num_classes}")
+    answers_of(task, logits, y)
+    task.check_output(logits, y)
+    nonnegative = isinstance(task.loss, str) and bool((logits >= 0).all())
+    if task.has_classes:
+        if nonnegative and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
+            raise UserError("the model returns probabilities, which hides gradients; remove its softmax")
+        check_labels(logits, labels)
+        if num_classes is not None and logits.shape[1] != num_classes:
+            raise UserError(f"the model has {logits.shape[1]} classes, the data has {num_classes}")
     with _as_user_error("the model cannot be differentiated with respect to its inputs"):
-        gradient, again = input_gradient(model, x, y)
+        gradient, again = gradient_of(lambda output: task.loss_of(output, y), model, x)
     return Inspection(
-        logits.shape[1],
+        logits.shape[1] if task.has_classes and task.answers_classes else 2,
         zero_gradients=float((gradient.flatten(1) == 0).all(1).float().mean()),
-        nonnegative=bool((logits >= 0).all()),
+        nonnegative=nonnegative,
         finite_gradients=bool(gradient.isfinite().all()),
         randomised=bool((relative_difference(logits, again) > RANDOM).any()),
         dynamic=is_dynamic(),
@@ -114,14 +124,13 @@ def _watching(model: nn.Module) -> Iterator[Callable[[], bool]]:
         yield lambda: bool(unpacked) or versions() != before
 
 
-def predicted_classes(logits: Tensor) -> Tensor:
-    """Return the class of the highest logit in each row; raise for what cannot be logits."""
-    if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] < 2:
-        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise UserError(f"the model returns {shape}; expected logits of shape (batch, two or more classes)")
-    if not bool((logits < torch.inf).all()):
+def answers_of(task: Task, output: Tensor, y: Tensor) -> Tensor:
+    """Return the answer to each example (`Task.answers`); raise for what cannot be an output."""
+    if task.has_classes and (output.dim() != 2 or output.shape[1] < 2):
+        task.check_output(output, y)
+    if not bool((output < torch.inf).all()):
         raise UserError("the model returns NaN or infinity for some inputs; its accuracy is meaningless")
-    return logits.argmax(1)
+    return task.answers(output, y)
 
 
 @contextmanager

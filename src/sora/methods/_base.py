@@ -7,7 +7,7 @@ optimiser and, after the input check of the first batch of each shape, never wai
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
 from importlib import resources
@@ -18,10 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from sora import curvature
-from sora._checks import check_gradients, check_logits, check_model, check_threat, checking, outside_box
-from sora._passes import Scale, bare, cross_entropy, evaluating, gradient_of, held, scaled, unscaled
+from sora._checks import check_gradients, check_model, check_threat, checking, outside_box
+from sora._passes import Scale, bare, evaluating, gradient_of, held, scaled, unscaled
 from sora._registry import Registry
 from sora._seeds import GENERATOR
+from sora._task import CLASSES, PLAIN, Judge, Task
 from sora.errors import UserError
 from sora.methods._records import Crafted, Hyper, Inputs, Learned, MethodInfo, Smoothing, StepOutput
 from sora.threat import Threat
@@ -51,6 +52,7 @@ class Method(nn.Module, ABC):
         super().__init__()
         self.threat = threat
         self.hyper = hyper
+        self.task = PLAIN  # how the model's output is read, its loss, and when it is correct
         self.smoothing = Smoothing()  # the targets of `attack_loss` and `train_loss`
         self.observing = True  # False skips PertAlign and linearity, and their cost
         self.ends_batch = True  # False if more parts of the same batch follow, before the weights change
@@ -67,7 +69,7 @@ class Method(nn.Module, ABC):
 
     @property
     def strict_gradient(self) -> bool:
-        """Take g' from the cross-entropy alone, without penalties, at the cost of another backward pass.
+        """Take g' from the loss alone, without penalties, at the cost of another backward pass.
 
         Methods with penalties offer it as the option `strict`.
         """
@@ -131,15 +133,15 @@ class Method(nn.Module, ABC):
     def after_update(self, model: nn.Module) -> None:
         """Use the new weights. Called after each step of the model's optimiser, with the bare model."""
 
-    # The cross-entropies of a step. They differ from `cross_entropy` only if labels are smoothed.
+    # The losses of a step. They differ from the task's only if labels are smoothed.
 
     def attack_loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Return the cross-entropy that the attack increases."""
-        return self.smoothing.loss(logits, y, attack=True)
+        """Return the loss that the attack increases."""
+        return self.task.loss_of(logits, self.smoothing.targets(logits, y, attack=True))
 
     def train_loss(self, logits: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-        """Return the cross-entropy that the weight update decreases."""
-        return self.smoothing.loss(logits, y, reduction)
+        """Return the loss that the weight update decreases."""
+        return self.task.loss_of(logits, self.smoothing.targets(logits, y), reduction)
 
     def attack_gradient(
         self, model: nn.Module, z: Tensor, y: Tensor, loss_scale: Scale = None, *, keep_graph: bool = False
@@ -171,7 +173,7 @@ class Method(nn.Module, ABC):
         Args:
             model: From inputs to logits, in the mode the weights should be trained in.
             x: Inputs inside the box, shape (B, ...).
-            y: Class labels, shape (B,).
+            y: Targets of the loss: by default class labels, shape (B,).
             index: Each example's position in the training set, for methods that store something per image.
             transform: The augmentation that produced `x`, for the same methods.
             noise: What `draw(x)` returns, to replace the method's own random numbers.
@@ -180,7 +182,9 @@ class Method(nn.Module, ABC):
         """
         inner = bare(model)  # attack gradients are this process' own, not averaged over ranks
         check_model(inner)
-        with held(inner), GENERATOR, checking(inner, x, y, self.threat, check_logits, done=self._checked):
+        check, done = self.task.check_trained, self._checked
+        checks = checking(inner, x, y, self.threat, self.task, check=check, done=done)
+        with held(inner), GENERATOR, checks:
             batch = Inputs(x, y, self.noise_for(x, noise), index, transform, loss_scale, self.first_row)
             with self.attacking(inner, self.info.crafts_in_attack_mode):
                 crafted = self.craft(inner, batch)
@@ -232,15 +236,16 @@ class Method(nn.Module, ABC):
             linearity = curvature.linearity(g, g_adv, self.threat.norm)
         if self.observing and crafted.logits is not None and self.hyper.attack_mode == "train":
             # In one mode: BatchNorm's other statistics would change the loss by themselves.
-            start = cross_entropy(crafted.logits, batch.y, "none")
-            end = cross_entropy(learned.logits, batch.y, "none")
+            start = self.task.loss_of(crafted.logits, batch.y, "none")
+            end = self.task.loss_of(learned.logits, batch.y, "none")
             extras["aae_share"] = (start > end).float().mean()
+        right = self.task.right(learned.logits, batch.y)
         step_size = nan if crafted.step_size is None else crafted.step_size
         if not isinstance(step_size, Tensor):
             step_size = torch.full((), step_size, device=batch.x.device)
         return StepOutput(
             loss=learned.loss,
-            accuracy=(learned.logits.argmax(1) == batch.y).float().mean(),
+            accuracy=nan if right is None else right.float().mean(),
             pert_align=align,
             linearity=linearity,
             step_size=step_size,
@@ -301,20 +306,51 @@ def names(*, in_all: bool = False) -> list[str]:
     return [entry.name for entry in METHODS.entries.values() if entry.in_all] if in_all else METHODS.names()
 
 
-def create(name: str, threat: Threat, /, **options: Any) -> Method:
-    """Return a method; keyword arguments are its hyper-parameters and the fields of `Smoothing`."""
+def create(
+    name: str,
+    threat: Threat,
+    /,
+    *,
+    loss: str | Judge = CLASSES,
+    outputs: Callable[[Any], Tensor] | None = None,
+    correct: Judge | None = None,
+    class_weights: Sequence[float] | None = None,
+    **options: Any,
+) -> Method:
+    """Return a method.
+
+    Args:
+        name: One of `names()`.
+        threat: The norm ball and the box.
+        loss: `cross-entropy`, `binary`, `multi-label`, or a function `(output, target) -> (B,)`.
+        outputs: From what the model returns to a tensor; logits are recognised without it.
+        correct: A function `(output, target) -> (B,)` of bools, for the accuracy of another task.
+        class_weights: Factor on the loss of each class, for `cross-entropy`.
+        options: Its hyper-parameters, and the fields of `Smoothing`.
+    """
     entry = info(name)
+    task = Task(loss, outputs, correct, class_weights)  # type: ignore[arg-type]
     labels = [field.name for field in fields(Smoothing)]
     smoothing = Smoothing.build({key: value for key, value in options.items() if key in labels})
     hyper = {key: value for key, value in options.items() if key not in labels}
     check_smoothing(entry, smoothing)
+    check_task(entry, task, smoothing)
     check_threat(threat)
     if threat.norm not in entry.norms:
         raise UserError(f"{name} is not defined for {threat.norm}; allowed: {', '.join(entry.norms)}")
     method = entry.cls(threat, entry.cls.hyper_class.build({**entry.preset, **hyper}))
+    method.task = task
     if not entry.own_targets:
         method.smoothing = smoothing
     return method
+
+
+def check_task(entry: MethodInfo, task: Task, smoothing: Smoothing) -> None:
+    """Raise if a method or smoothed labels need classes, which the task does not have."""
+    if entry.needs_classes or entry.own_targets:
+        task.refuse(entry.name)
+    if smoothing.smoothing:
+        task.refuse("label smoothing")
 
 
 def check_smoothing(entry: MethodInfo, smoothing: Smoothing) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
-from sora._checks import check_gradients, check_inputs, check_logits
+from sora._checks import check_gradients, check_inputs
 from sora._passes import Scale, evaluating, held
 from sora.errors import UserError
 from sora.methods._base import METHODS, Method
@@ -73,9 +73,12 @@ def compiled_step(method: Method, model: nn.Module, **options: Any) -> Callable[
         loss_scale: Scale = None,
     ) -> StepOutput:
         if (x.shape, x.dtype) not in checked:
-            check_inputs(x, y, method.threat)
+            check_inputs(x, y, method.threat, method.task)
             with torch.no_grad(), evaluating(model):
-                check_logits(model(x[:1]), y)
+                output = model(x)
+            if not isinstance(output, Tensor) or method.task.outputs is not None:
+                raise UserError("--compile needs a model that returns a tensor, read without outputs=")
+            method.task.check_trained(output, y)
             checked.add((x.shape, x.dtype))
         batch = Inputs(x, y, method.noise_for(x, noise), index, transform, loss_scale, method.first_row)
         with held(model), torch._dynamo.config.patch(trace_autograd_ops=True):  # otherwise a graph break

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from sora._passes import Scale, cross_entropy, precise
+from sora._passes import Scale, precise
 from sora._registry import Entry
 from sora._typed import Options, option
 
@@ -52,6 +52,7 @@ class MethodInfo(Entry):
         has_pert_align: Its steps define PertAlign; otherwise the guard looks at a few held-out images.
         adversarial: It trains against an attack; otherwise there is no robustness for a guard to watch.
         own_targets: The hyper-parameter that sets its targets, if any; label smoothing must then be off.
+        needs_classes: It uses class probabilities, as methods with `own_targets` do: for no other task.
         crafts_in_attack_mode: All of `craft` runs in the attack's mode; otherwise it switches modes itself.
         family: The method whose hyper-parameters it has: a preset's base method, otherwise its own name.
         preset: Hyper-parameters that a preset changes.
@@ -77,6 +78,7 @@ class MethodInfo(Entry):
     has_pert_align: bool = True
     adversarial: bool = True
     own_targets: str = ""
+    needs_classes: bool = False
     crafts_in_attack_mode: bool = True
     family: str = ""
     preset: Mapping[str, Any] = field(default_factory=dict)
@@ -114,11 +116,11 @@ class Smoothing(Options):
     )
     smooth_attack: bool = option(True, "smooth the labels of the attack too, not only the weight update's")
 
-    def loss(self, logits: Tensor, y: Tensor, reduction: str = "mean", *, attack: bool = False) -> Tensor:
-        """Return the cross-entropy with these targets, of the attack or of the weight update."""
+    def targets(self, logits: Tensor, y: Tensor, *, attack: bool = False) -> Tensor:
+        """Return the targets of the attack or of the weight update: labels, or rows of probabilities."""
         if self.smoothing == 0 or (attack and not self.smooth_attack):
-            return cross_entropy(logits, y, reduction)  # one-hot rows would differ in the last bit
-        return cross_entropy(logits, soft_targets(logits, y, self.smoothing, self.smoothing_kind), reduction)
+            return y  # one-hot rows would differ in the last bit
+        return soft_targets(logits, y, self.smoothing, self.smoothing_kind)
 
 
 def soft_targets(logits: Tensor, y: Tensor, amount: float | Tensor, kind: Kind) -> Tensor:
@@ -149,7 +151,7 @@ class Inputs:
 
     Attributes:
         x: Inputs inside the box, shape (B, ...), as augmented.
-        y: Class labels, shape (B,).
+        y: Targets of the loss: by default class labels, shape (B,).
         noise: What the method's `draw(x)` returned, or the caller's replacement; `()` if it draws nothing.
         index: Each example's position in the training set, shape (B,); None if the loop does not pass it.
         transform: The augmentation that produced `x`, a `sora.data.Transform`; None if it is not passed.

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sora._passes import precise
-from sora.methods import Crafted, Inputs, Learned, Method, PenaltyHyper, cross_entropy, option, register
+from sora.methods import Crafted, Inputs, Learned, Method, PenaltyHyper, option, register
 from sora.threat import Threat
 
 DEFAULTS = {  # of the hyper-parameters that depend on the variant
@@ -90,10 +90,10 @@ class AAER(Method):
         return Crafted(x_adv, g, logits=logits, step_size=length)
 
     def objective(self, model: nn.Module, logits: Tensor, batch: Inputs, crafted: Crafted) -> Tensor:
-        """Return cross-entropy plus the regulariser."""
+        """Return the loss plus the regulariser."""
         start_logits, hyper = cast(Tensor, crafted.logits), self.hyper
-        l0, l1 = (cross_entropy(z, batch.y, "none") for z in (start_logits, logits))
-        distance = (precise(logits) - precise(start_logits)).square().sum(1)
+        l0, l1 = (self.task.loss_of(z, batch.y, "none") for z in (start_logits, logits))
+        distance = (precise(logits) - precise(start_logits)).square().flatten(1).sum(1)
         # Which examples are abnormal is decided with hard labels, as for the logged share of them.
         trained = self.train_loss(logits, batch.y, "none") if self.smoothing.smoothing else l1
         compared = l1.detach() if hyper.detach_ce else l1

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sora._devices import summed
-from sora.methods import Crafted, Hyper, Inputs, Learned, Method, cross_entropy, option, register
+from sora.methods import Crafted, Hyper, Inputs, Learned, Method, option, register
 from sora.threat import Threat
 
 EARLIEST = 3  # earlier values of E that ELLE-A needs before it can detect a jump
@@ -90,7 +90,7 @@ class ELLE(Method):
         xa, xb, a = batch.x + batch.noise[0], batch.x + batch.noise[1], batch.noise[2]
         xc = torch.lerp(xa, xb, a.view(-1, *[1] * (xa.dim() - 1)))
         logits = model(torch.cat((xa, xb, xc)))
-        la, lb, lc = cross_entropy(logits, batch.y.repeat(3), "none").chunk(3)
+        la, lb, lc = self.task.loss_of(logits, torch.cat((batch.y,) * 3), "none").chunk(3)
         return nonlinearity(la, lb, lc, a)
 
     def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:

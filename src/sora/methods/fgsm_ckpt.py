@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sora._passes import evaluating
+from sora.errors import UserError
 from sora.methods import Crafted, Hyper, Inputs, option, preset, register
 from sora.methods._base import RandomStart
 
@@ -51,17 +52,23 @@ class FGSMCkpt(RandomStart):
         with self.attacking(model):
             g, logits = self.attack_gradient(model, start, y, batch.loss_scale)
         delta = threat.projected_step(x, start - x, g, length) - x
-        wrong = logits.argmax(1) != y  # already at the start: train on the clean input
+        wrong = self._wrong(logits, y)  # already at the start: train on the clean input
         fraction = torch.where(wrong, 0.0, 1.0).to(x.dtype)
         mode = self.hyper.checkpoint_mode or self.hyper.attack_mode
         for j in range(1, count):
             with torch.no_grad(), evaluating(model) if mode == "eval" else nullcontext():
-                fails = model(x + (j / count) * delta).argmax(1) != y
+                fails = self._wrong(model(x + (j / count) * delta), y)
             fraction = torch.where(fails & ~wrong, j / count, fraction)
             wrong = wrong | fails
         chosen = fraction.view(-1, *[1] * (x.dim() - 1)) * delta
         extras = {"fraction": fraction.mean()}
         return Crafted(threat.clamp(x + chosen), g, logits=logits, step_size=length, extras=extras)
+
+    def _wrong(self, output: Tensor, y: Tensor) -> Tensor:
+        right = self.task.right(output, y)
+        if right is None:
+            raise UserError("fgsm-ckpt looks for wrong answers: pass correct=fn(output, target) -> (B,) bool")
+        return ~right
 
 
 # The public benchmark's name for the same method.

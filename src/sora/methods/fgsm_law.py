@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from sora._passes import bare, cross_entropy, mse, precise
+from sora._passes import bare, mse, precise
 from sora.errors import UserError
 from sora.methods import Crafted, Inputs, Learned, PenaltyHyper, Smoothing, option, register
 from sora.methods._base import Differentiate, RandomStart, backward
@@ -93,7 +93,7 @@ class FGSMLAW(RandomStart):
         """Return cross-entropy with hard labels, of probabilities instead of logits (authors' code)."""
         if not self.hyper.attack_logits:
             logits = precise(logits).softmax(1)
-        return cross_entropy(logits, y)
+        return self.task.loss_of(logits, y)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
         """Take one step of size eps from signs of eps/2, projected onto the ball."""

@@ -39,6 +39,7 @@ class GATHyper(Hyper):
     needs=("setup", "eval-mode attack"),
     uses_epochs=("boost_from",),
     has_pert_align=False,
+    needs_classes=True,
     crafts_in_attack_mode=False,
 )
 class GAT(Method):

@@ -54,7 +54,7 @@ class MultiGrad(Method):
         length = hyper.alpha * threat.eps
         starts = [threat.clamp(x + eta) for eta in batch.noise]
         if hyper.parallel:
-            y = batch.y.repeat(len(starts))
+            y = torch.cat((batch.y,) * len(starts))
             g, logits = self.attack_gradient(model, torch.cat(starts), y, batch.loss_scale)
             # The mean over all copies divides by N B; each copy's own loss is a mean over B.
             gradients = g.view(len(starts), *x.shape) * len(starts)

@@ -40,6 +40,7 @@ class NuATHyper(Hyper):
     needs=("eval-mode attack",),
     uses_epochs=("ramp",),
     has_pert_align=False,
+    needs_classes=True,
     crafts_in_attack_mode=False,
 )
 class NuAT(Method):

@@ -7,7 +7,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from sora._passes import cross_entropy, precise
+from sora._passes import precise
 from sora.methods import Crafted, Inputs, Learned, Method, PenaltyHyper, option, register, soft_targets
 from sora.methods._state import Memory, StorageHyper
 from sora.threat import Threat
@@ -84,11 +84,11 @@ class TDAT(Method):
 
     def attack_loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return cross-entropy with target gam for the true class, the rest shared by the others."""
-        return cross_entropy(logits, soft_targets(logits, y, 1 - self.gam, "others"))
+        return self.task.loss_of(logits, soft_targets(logits, y, 1 - self.gam, "others"))
 
     def train_loss(self, logits: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
         """Return cross-entropy with labels smoothed by 1 - gam over all classes."""
-        return cross_entropy(logits, soft_targets(logits, y, 1 - self.gam, "uniform"), reduction)
+        return self.task.loss_of(logits, soft_targets(logits, y, 1 - self.gam, "uniform"), reduction)
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
         """Take one step from the stored perturbation. The start is not clamped; its pass keeps its graph."""

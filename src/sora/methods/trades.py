@@ -41,6 +41,7 @@ class TRADESHyper(Hyper):
     norms=("linf", "l2"),
     needs=("eval-mode attack",),
     has_pert_align=False,
+    needs_classes=True,
 )
 class TRADES(Method):
     """`loss = CE(f(x), y) + beta mean KL(softmax f(x) || softmax f(x_adv))`; the attack ascends the KL."""

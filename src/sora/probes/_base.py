@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sora._checks import check_inputs, check_labels, checking
 from sora._passes import bare, frozen
 from sora._registry import Entry, Registry
+from sora._task import PLAIN
 from sora.errors import UserError
 from sora.evaluation.accuracy import device_of
 from sora.evaluation.examples import Data, Examples, as_examples, in_precision_of
@@ -127,7 +128,7 @@ class ProbedModel:
         def check(logits: Tensor, _: Tensor) -> None:
             check_labels(logits, examples.labels)
 
-        with frozen(model), torch.no_grad(), checking(model, *first, self.threat, check):
+        with frozen(model), torch.no_grad(), checking(model, *first, self.threat, PLAIN, check=check):
             model(first[0])
         return examples
 
@@ -149,5 +150,5 @@ class _Checked(Examples):
 
     def take(self, positions: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         x, y = super().take(positions, device)
-        check_inputs(x, y, self.threat)
+        check_inputs(x, y, self.threat, PLAIN)
         return x, y

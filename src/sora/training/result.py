@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from sora.attacks import create_all
-from sora.evaluation import Evaluation, EvaluationOptions, warnings_about
+from sora.evaluation import Evaluation, EvaluationOptions
 from sora.evaluation.records import evaluate_into
 from sora.evaluation.subject import ABOUT, network_facts, select_test_images
 from sora.runs import RunFolder, plain_state
@@ -94,7 +94,7 @@ def summarize(run: Run, evaluation: Evaluation, weights: str) -> dict[str, Any]:
         "peak_memory_mb": round(state.peak_mb, 1),
         "weights": weights,
         **evaluation.record(),
-        "warnings": warnings_about(evaluation),
+        "warnings": evaluation.warnings,
         "fingerprint": evaluation.fingerprint,
         "pert_align": {"last": mean(state.recent), "min": lowest},
         "co": {
