@@ -32,6 +32,11 @@ def test_an_edited_config_is_named_and_the_run_goes_on_when_the_edit_is_undone(
     right = config.read_text()
     edited = right.replace("epochs: 3", "epochs: 5")
     reasons = {edited: (1, "config.yaml is damaged or was edited: its content does not match its checksum")}
+    for line in (
+        "null: 1",
+        "epochs: " + ":".join(["59"] * 5_000),
+    ):  # JSON has no such key, str() no such number
+        reasons[f"{right}{line}\n"] = reasons[edited]
     reasons[edited.partition("\n")[2]] = (2, "epochs 3 -> 5")  # without the checksum
     for text, (code, reason) in reasons.items():
         config.write_text(text)
