@@ -10,6 +10,8 @@ from corpus import Trace
 from rules import Rule
 from truth import Kind, Truth
 
+from sora.training.alarms import RATIO_FLOOR
+
 CHOICE_DIGITS = ("fgsm", "n-fgsm", "gradalign", "sora", "atas", "free", "pgd-2")
 LOG_EVERY = 10  # a second look can be taken at a line of the log
 BEFORE, AFTER = 60, 20  # an alarm belongs to a collapse if it stands in this window of steps around it
@@ -65,12 +67,12 @@ def in_choice_half(trace: Trace) -> bool:
     return (trace.method in CHOICE_DIGITS) == (trace.dataset == "digits")
 
 
-def alarm_steps(rule: Rule, rows: Iterable[tuple[float, float, float]]) -> Iterator[tuple[int, int]]:
-    """First and last step of each alarm, from rows of step, value and look."""
+def alarm_steps(rule: Rule, rows: Iterable[tuple[float, ...]]) -> Iterator[tuple[int, int]]:
+    """First and last step of each alarm, from rows of step, value, look and ratio."""
     begin: int | None = None
     step = 0.0
-    for step, value, look in rows:
-        alarmed = rule.update(value, look)
+    for step, value, look, ratio in rows:
+        alarmed = rule.update(value, look, ratio)
         if alarmed and begin is None:
             begin = int(step)
         elif not alarmed and begin is not None:
@@ -82,7 +84,8 @@ def alarm_steps(rule: Rule, rows: Iterable[tuple[float, float, float]]) -> Itera
 
 def judge(rule: Rule, trace: Trace, truth: Truth, values: list[float]) -> Outcome:
     """Run a rule over one run."""
-    rows = zip(trace["step"], values, looks(trace, "look", LOG_EVERY), strict=True)
+    ratios = [ratio(*pair) for pair in zip(trace["fgsm"], trace["pgd"], strict=True)]
+    rows = zip(trace["step"], values, looks(trace, "look", LOG_EVERY), ratios, strict=True)
     alarms = list(alarm_steps(rule, rows))
     others = [alarm for alarm in alarms if not any(alarm[0] <= step <= alarm[1] for step in truth.overfitted)]
     if truth.fall is None:
@@ -91,6 +94,11 @@ def judge(rule: Rule, trace: Trace, truth: Truth, values: list[float]) -> Outcom
     fitting = [alarm for alarm in alarms if alarm[0] <= fall + AFTER and alarm[1] >= fall - BEFORE]
     false = [alarm for alarm in others if alarm not in fitting]
     return Outcome(len(false), bool(fitting), fall - fitting[0][0] if fitting else None)
+
+
+def ratio(fgsm: float, pgd: float) -> float:
+    """PGD-10 over FGSM accuracy, as `sora.training.alarms` measures it for ten classes."""
+    return pgd / fgsm if fgsm >= RATIO_FLOOR else math.inf
 
 
 def looks(trace: Trace, column: str, every: int) -> list[float]:

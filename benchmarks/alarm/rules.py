@@ -20,8 +20,8 @@ HOLD = 20
 class Rule(Protocol):
     """What the study asks of a rule."""
 
-    def update(self, pert_align: float, look: float) -> bool:
-        """Take one value, and the look that may be taken now; whether there is an alarm now."""
+    def update(self, pert_align: float, look: float, ratio: float) -> bool:
+        """Take one value, and the look and the ratio that may be measured now; is there an alarm now?"""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Detector:
     held: int = field(default=-1, init=False)
     look: float = field(default=math.nan, init=False)
 
-    def update(self, pert_align: float, look: float = math.nan) -> bool:
+    def update(self, pert_align: float, look: float = math.nan, ratio: float = math.nan) -> bool:
         """Take one value, and the look that may be taken now; whether there is an alarm now."""
         if not math.isnan(pert_align):
             self.seen += 1
@@ -134,7 +134,7 @@ class Previous:
     def __post_init__(self) -> None:
         self.average, self.seen, self.held, self.was_healthy = math.nan, 0, -1, False
 
-    def update(self, pert_align: float, look: float = math.nan) -> bool:
+    def update(self, pert_align: float, look: float = math.nan, ratio: float = math.nan) -> bool:
         """Take one value; whether there is an alarm now."""
         if math.isnan(pert_align):
             return self.held >= 0
@@ -252,17 +252,32 @@ class Logistic(Detector):
 
 @dataclass
 class Current:
-    """The rule of `sora.Guard` as it is now; each value stands for `steps` updates."""
+    """The rule of `sora.Guard` as it is now; each value stands for `steps` updates.
+
+    `uses` is what it may measure: `ratio` (with the look, as in `sora train`), `look`, or nothing.
+    """
 
     steps: int = 1
-    looking: bool = True
+    uses: str = "ratio"
 
     def __post_init__(self) -> None:
-        self.guard = Guard()
+        self.guard, self.updates, self.ratios, self.notices = Guard(), 0, 0, 0
 
-    def update(self, pert_align: float, look: float = math.nan) -> bool:
-        """Take one value, and the look that may be taken now; whether there is an alarm now."""
-        self.guard.update(pert_align, self.steps, (lambda: look) if self.looking else None)
+    def update(self, pert_align: float, look: float = math.nan, ratio: float = math.nan) -> bool:
+        """Take one value, and the look and the ratio that may be measured now; is there an alarm now?"""
+
+        def measure() -> float:
+            self.ratios += 1
+            return ratio
+
+        event = self.guard.update(
+            pert_align,
+            self.steps,
+            (lambda: look) if self.uses else None,
+            measure if self.uses == "ratio" else None,
+        )
+        self.updates += 1
+        self.notices += event == "notice"
         return self.guard.alarmed
 
 

@@ -128,6 +128,7 @@ def compare_rules(choice: list[Run], judged: list[Run]) -> list[dict[str, Any]]:
     print(f"\njudged half\n\n{HEAD}\n" + "| --- " * 7 + "|")
     for name, (cls, parameters) in chosen.items():
         print_row(name, score(lambda cls=cls, p=parameters: cls(**p), judged))  # type: ignore[misc]
+    print_row("sora.Guard with a look alone", score(partial(Current, 1, "look"), judged))
     current = score(Current, judged)
     print_row("sora.Guard as it is", current)
     points = [
@@ -157,7 +158,7 @@ def compare_looks(runs: list[Run]) -> None:
     others = [pair for pair in runs if pair[0].method not in WITHOUT]
     for column, what in (("look", "PertAlign"), ("alt", "AltPertAlign")):
         for every in (5, 10, 20):
-            look = partial(Current, every, False)
+            look = partial(Current, every, "")
             print_row(f"{what} every {every} steps, no PertAlign", score(look, without, column, every))
             print_row(f"{what} every {every} steps, other methods", score(look, others, column, every))
 

@@ -41,6 +41,7 @@ def _own_methods(_registries_as_before: None) -> Iterator[None]:
     methods.register("unlucky", "FGSM with one loss that is not finite", in_all=False)(Unlucky)
     with pytest.MonkeyPatch.context() as patch:  # a test may undo its own
         patch.setattr(Alarms, "look", scripted_look)
+        patch.setattr(Alarms, "ratio", scripted_look)  # a collapse in both
         yield
     Scripted.script = staticmethod(lambda attempt, step: CALM)
 

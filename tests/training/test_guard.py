@@ -118,3 +118,54 @@ class TestSecondLook:
         assert self.updates(Guard(), [0.25] * 150, 0.2).index("alarm") == 100
         assert self.updates(Guard(), [0.19] * 150, 0.2).index("alarm") == 40
         assert set(self.updates(Guard(), [0.1] * 300, 0.75)) == {"ok"}  # no look confirms it
+
+
+class TestRatio:
+    """With a ratio of accuracies, an alarm needs evidence of a collapse; without it there is a notice."""
+
+    FALLING = [0.8] * 60 + [0.2] * 100
+
+    def events(self, ratio: float, look: float = 0.3) -> list[tuple[int, str]]:
+        guard = Guard()
+        found = [guard.update(value, look=lambda: look, ratio=lambda: ratio) for value in self.FALLING]
+        return [(step, event) for step, event in enumerate(found, start=1) if event != "ok"]
+
+    @pytest.mark.parametrize(
+        ("ratio", "look", "expected"),
+        [
+            (0.34, 0.3, [(63, "alarm")]),  # A is 0.507 there: before the look alone would decide
+            (0.35, 0.3, [(64, "notice")]),
+            (math.inf, 0.3, [(64, "notice")]),
+            (math.nan, 0.3, [(64, "notice")]),
+            (0.0, 0.54, [(63, "alarm")]),
+            (0.0, 0.55, []),
+            (1.0, 0.47, []),
+        ],
+    )
+    def test_the_ratio_decides(self, ratio: float, look: float, expected: list[tuple[int, str]]) -> None:
+        assert self.events(ratio, look) == expected
+
+    @pytest.mark.parametrize(("ratio", "gap"), [(0.5, 10), (0.6, 50), (math.inf, 10)])
+    def test_it_is_measured_again_later(self, ratio: float, gap: int) -> None:
+        guard, asked = Guard(), list[int]()
+
+        def measure() -> float:
+            asked.append(guard.seen)
+            return ratio
+
+        for value in self.FALLING:
+            guard.update(value, look=lambda: 0.3, ratio=measure)
+        assert asked == list(range(63, 161, gap))
+
+    def test_one_notice_per_decline(self) -> None:
+        guard = Guard()
+        values = [0.8] * 60 + [0.2] * 40 + [0.9] * 20 + [0.2] * 40
+        found = [guard.update(value, look=lambda: 0.3, ratio=lambda: 1.0) for value in values]
+        assert found.count("notice") == 2
+        assert "alarm" not in found
+
+    def test_a_state_without_the_newer_fields_is_read(self) -> None:
+        state = Guard(average=0.7, seen=50).state_dict()
+        guard = Guard(next_ratio=7, noticed=True)
+        guard.load_state_dict({key: state[key] for key in state if key not in ("next_ratio", "noticed")})
+        assert (guard.average, guard.next_ratio, guard.noticed) == (0.7, 0, False)

@@ -1,9 +1,9 @@
 """The guard in a run: what it watches, what an alarm records, and what is done about it (`--guard`).
 
-The guard reads the PertAlign of the training batches. A second look measures PertAlign of a few watched
-images, always the same, and their FGSM examples in evaluation mode: it confirms or dismisses what the
-training batches suggest. For methods whose steps define no PertAlign, looks at regular intervals take its
-place.
+The guard reads the PertAlign of the training batches. What they suggest is confirmed or dismissed on watched
+images, always the same, in evaluation mode: first by a look, which is PertAlign of a few of them and their
+FGSM examples, then by the ratio of their PGD-10 accuracy to their FGSM accuracy. For methods whose steps
+define no PertAlign, looks at regular intervals take its place.
 """
 
 import math
@@ -25,11 +25,14 @@ from sora.training.saving import read_checkpoint, save
 EVERY = 10  # steps from one regular look to the next
 IMAGES = 16
 SHARE = 4  # at most a quarter of the batch size, so that a look stays cheap where batches are small
+RATIO_IMAGES = 64
+RATIO_FLOOR = 0.15  # FGSM accuracy below which a ratio says nothing; for many classes 1.5 times chance
 LOOK = "watched_align"  # the name of a regular look in the log
 
 COLLAPSE = "catastrophic overfitting: robust accuracy is collapsing while FGSM accuracy looks fine"
 NEVER_ROBUST = "never robust so far: overfitted to its attack from the start; increasing eps gradually"
 NEVER_ROBUST += " (--eps-warmup) may help"
+DECLINE = "notice: robust accuracy may be declining slowly; PGD-10 on held-out images shows no collapse"
 
 MAX_ROLLBACKS = 3
 # Parts of the state that a return to an earlier state does not undo.
@@ -50,6 +53,8 @@ class Alarms:
         settings, info = run.settings, run.state.method.info
         self._run = run
         self._x, self._y = run.watched(max(1, min(IMAGES, settings.batch_size // SHARE)))
+        self._ratio_x, self._ratio_y = run.watched(RATIO_IMAGES)
+        self._floor = min(RATIO_FLOOR, 1.5 / run.dataset.num_classes)
         self._looks_regularly = settings.guard != "off" and info.adversarial and not info.has_pert_align
         self._fallback: Method | None = None
         if settings.guard == "pgd":
@@ -78,6 +83,14 @@ class Alarms:
         value = second_look(self._run.state.model, self._x, self._y, self._run.threat).float()
         return distributed.mean_over_ranks(torch.stack([value])).item()
 
+    def ratio(self) -> float:
+        """Return PGD-10 over FGSM accuracy, of all ranks; infinite if FGSM accuracy is too low to tell."""
+        x, y, threat = self._ratio_x, self._ratio_y, self._run.threat
+        values = metrics.measure(self._run.state.model, x, y, threat, ("fgsm", "pgd"))
+        both = torch.tensor([values["fgsm"], values["pgd"]], device=x.device)
+        fgsm, pgd = distributed.mean_over_ranks(both).tolist()
+        return float(pgd / fgsm) if fgsm >= self._floor else math.inf
+
     def update(self, step: int, numbers: dict[str, float]) -> Event:
         """Update the guard by the numbers of one step; record and announce an alarm or its end."""
         run, state, action = self._run, self._run.state, self._run.settings.guard
@@ -85,7 +98,7 @@ class Alarms:
             # A look measures the current weights, so only the newest step can raise an alarm: for the others
             # the look is infinite, which never confirms.
             look = self.look if step == state.step else lambda: math.inf
-            event = state.guard.update(numbers["pert_align"], look=look)
+            event = state.guard.update(numbers["pert_align"], look=look, ratio=self.ratio)
         else:
             # PGD in place of such a method has a PertAlign, but its level is not that of the looks.
             event = state.guard.update(numbers.get(LOOK, math.nan), EVERY)
@@ -96,6 +109,8 @@ class Alarms:
             text = COLLAPSE if state.guard.was_healthy else NEVER_ROBUST
             outcome = {"recovered": None, "returned": None, "changed": None}
             state.events.append(place | {"action": action} | outcome)
+        elif event == "notice":
+            text = DECLINE
         else:
             text = "PertAlign has recovered"
             state.events[-1]["recovered"] = step

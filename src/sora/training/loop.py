@@ -135,7 +135,7 @@ def log(run: Run, alarms: Alarms) -> tuple[dict[str, Any], list[Event]]:
     line = state.place() | means | {"lr": rows[-1]["lr"]}
     run.journal.write("metrics", line)
     run.console.advance(line, state.images / max(run.meter.seconds, 1e-9))
-    return line, [event for event in events if event != "ok"]
+    return line, [event for event in events if event in ("alarm", "recovered")]
 
 
 def complete_step(run: Run, snapshots: Snapshots, logged: bool, is_good: bool = False) -> None:
