@@ -9,11 +9,10 @@ from torch import nn
 
 import sora
 from sora.errors import RunError
-from tests.torture.bench import Bench, Outcome, check_end
+from tests.torture.bench import RUN_LIMIT, Bench, Outcome, check_end
 from tests.torture.strategies import BY_NAME, bad_fields, drawn, settings_fields
 
 COUNT = 20  # calls per case
-LIMIT = 60.0
 MEMORY = 3 << 30
 REFUSED, ACCEPTED, RAW = 2, 0, 3
 
@@ -84,7 +83,7 @@ def case(bench: Bench, number: int) -> Outcome:
         outcome.inputs += 1
         what = call.replace("VALUE", value.__name__ if isinstance(value, type) else repr(value)[:80])
         place = bench.place(f"calls-{number}")
-        ended = bench.child(lambda c=call, v=value: _try(c, v), place, memory=MEMORY).end(LIMIT)
+        ended = bench.child(lambda c=call, v=value: _try(c, v), place, memory=MEMORY).end(RUN_LIMIT)
         if check_end(outcome, ended, what, (REFUSED, ACCEPTED, RAW)):
             if ended.code == RAW:
                 outcome.add("raw", f"{what}: {ended.out.strip()[:200]}")

@@ -12,12 +12,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.torture import comparing, configurations
-from tests.torture.bench import Bench, Outcome, check_end, last_line
+from tests.torture.bench import RUN_LIMIT, Bench, Outcome, check_end, last_line
 from tests.torture.children import sora
 from tests.torture.strategies import WORDS, bad_fields, drawn, flag_fields, settings_fields
 
 COUNT = 20  # command lines per case
-LIMIT = 60.0  # seconds
 MEMORY = 3 << 30  # bytes beyond what the process has
 TINY = [*configurations.SMALLEST, "--out", "run"]
 VALID = [
@@ -42,7 +41,7 @@ def _try(bench: Bench, outcome: Outcome, line: list[str], run: Path) -> None:
     place, before = bench.place(f"commands-{outcome.case}"), comparing.tree_state(run)
     outcome.inputs += 1
     env = dict(word.split("=", 1) for word in takewhile(lambda word: "=" in word, line))
-    ended = bench.child(sora(line[len(env) :]), place, env=env, memory=MEMORY).end(LIMIT)
+    ended = bench.child(sora(line[len(env) :]), place, env=env, memory=MEMORY).end(RUN_LIMIT)
     what = f"sora {' '.join(map(repr, line))}"
     if not check_end(outcome, ended, what):
         return

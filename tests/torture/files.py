@@ -5,11 +5,10 @@ import random
 import shutil
 
 from tests.torture import comparing, configurations, hostile_arrays, hostile_images, hostile_runs
-from tests.torture.bench import Bench, Outcome, check_end, last_line
+from tests.torture.bench import RUN_LIMIT, Bench, Outcome, check_end, last_line
 from tests.torture.children import sora
 from tests.torture.hostile import SCRIPT, Attack, Place
 
-LIMIT = 60.0  # seconds
 MEMORY = 4 << 30  # bytes beyond what the process has; the bench fails far below it
 COUNT = 4  # files per case
 ATTACKS = [
@@ -35,7 +34,7 @@ def _try(bench: Bench, outcome: Outcome, name: str, attack: Attack, place: Place
         return
     outcome.inputs += 1
     before = _outside(place)
-    ended = bench.child(sora(line), place.work, memory=MEMORY).end(LIMIT)
+    ended = bench.child(sora(line), place.work, memory=MEMORY).end(RUN_LIMIT)
     what = f"{name} ({place.note}): sora {' '.join(map(repr, line))}"
     clean = check_end(outcome, ended, what)
     if SCRIPT in "".join(path.read_text(errors="replace") for path in place.work.rglob("*.[hm][td]*")):

@@ -103,8 +103,8 @@ class Guard:
             pert_align: The value.
             steps: How many updates it stands for, where PertAlign is measured only now and then.
             look: Returns PertAlign of a few held-out images; called only if the alarm depends on it.
-            ratio: Returns PGD-10 accuracy over FGSM accuracy of held-out images, infinity if the latter is too
-                low to tell; called only if the alarm depends on it. Needs `look`.
+            ratio: Returns PGD-10 accuracy over FGSM accuracy of held-out images, infinity if the latter is
+                too low to tell; called only if the alarm depends on it. Needs `look`.
         """
         try:
             pert_align = float(pert_align)
