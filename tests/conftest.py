@@ -1,9 +1,12 @@
 """Property tests repeatable from a printed seed: `pytest --hypothesis-seed=N` draws the same examples."""
 
+import json
 import os
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -26,6 +29,52 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print the seed below the failures, because `-q` hides pytest's header."""
     terminalreporter.write_line(f"property tests: --hypothesis-seed={config.option.hypothesis_seed}")
+
+
+@dataclass
+class Printed:
+    """How a command ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass
+class CommandLine:
+    """Calls the command line in this process: the code of the `sora` command, without its start-up."""
+
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: object, code: int | None = 0) -> Printed:
+        """`sora("train", "--epochs", 3)`, which must end with this exit code; None: with any."""
+        import torch
+
+        from sora.cli import main
+
+        torch.set_num_threads(1)
+        self.capsys.readouterr()
+        found = main([str(argument) for argument in arguments])
+        printed = Printed(found, *self.capsys.readouterr())
+        assert code in (None, found), printed.err
+        return printed
+
+    def json(self, *arguments: object) -> Any:
+        """What a command prints with `--json`."""
+        return json.loads(self(*arguments, "--json").out)
+
+    def refuse(self, words: str, *arguments: object, code: int = 2) -> str:
+        """The one line with which a command is refused; it has these words, and nothing else is printed."""
+        done = self(*arguments, code=code)
+        assert (done.out, done.err[:6], done.err.count("\n")) == ("", "sora: ", 1), done.err
+        assert words in done.err
+        return done.err
+
+
+@pytest.fixture
+def sora(capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """The command line."""
+    return CommandLine(capsys)
 
 
 @pytest.fixture(autouse=True)

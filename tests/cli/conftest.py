@@ -1,48 +1,21 @@
-"""Calling the command line in this process: the same code as the `sora` command, without its start-up."""
+"""A finished run, flags of a short one, and grids without processes of their own."""
 
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 
 from sora.cli import main
-from sora.experiments import engines
-from tests.experiments import in_process
+from tests.experiments.in_process import compute_here
 
 TINY = "--dataset digits --epochs 2 --batch-size 32 --width 4 --set model.stages=1 --limit-train 64 "
 TINY += "--limit-test 40 --holdout 20 --threads 1 --log-every 1"
 
 
-@dataclass
-class Result:
-    """What a command printed and how it ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def sora(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
-    """`sora("train", "--epochs", "3")`."""
-    torch.set_num_threads(1)
-
-    def call(*arguments: object) -> Result:
-        capsys.readouterr()
-        code = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return Result(code, captured.out, captured.err)
-
-    return call
-
-
 @pytest.fixture
 def grid_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Grids compute their runs in this process, without the seconds that a new one takes to start."""
-    monkeypatch.setitem(engines.ENGINES, "local", in_process.__name__)
+    compute_here(monkeypatch)
 
 
 @pytest.fixture

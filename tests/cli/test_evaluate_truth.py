@@ -13,11 +13,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import sora
+from sora import data, models
 from sora.attacks import Attack, register
-from sora.cli import main
-
-torch.set_num_threads(1)
 
 DIGITS = ("--dataset", "digits", "--quiet", "--device", "cpu")
 SMALL = (*DIGITS, "--limit", "40")
@@ -27,22 +24,20 @@ SMALL = (*DIGITS, "--limit", "40")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("weights") / "w.safetensors"
     torch.manual_seed(0)
-    save_file(sora.models.create("preactresnet18", 10, 1, 16, width=4, stages=2).state_dict(), path)
+    save_file(models.create("preactresnet18", 10, 1, 16, width=4, stages=2).state_dict(), path)
     return path
 
 
 @pytest.fixture
-def evaluate(weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+def evaluate(weights: Path, tmp_path: Path, sora: Any) -> Any:
     """Evaluates the weights into this test's own folder and returns what was printed."""
 
     def call(*arguments: object, code: int = 0) -> str:
         network = ("--weights", weights, "--model", "preactresnet18", "--width", "4")
         # A file of attacked images decides which images there are, and nothing is written.
         chosen = DIGITS if "--adversarial" in arguments else (*SMALL, "--out", tmp_path / "out")
-        options = ("--set", "model.stages=2", *chosen, *arguments)
-        assert main(["evaluate", *map(str, (*network, *options))]) == code
-        printed = capsys.readouterr()
-        return printed.err if code else printed.out
+        done = sora("evaluate", *network, "--set", "model.stages=2", *chosen, *arguments, code=code)
+        return str(done.err if code else done.out)
 
     return call
 
@@ -59,7 +54,7 @@ def test_data_that_changed_since_training_is_noticed(tmp_path: Path, sora: Any) 
 
     write(labels, classes=names)
     flags = "--epochs 1 --batch-size 30 --width 4 --set model.stages=1 --holdout 0 --attacks clean"
-    assert sora("train", "--dataset", f"npz:{path}", *flags.split(), "--out", run, "--quiet").code == 0
+    sora("train", "--dataset", f"npz:{path}", *flags.split(), "--out", run, "--quiet")
     command = ("evaluate", run, "--attacks", "clean", "--threads", 1, "--quiet", "--card")
     write(labels)  # without names there is nothing to compare
     assert "has changed" not in sora(*command).out
@@ -67,7 +62,7 @@ def test_data_that_changed_since_training_is_noticed(tmp_path: Path, sora: Any) 
     warning = f"npz:{path} has changed since training"
     for _ in range(2):  # measured, and from the record
         assert f"warning: {warning}" in " ".join(sora(*command).out.split())
-    (shown,) = json.loads(sora(*command, "--json").out)
+    (shown,) = sora.json(*command)
     card, stored = (json.loads((run / f"{name}.json").read_text()) for name in ("model_card", "evaluation"))
     for record in (shown, stored[-1], card["evaluations"][0]):
         assert warning in record["warnings"][-1]
@@ -76,10 +71,7 @@ def test_data_that_changed_since_training_is_noticed(tmp_path: Path, sora: Any) 
     assert not stored[0]["warnings"] or warning not in stored[0]["warnings"][-1]
     write(labels, classes=np.roll(names, 1))
     for verb in (command, ("probe", "eps-curve", run)):
-        refused = sora(*verb)
-        assert refused.code == 2
-        assert "class 0 of" in refused.err
-        assert "is 'cat', but was 'ant' in training" in refused.err
+        assert "class 0 of" in sora.refuse("is 'cat', but was 'ant' in training", *verb)
 
 
 def test_an_option_of_the_network_is_part_of_the_fingerprint(evaluate: Any, tmp_path: Path) -> None:
@@ -108,7 +100,7 @@ def test_the_first_images_as_leaderboards_take_them(evaluate: Any) -> None:
     (first,) = json.loads(evaluate("--attacks", "clean", "--first", "--json"))
     assert first["images"] == {
         "split": "test",
-        "of": len(sora.data.load("digits").test),
+        "of": len(data.load("digits").test),
         "chosen": "first",
         "positions": list(range(40)),
     }
@@ -165,7 +157,7 @@ def test_the_reduced_autoattack_goes_by_its_name(evaluate: Any) -> None:
 
 
 def test_a_failing_attack_is_reported_below_the_results_of_the_others(
-    evaluate: Any, capsys: pytest.CaptureFixture[str], weights: Path, tmp_path: Path
+    evaluate: Any, sora: Any, weights: Path, tmp_path: Path
 ) -> None:
     @register("big", "leaves the ball")
     class Big(Attack):
@@ -175,8 +167,7 @@ def test_a_failing_attack_is_reported_below_the_results_of_the_others(
     network = ("--weights", weights, "--model", "preactresnet18", "--width", "4", "--set", "model.stages=2")
     flags = (*SMALL, "--out", tmp_path / "out", "--attacks", "clean,big,fgsm")
     for _ in range(2):  # the second time, the others have a record
-        assert main(["evaluate", *map(str, (*network, *flags))]) == 1
-        printed = capsys.readouterr()
+        printed = sora("evaluate", *network, *flags, code=1)
         assert "clean" in printed.out
         assert "fgsm" in printed.out
         assert "worst case" in printed.out
@@ -211,17 +202,8 @@ def test_ctrl_c_stops_soon_and_says_what_is_kept(tmp_path: Path) -> None:
     layer = torch.nn.Linear(256, 10)
     save_file({f"layer.{k}": v for k, v in layer.state_dict().items()}, tmp_path / "w.safetensors")
     flags = "--weights w.safetensors --model slow_net:build --dataset digits --limit 40 --batch-size 30"
-    command = [
-        sys.executable,
-        "-m",
-        "sora",
-        "evaluate",
-        *flags.split(),
-        "--attacks",
-        "clean",
-        "--threads",
-        "1",
-    ]
+    flags += " --attacks clean --threads 1"
+    command = [sys.executable, "-m", "sora", "evaluate", *flags.split()]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         state = tmp_path / "w.safetensors-evaluation" / "evaluation-state"
         while not list(state.rglob("*.safetensors")) and process.poll() is None:

@@ -12,6 +12,7 @@ import torch
 from sora.cli import main
 from tests.docs import commands
 from tests.docs.pages import PAGES, Block, blocks_of, inline_commands, setup_of, text_of
+from tests.experiments.in_process import compute_here
 
 RUNNABLE = ("python", "console", "bash")
 TESTED_ELSEWHERE = (
@@ -37,6 +38,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("SORA_DATA", str(tmp_path / "data"))
+    compute_here(monkeypatch)
     torch.manual_seed(0)
     yield tmp_path
     written = {path.stem for path in tmp_path.glob("*.py")}

@@ -6,9 +6,11 @@ import os
 from collections.abc import Callable
 from unittest.mock import patch
 
-from sora.cli import main
-from sora.experiments.engines import Ended, Engine, Work
-from sora.settings import GRID_CONFIG
+import pytest
+
+from sora.cli import demo, main
+from sora.experiments.engines import ENGINES, Ended, Engine, Work
+from sora.settings import GRID_CONFIG, Request
 
 
 class Done:
@@ -50,3 +52,10 @@ class InProcess(Engine):
 def build(**_: object) -> InProcess:
     """As every engine's module has it."""
     return InProcess()
+
+
+def compute_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let grids compute their runs in this process, and make those of the demo small."""
+    small = {"width": 4, "batch_size": 32, "limit_train": 64, "limit_test": 40, "holdout": 20}
+    monkeypatch.setitem(ENGINES, "local", __name__)
+    monkeypatch.setattr(demo, "Request", lambda given: Request(given | small))

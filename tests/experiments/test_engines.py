@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from sora._process import start_child
-from sora.cli import main
 from sora.errors import UserError
 from sora.experiments import engines
 from sora.experiments.engines import Ended, Process, Work
@@ -72,9 +71,7 @@ def test_ctrl_c_says_what_is_kept_and_how_to_continue(tmp_path: Path) -> None:
     assert stopped == [True]
 
 
-def test_an_unknown_engine_suggests_the_nearest_and_a_missing_extra_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_unknown_engine_suggests_the_nearest_and_a_missing_extra_is_named(monkeypatch) -> None:
     nearest = r"--engine is 'rya'; did you mean 'ray'\? allowed: local, ray, slurm"
     with pytest.raises(UserError, match=nearest):
         engines.create("rya")
@@ -105,13 +102,8 @@ def test_an_unknown_engine_suggests_the_nearest_and_a_missing_extra_is_named(
         "reproduce components --dataset digits --dry-run",
     ],
 )
-def test_mistakes_are_one_line_and_write_nothing(
-    verb: str, flags: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*verb.split(), "--out", str(tmp_path / "g"), *flags.split()]) == 2
-    printed = capsys.readouterr().err
-    assert message in printed
-    assert printed.count("\n") == 1
+def test_mistakes_are_one_line_and_write_nothing(verb, flags, message, sora, tmp_path) -> None:
+    sora.refuse(message, *verb.split(), "--out", tmp_path / "g", *flags.split())
     assert not (tmp_path / "g").exists()
 
 
@@ -142,9 +134,7 @@ def process_of(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Proc
     return Process(Work("a", [], folder / "a.yaml", folder / "a"))
 
 
-def test_a_run_that_writes_more_than_a_pipe_holds_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_writes_more_than_a_pipe_holds_ends(tmp_path: Path, monkeypatch) -> None:
     talkative = "sys.stderr.write('warning\\n' * 50_000 + 'the reason\\n'); sys.exit(3)"
     process, ended = process_of(talkative, tmp_path, monkeypatch), None
     deadline = time.monotonic() + 60
@@ -171,9 +161,7 @@ def test_one_machine_of_a_ray_cluster_must_be_large_enough(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_a_run_that_was_sent_back_leaves_nothing_on_the_worker(
-    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_sent_back_leaves_nothing_on_the_worker(code: int, tmp_path, monkeypatch) -> None:
     pytest.importorskip("ray")
     from sora.experiments.engines import on_ray
 

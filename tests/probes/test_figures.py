@@ -73,9 +73,7 @@ def test_the_boundary_is_shown_at_three_steps(runs: Path) -> None:
     ("steps", "alarm", "expected"),
     [([10, 20, 30, 40, 50], 45, [20, 40, 50]), ([1, 2, 3], None, [1, 2, 3]), ([5, 6, 9], 2, [5, 6, 9])],
 )
-def test_the_steps_of_the_boundary(
-    steps: list[int], alarm: int | None, expected: list[int], tmp_path: Path
-) -> None:
+def test_the_steps_of_the_boundary(steps, alarm, expected, tmp_path) -> None:
     run = RunFolder(tmp_path)
     with pytest.raises(UserError, match="has 0 snapshots"):
         _runs.moments(run)
@@ -136,32 +134,6 @@ def test_classes_are_counted_and_packed_folders_left_out(runs: Path, tmp_path: P
     assert list(found.results) == ["digits"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            "cost missing --at 10",
-            "cost compares finished runs; --at applies only to eps-curve, eps-overlay, ",
-        ),
-        ("cost missing --second pgd", "--second applies only to `sora figure landscape`"),
-        ("cost missing --paper", "--paper applies only to `sora figure overview`"),
-        ("overview --paper runs", "name no runs with it"),
-        ("overview --paper --limit 3", "--limit applies only to eps-curve, "),
-        ("classes digits --seed 1", "classes shows data sets; --seed applies only to"),
-        ("cost runs --device cpu", "--device applies only to"),
-        ("cost --out a.gif", "'a.gif' must end in one of .pdf, .svg, .png, .html"),
-        ("boundary runs --at x", "--at takes a step, steps with commas between, or alarm; got 'x'"),
-        ("landscpe a", "did you mean 'landscape'?"),
-        ("cost", "name at least one run folder or folder of runs"),
-    ],
-)
-def test_mistakes_are_one_line(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["figure", *arguments.split()]) == 2
-    printed = capsys.readouterr().err
-    assert message in printed
-    assert printed.count("\n") == 1
-
-
 @pytest.mark.parametrize("name", ["cost", "overview"])
 def test_runs_that_a_figure_leaves_out_are_named(name: str, runs: Path, tmp_path: Path) -> None:
     write_run(tmp_path / "unfinished", "n-fgsm", finished=False)
@@ -177,9 +149,7 @@ def test_runs_that_a_figure_leaves_out_are_named(name: str, runs: Path, tmp_path
     ]
 
 
-def test_stored_results_are_used_until_the_weights_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stored_results_are_used_until_the_weights_change(tmp_path: Path, monkeypatch) -> None:
     run = write_run(tmp_path / "a")
     subject = ProbedModel(smooth(), images(8), THREAT)
     monkeypatch.setattr(_runs, "load_subject", lambda *_: subject)
