@@ -18,9 +18,7 @@ def cost_of(*methods: str, **given: Any) -> Any:
 @pytest.mark.parametrize(
     ("given", "used"), [({}, "cpu"), ({"device": "auto"}, "cpu"), ({"device": "cuda:1"}, "cuda:1")]
 )
-def test_memory_is_in_multiples_of_fgsm_and_the_header_names_the_machine(
-    given: dict[str, str], used: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_is_in_multiples_of_fgsm_and_the_header_names_the_machine(given, used, monkeypatch) -> None:
     measured, devices = {"fgsm": 2, "sora": 3, "pgd-10": 5}, []
 
     def cost_table(names: list[str], device: str, **options: Any) -> list[dict[str, Any]]:
