@@ -65,9 +65,7 @@ def write_results(folder: Path, **changes: Any) -> Path:
         ({"weight": 2.0, "loss": 0.25}, "; also run/model.safetensors"),
     ],
 )
-def test_golden_finds_every_difference_but_those_of_time_and_place(
-    tmp_path: Path, changes: dict[str, Any], found: str
-) -> None:
+def test_golden_finds_every_difference_but_those_of_time_and_place(tmp_path, changes, found) -> None:
     old, new = write_results(tmp_path / "old"), write_results(tmp_path / "new", **changes)
     places = {str(old): "HERE", str(new): "HERE"}
     text = importlib.import_module("golden").difference(old, new, places)

@@ -29,9 +29,7 @@ def value(number: Tensor) -> float:
 
 
 @pytest.mark.parametrize(("step", "coefficient"), [(0.1, 0.85), (0.01, 0.985), (0.001, 0.9985)])
-def test_optimal_step_is_the_maximiser_along_the_sign_whatever_the_step(
-    step: float, coefficient: float
-) -> None:
+def test_optimal_step_is_the_maximiser_along_the_sign_whatever_the_step(step, coefficient) -> None:
     torch.testing.assert_close(after(0.1, P), torch.tensor([[2.8, -0.6]], dtype=torch.float64))
     v = linearity(G, after(step, P))
     assert value(v) == pytest.approx(coefficient, abs=1e-12)
@@ -151,23 +149,18 @@ def test_no_example_left_gives_nan(measure: Callable[..., Tensor]) -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("measure", [pert_align, alt_pert_align, linearity])
-def test_a_gradient_that_is_not_finite_gives_a_result_that_is_not_finite(
-    measure: Callable[..., Tensor], bad: float
-) -> None:
+def test_a_gradient_that_is_not_finite_gives_a_result_that_is_not_finite(measure, bad) -> None:
     good = rows([3, -1], [1, 2])
     broken = rows([3, -1], [bad, 2])
     assert not math.isfinite(value(measure(broken, good)))
     assert not math.isfinite(value(measure(good, broken)))
 
 
-def test_ratio_of_sums_weighs_examples_by_their_size() -> None:
+def test_ratio_of_sums_weighs_examples_by_their_size_and_terms_add_up_over_parts() -> None:
     g, g_adv = rows([3, -1], [30, -10]), rows([2.8, -0.6], [0, 0])
     assert value(linearity(g, g_adv, ratio_of_sums=True)) == pytest.approx(3.4 / 44, abs=1e-6)
     top, bottom = linearity_terms(g, g_adv, ratio_of_sums=True)
     assert (value(top), value(bottom)) == (pytest.approx(3.4), pytest.approx(44))
-
-
-def test_linearity_terms_add_up_over_parts_of_a_batch() -> None:
     g, g_adv = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(1))
     parts = linearity_terms(g[:2], g_adv[:2]) + linearity_terms(g[2:], g_adv[2:])
     assert value(parts[0] / parts[1]) == pytest.approx(value(linearity(g, g_adv)), rel=1e-5)
@@ -209,7 +202,7 @@ def test_cosine_does_not_depend_on_lengths(seed: int, a: int, b: int) -> None:
     assert (cos.abs() <= 1 + 1e-6).all()
 
 
-def test_cosine_drops_pairs_with_a_zero_vector_and_its_gradient_there_is_zero() -> None:
+def test_cosine_drops_pairs_with_a_zero_vector_and_its_gradient_is_exact_and_there_zero() -> None:
     a = torch.tensor([[1.0, 2.0], [0.0, 0.0], [3.0, 1.0]], requires_grad=True)
     b = torch.tensor([[2.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
     cos, defined = cosine(a, b)
@@ -219,8 +212,5 @@ def test_cosine_drops_pairs_with_a_zero_vector_and_its_gradient_there_is_zero() 
     assert a.grad.isfinite().all()
     assert (a.grad[1:] == 0).all()
     assert (a.grad[0] != 0).all()
-
-
-def test_cosine_is_differentiated_exactly() -> None:
     a, b = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     assert torch.autograd.gradcheck(lambda z: cosine(z, b)[0], a.requires_grad_())

@@ -71,9 +71,7 @@ def test_files_follow_the_umask(mask: int, mode: int, tmp_path: Path) -> None:
     assert modes == dict.fromkeys(("a.safetensors", "a.json", "b.safetensors"), mode)
 
 
-def test_a_file_is_open_for_writing_when_it_is_synced_as_windows_requires(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_open_for_writing_when_it_is_synced_as_windows_requires(tmp_path, monkeypatch) -> None:
     fcntl = pytest.importorskip("fcntl")
     modes = []
     monkeypatch.setattr(

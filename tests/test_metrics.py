@@ -114,11 +114,6 @@ def test_a_linear_model_has_no_curvature() -> None:
     assert 0 <= values["elle"] < 1e-2
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
-    with pytest.raises(UserError, match="unknown metric 'gradalig'; did you mean 'gradalign'"):
-        metrics.check_metrics(("kl", "gradalig"))
-
-
 def test_bad_inputs_are_refused() -> None:
     x, y = batch()
     for wrong, message in (

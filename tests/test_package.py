@@ -59,15 +59,12 @@ def run_python(code: str) -> str:
     return done.stdout
 
 
-def test_import_sora_needs_torch_numpy_and_safetensors_alone() -> None:
+def test_import_sora_needs_torch_numpy_and_safetensors_alone_and_its_help_not_even_those() -> None:
     code = "import sys, json, sora; sora.Linf, sora.methods, sora.models, sora.curvature, sora.Guard;"
     code += "print(json.dumps(list(sys.modules)))"
     roots = {name.split(".")[0] for name in json.loads(run_python(code))}
     heavy = {"rich", "tyro", "sklearn", "matplotlib", "plotly", "yaml", "pyautoattack", "jinja2", "PIL"}
     assert not roots & heavy
-
-
-def test_the_help_does_not_import_torch() -> None:
     code = "import sys; from sora.cli import main; main(['--help']); print('torch' in sys.modules)"
     assert run_python(code).splitlines()[-1] == "False"
 

@@ -84,9 +84,12 @@ def test_ten_steps_of_soras_log_are_960_bytes(sent: list[int]) -> None:
     assert "log of ten steps 960" in PAGE
 
 
-def test_preactresnet_sends_what_the_page_says() -> None:
+def test_preactresnet_sends_and_sora_remembers_what_the_page_says() -> None:
     count = sum(p.numel() for p in models.create("preactresnet18", 10).parameters())
     assert f"{count / 1e6:.1f} million parameters: {4 * count / 1e6:.0f} MB" in PAGE
+    method = methods.create("sora", Linf(8 / 255))
+    assert sum(buffer.nbytes for buffer in method.buffers()) == 32
+    assert "| SORA | 32 bytes |" in PAGE
 
 
 def bound(size: int, augment: tuple[str, ...], **hyper: Any) -> Method:
@@ -112,9 +115,3 @@ def test_atas_remembers_an_images_canvas_and_four_bytes(augment: list[str], size
     assert method.get_buffer("u").nbytes == 2 * 4
     half = bound(size, tuple(augment), dtype="float16")
     assert half.get_buffer("delta.values").nbytes == image
-
-
-def test_sora_remembers_32_bytes() -> None:
-    method = methods.create("sora", Linf(8 / 255))
-    assert sum(buffer.nbytes for buffer in method.buffers()) == 32
-    assert "| SORA | 32 bytes |" in PAGE

@@ -5,8 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -87,9 +86,7 @@ def test_a_system_without_set_blocking_is_stopped_too(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("block", [lambda: stopping_soon(lambda: "kept"), lambda: StopSignals(1)])
-def test_a_signal_that_was_ignored_at_the_start_stays_ignored(
-    block: Callable[[], AbstractContextManager[object]],
-) -> None:
+def test_a_signal_that_was_ignored_at_the_start_stays_ignored(block) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with block() as signals:
         signal.raise_signal(signal.SIGINT)

@@ -94,9 +94,7 @@ def test_a_step_without_normalisation_multiplies_the_gradient(norm: type[Threat]
 @pytest.mark.parametrize("norm", NORMS)
 @settings(max_examples=30, deadline=None)
 @given(shape=shapes, eps=radii, seed=st.integers(0, 2**31))
-def test_random_start_is_inside_the_ball(
-    norm: type[Threat], shape: tuple[int, ...], eps: float, seed: int
-) -> None:
+def test_random_start_is_inside_the_ball(norm, shape, eps, seed) -> None:
     ball, x = norm(eps), torch.zeros(shape)
     noise = ball.random_start(x, torch.Generator().manual_seed(seed))
     assert (ball.size(noise) <= eps * (1 + 1e-5)).all()

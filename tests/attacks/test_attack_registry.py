@@ -114,9 +114,7 @@ def test_a_registered_attack_is_listed_and_works_in_evaluate_and_its_name_is_tak
         attacks.register("bright", "again")(Attack)
 
 
-def test_an_attack_of_an_installed_package_is_found_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_attack_of_an_installed_package_is_found_by_name(tmp_path: Path, monkeypatch) -> None:
     code = (
         "from dataclasses import dataclass\n"
         "from sora.attacks import Attack, register\n"

@@ -54,9 +54,7 @@ def assert_allowed(x: Tensor, x_adv: Tensor, threat: Threat) -> None:
     restarts=st.integers(1, 3),
     select=st.sampled_from(["any", "max_loss"]),
 )
-def test_perturbations_stay_inside_ball_and_box(
-    seed: int, threat: Threat, restarts: int, select: str
-) -> None:
+def test_perturbations_stay_inside_ball_and_box(seed, threat, restarts, select) -> None:
     model, (x, y) = net(seed), batch(seed)
     assert_allowed(x, fgsm(model, x, y, threat), threat)
     assert_allowed(x, pgd(model, x, y, threat, 5, restarts=restarts, select=select), threat)

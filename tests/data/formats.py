@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 import struct
 import tarfile
 import zipfile
@@ -75,6 +76,16 @@ def _opcodes(value: object) -> bytes:
     dtype = b"cnumpy\ndtype\n(U\x02u1K\x00K\x01tR(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
     shape = b"(" + b"".join(_opcodes(n) for n in value.shape) + b"t"
     return empty + b"(K\x01" + shape + dtype + b"\x89" + _opcodes(value.tobytes()) + b"tb"
+
+
+class Evil:
+    """Creates a folder when it is unpickled."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.target),)
 
 
 class Cifar10:

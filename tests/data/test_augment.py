@@ -46,6 +46,9 @@ def test_crop_and_flip_equal_pillow_exactly(channels: int) -> None:
     assert done.left is not None
     assert done.flip is not None
     assert 0 < done.flip.sum() < 16
+    # Images and perturbations move together.
+    padded = torch.nn.functional.pad(images.float(), [4] * 4)
+    assert torch.equal(done.from_canvas(padded), result.float())
     for i in range(16):
         padded = ImageOps.expand(pil(images[i]), 4, 0)
         top, left = int(done.top[i]), int(done.left[i])
@@ -114,14 +117,6 @@ def test_canvas_round_trip(seed: int, flip: bool, pad: int) -> None:
     assert torch.equal(done.from_canvas(changed), torch.full((5, 3, 8, 6), 7.0))
 
 
-def test_image_and_perturbation_move_together() -> None:
-    """The augmented padded image equals the same record applied to the image."""
-    images = noise().float()
-    done = Augment.parse(("crop:4", "flip")).draw(16, (32, 32), rng())
-    padded = torch.nn.functional.pad(images, [4] * 4)
-    assert torch.equal(done.from_canvas(padded), done(images))
-
-
 def test_rotated_perturbation_stays_in_its_ball_and_comes_back() -> None:
     done = Augment.parse(("flip", "rotate:10")).draw(8, (28, 28), rng())
     canvas = (smooth(8, 28).float() / 255 - 0.5) * 0.2
@@ -134,16 +129,12 @@ def test_rotated_perturbation_stays_in_its_ball_and_comes_back() -> None:
     assert torch.equal(there, done(canvas))  # pixel by pixel as the image itself
 
 
-def test_no_augmentation_changes_nothing() -> None:
+def test_no_augmentation_changes_nothing_and_a_slice_of_the_record_is_the_record_of_a_slice() -> None:
     images = noise()
     done = Augment.parse(()).draw(16, (32, 32), rng())
     assert torch.equal(done(images), images)
     canvas = torch.rand(16, 3, *done.canvas_size(32, 32))
     assert torch.equal(done.to_canvas(canvas, done.from_canvas(canvas)), canvas)
-
-
-def test_a_slice_of_the_record_is_the_record_of_a_slice() -> None:
-    images = noise()
     done = Augment.parse(("crop:4", "flip", "rotate:10")).draw(16, (32, 32), rng())
     assert torch.equal(done[4:9](images[4:9]), done(images)[4:9])
 
@@ -178,10 +169,7 @@ def test_an_error_is_one_line_that_says_what_is_allowed(operations: tuple[str, .
         assert str(caught.value) == f"augmentation {operations[0]!r} must be written {allowed}"
 
 
-def test_the_largest_amounts_are_allowed() -> None:
+def test_the_largest_amounts_are_allowed_and_the_record_is_immutable() -> None:
     assert Augment.parse(("crop:4096", "rotate:180")) == Augment(pad=4096, degrees=180.0)
-
-
-def test_the_record_is_immutable() -> None:
     with pytest.raises(AttributeError):
         Transform().pad = 3  # type: ignore[misc]

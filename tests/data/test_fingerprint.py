@@ -62,9 +62,7 @@ def fill(builder: data.Builder) -> None:
 
 
 @pytest.mark.parametrize("budget", [0, 1 << 30])
-def test_a_packed_store_uses_its_recorded_hashes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: int
-) -> None:
+def test_a_packed_store_uses_its_recorded_hashes(tmp_path: Path, monkeypatch, budget: int) -> None:
     folder = pack.build(tmp_path, "toy", "x", fill)
     elsewhere = pack.build(tmp_path / "elsewhere", "toy", "y", fill)
     expected = _store.open_store(elsewhere, "toy").fingerprint

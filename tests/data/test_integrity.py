@@ -86,12 +86,16 @@ def test_statistics_off_the_recipe() -> None:
     assert data.check("cifar10", mean=mean, std=std).problems == []
 
 
-def test_only_parts_of_imagenet_use_its_statistics() -> None:
+def test_parts_of_imagenet_alone_use_its_statistics_and_imagenet100_has_other_counts() -> None:
     packed = {name: known for name in data.names() if (known := data.info(name).packed) is not None}
     imagenet = {name for name, known in packed.items() if known.imagenet_statistics}
     assert imagenet == {"tinyimagenet", "imagenet100"}
     mean = recipes.flattened("imagenet100")["mean"]
     assert {name for name in packed if recipes.flattened(name)["mean"] == mean} == imagenet
+    other = packed["imagenet100"].other_counts
+    assert 126_689 in other["train"]  # for the most widespread list of classes
+    assert 130_000 in other["train"]  # 1,300 per class
+    assert list(other["test"]) == [5_000]
 
 
 @pytest.mark.parametrize(("train", "fine"), [(16, True), (15, True), (14, False), (17, False)])
@@ -100,15 +104,6 @@ def test_another_division_of_the_same_images(train: int, fine: bool) -> None:
     other = {"train": range(train - 1, train + 1), "test": range(3, 4)}
     change_source("cifar10", counts={"train": 12, "val": 3, "test": 3}, other_counts=other)
     assert (data.check("cifar10").problems == []) == fine
-
-
-def test_imagenet100_as_its_documented_folders_give_it() -> None:
-    packed = data.info("imagenet100").packed
-    assert packed is not None
-    other = packed.other_counts
-    assert 126_689 in other["train"]  # for the most widespread list of classes
-    assert 130_000 in other["train"]  # 1,300 per class
-    assert list(other["test"]) == [5_000]
 
 
 def test_empty_classes(folder: Path) -> None:

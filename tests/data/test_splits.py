@@ -37,15 +37,12 @@ def test_views_of_views_select_without_copying() -> None:
     assert view.images.data_ptr() == whole.images.data_ptr()
 
 
-def test_gather_is_channels_last() -> None:
+def test_gather_is_channels_last_and_center_is_the_middle_of_the_image() -> None:
     images = ImageSet(torch.zeros(6, 4, 5, 3, dtype=torch.uint8), torch.zeros(6, dtype=torch.long))
     batch = images.gather(torch.tensor([4, 1]))
     assert batch.shape == (2, 3, 4, 5)
     assert batch.dtype == torch.uint8
     assert batch.is_contiguous(memory_format=torch.channels_last)
-
-
-def test_center_is_the_middle_of_the_image() -> None:
     base = torch.arange(36, dtype=torch.uint8).view(1, 6, 6, 1)
     middle = ImageSet(base, torch.zeros(1, dtype=torch.long)).center(2, 4)
     assert middle.gather(torch.tensor([0])).flatten().tolist() == [13, 14, 15, 16, 19, 20, 21, 22]
@@ -102,9 +99,7 @@ def digest(positions: torch.Tensor) -> str:
         (UNEVEN, 500, "9c90c8dfe255"),
     ],
 )
-def test_the_images_chosen_are_those_of_earlier_versions(
-    labels: torch.Tensor, count: int, expected: str
-) -> None:
+def test_the_images_chosen_are_those_of_earlier_versions(labels, count, expected) -> None:
     assert digest(stratified(labels, count, count + 3)) == expected
 
 
@@ -144,9 +139,7 @@ def test_splits_never_overlap(holdout: int | None, limit: int | None, own: bool)
         ({"val": 80}, 0, (500, 0)),
     ],
 )
-def test_how_many_images_are_held_out_and_watched(
-    sizes: dict[str, int], holdout: int | None, expected: tuple[int, int]
-) -> None:
+def test_how_many_images_are_held_out_and_watched(sizes, holdout, expected) -> None:
     parts = split(dataset(**sizes), holdout=holdout)
     assert (len(parts.train), len(parts.holdout)) == expected
     assert (parts.watched is parts.holdout) == (parts.watched_name == "holdout") == (expected[1] > 0)

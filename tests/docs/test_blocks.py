@@ -52,9 +52,7 @@ def test_blocks_have_their_commands_directives_and_files() -> None:
         ("curl example.org", "curl is not a command of this package"),
     ],
 )
-def test_a_mistake_in_a_command_is_noticed(
-    command: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_in_a_command_is_noticed(command: str, problem: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert problem in commands.run(command, {}, tmp_path, only_resolve=False)
 

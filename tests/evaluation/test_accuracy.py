@@ -119,9 +119,7 @@ def by_hand(model: nn.Module, x: Tensor, y: Tensor, iterations: int, queries: in
 
 
 @pytest.mark.parametrize("full", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["short", "full"])
-def test_autoattack_gives_the_set_of_the_packages_own_attacks(
-    full: bool, request: pytest.FixtureRequest
-) -> None:
+def test_autoattack_gives_the_set_of_the_packages_own_attacks(full, request) -> None:
     """Batch by batch with the same seeds, on the examples that the previous attacks left."""
     if not full:
         request.getfixturevalue("short_autoattack")

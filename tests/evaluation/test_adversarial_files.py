@@ -55,9 +55,7 @@ def changed(path: Path, **arrays: Any) -> Path:
     return path
 
 
-def test_a_file_gives_the_accuracy_it_was_written_with(
-    file: Path, digits: Dataset, model: nn.Module, evaluation: Evaluation
-) -> None:
+def test_a_file_gives_the_accuracy_it_was_written_with(file, digits, model, evaluation) -> None:
     """Its names and its box may be anything: names are marked, and the box of the data counts."""
     own = {"norm": "linf", "given": "0.1", "box": [-5, 5]}
     checked = check_adversarial(changed(file, about={"threat": own}), model, digits)
@@ -98,9 +96,7 @@ def test_a_file_gives_the_accuracy_it_was_written_with(
         ({"adversarial_fgsm": np.zeros((N, 1, 16, 16), np.longdouble)}, "adversarial_fgsm is float128"),
     ],
 )
-def test_an_array_that_does_not_fit_is_refused(
-    arrays: dict[str, Any], message: str, file: Path, digits: Dataset, model: nn.Module
-) -> None:
+def test_an_array_that_does_not_fit_is_refused(arrays, message, file, digits, model) -> None:
     with pytest.raises(UserError, match=message) as caught:
         check_adversarial(changed(file, **arrays), model, digits)
     assert "\n" not in str(caught.value)
@@ -112,9 +108,7 @@ def test_images_outside_the_ball_are_refused(file: Path, digits: Dataset, model:
         check_adversarial(changed(file, adversarial_fgsm=white), model, digits)
 
 
-def test_a_file_that_unpacks_to_far_too_much_is_refused(
-    file: Path, digits: Dataset, model: nn.Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_unpacks_to_far_too_much_is_refused(file, digits, model, monkeypatch) -> None:
     monkeypatch.setenv("SORA_MAX_UNPACKED", "100000")
     array = io.BytesIO()
     np.save(array, np.zeros(10**7, np.uint8))

@@ -117,23 +117,17 @@ def test_every_attribute_and_hook_belongs_to_the_network(name: str) -> None:
     assert digest_model(first) == digest_model(other)  # weights alone do not tell them apart
 
 
-def test_the_description_belongs_to_the_network() -> None:
+def test_the_description_belongs_to_the_network_and_compiling_it_again_changes_nothing() -> None:
     assert model_fingerprint(Scaled(), {"width": 4}) != model_fingerprint(Scaled(), {"width": 8})
-
-
-def test_compiling_a_network_again_does_not_change_its_fingerprint() -> None:
     network = Scaled()
     plain, compiled = model_fingerprint(network), model_fingerprint(torch.compile(network))
     assert model_fingerprint(torch.compile(network)) == compiled
     assert model_fingerprint(network) == plain
 
 
-def test_a_network_that_cannot_be_hashed_is_never_mistaken_for_another() -> None:
+def test_what_cannot_be_hashed_is_never_the_same_except_in_torchs_own_modules() -> None:
     network = with_attribute(lambda _: object())
     assert model_fingerprint(network) != model_fingerprint(network)
-
-
-def test_attributes_of_torchs_own_modules_count_if_they_are_plain() -> None:
     networks = [nn.Linear(2, 2), nn.Linear(2, 2)]
     for network in networks:
         network._private = object()
@@ -142,9 +136,7 @@ def test_attributes_of_torchs_own_modules_count_if_they_are_plain() -> None:
     assert model_fingerprint(networks[0]) != model_fingerprint(networks[1])
 
 
-def test_the_source_of_a_users_function_belongs_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_source_of_a_users_function_belongs_to_it(tmp_path: Path, monkeypatch) -> None:
     text = "from torch import nn\nFACTOR = {}\nclass Net(nn.Flatten):\n    def forward(self, x):\n"
     text += "        return FACTOR * super().forward(x)[:, :5]\ndef build():\n    return Net()\n"
     monkeypatch.syspath_prepend(tmp_path)
@@ -172,9 +164,7 @@ def test_another_network_with_the_same_weights_is_measured_again(tmp_path: Path)
     assert records[0]["network"]["fingerprint"] == records[0]["fingerprint"]["network"]
 
 
-def test_another_version_of_the_package_is_another_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_version_of_the_package_is_another_record(tmp_path: Path, monkeypatch) -> None:
     folder, attacks = RunFolder(tmp_path), create_all("clean")
     pair = torch.rand(4, 3, 5, 5), torch.tensor([0, 1, 2, 3])
     evaluate_into(folder, Scaled(), pair, [Linf(0.05)], attacks)

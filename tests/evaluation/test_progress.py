@@ -25,9 +25,7 @@ def test_the_bar_moves_within_a_unit_and_ends_with_it() -> None:
 
 
 @pytest.mark.parametrize("show", [True, False])
-def test_a_log_file_gets_lines_if_progress_is_shown(
-    show: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_file_gets_lines_if_progress_is_shown(show: bool, capsys, monkeypatch) -> None:
     monkeypatch.setattr(progress, "INTERVAL", -1)
     model = nn.Flatten()
     with PassMeter(model, show) as meter:

@@ -82,9 +82,7 @@ def count_passes(model: nn.Module) -> Iterator[list[int]]:
         yield passes
 
 
-def test_only_the_missing_attacks_are_run(
-    folder: RunFolder, into: Into, model: nn.Module, pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_missing_attacks_are_run(folder, into, model, pair, monkeypatch) -> None:
     into("clean,fgsm,pgd2")
     names = "clean,fgsm,pgd2,pgd3,pgd5,apgd-ce"
     calls, stage = list[str](), AttackRunner._stage
@@ -111,9 +109,7 @@ def test_only_the_missing_attacks_are_run(
     assert record["worst_case"]["over"] == names.split(",")
 
 
-def test_a_complete_record_is_not_measured_again(
-    folder: RunFolder, into: Into, model: nn.Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_complete_record_is_not_measured_again(folder, into: Into, model: nn.Module, monkeypatch) -> None:
     threats, hashed, hash_inputs = [Linf(0.05), L2(0.2), Linf(0)], list[str](), records.hash_inputs
     monkeypatch.setattr(records, "hash_inputs", lambda *args: hashed.append("") or hash_inputs(*args))
     first = into("clean,fgsm", threats)
@@ -127,9 +123,7 @@ def test_a_complete_record_is_not_measured_again(
     assert {path.name for path in folder.path.iterdir()} == {"evaluation.json", ".evaluation.lock"}
 
 
-def test_other_weights_data_or_seeds_are_other_records(
-    folder: RunFolder, into: Into, model: nn.Module, pair: Pair
-) -> None:
+def test_other_weights_data_or_seeds_are_other_records(folder, into, model, pair) -> None:
     into("clean,pgd1")
     into("clean,pgd1", options=EvaluationOptions(seed=1))
     into("clean,pgd1", data=(pair[0][:20], pair[1][:20]))
@@ -202,9 +196,7 @@ def kill_evaluation(folder: RunFolder, into: Into, model: nn.Module) -> dict[Pat
     return {path: path.read_bytes() for path in sorted(folder.evaluation_state.rglob("*.safetensors"))}
 
 
-def test_a_short_evaluation_leaves_the_units_of_a_longer_one(
-    folder: RunFolder, into: Into, model: nn.Module, pair: Pair
-) -> None:
+def test_a_short_evaluation_leaves_the_units_of_a_longer_one(folder, into, model, pair) -> None:
     """As when `--attacks clean,fgsm` runs beside, or after, a killed `--attacks clean,pgd2,pgd3`."""
     units = kill_evaluation(folder, into, model)
     assert len(units) > 3
@@ -220,9 +212,7 @@ def test_a_short_evaluation_leaves_the_units_of_a_longer_one(
 
 
 @pytest.mark.parametrize("killed_in", ["sora.evaluation.records.remove_units", "sora._files.shutil.rmtree"])
-def test_a_kill_before_the_units_are_deleted_is_made_up_for(
-    folder: RunFolder, into: Into, monkeypatch: pytest.MonkeyPatch, killed_in: str
-) -> None:
+def test_a_kill_before_the_units_are_deleted_is_made_up_for(folder, into, monkeypatch, killed_in) -> None:
     """The record is written, its units are still there or half deleted: the next evaluation deletes them."""
 
     def kill(path: Path, *_: object, **__: object) -> None:
@@ -238,9 +228,7 @@ def test_a_kill_before_the_units_are_deleted_is_made_up_for(
     assert not folder.evaluation_state.exists()
 
 
-def test_damaged_units_are_computed_again(
-    folder: RunFolder, into: Into, model: nn.Module, pair: Pair
-) -> None:
+def test_damaged_units_are_computed_again(folder, into: Into, model: nn.Module, pair: Pair) -> None:
     """Flipped bits of a prediction, and of the header that says how large the tensors are."""
     for number, (path, unit) in enumerate(kill_evaluation(folder, into, model).items()):
         content = bytearray(unit)
@@ -282,9 +270,7 @@ class Ensemble(Attack):
         raise NotImplementedError
 
 
-def test_an_ensemble_of_plain_attacks_does_not_share_their_units(
-    tmp_path: Path, model: nn.Module, pair: Pair
-) -> None:
+def test_an_ensemble_of_plain_attacks_does_not_share_their_units(tmp_path, model, pair) -> None:
     """The plain attack runs on all images, the ensemble's part on the correctly classified ones."""
     x, y = pair
     y[::3] = (y[::3] + 1) % 5  # every third is misclassified
@@ -310,9 +296,7 @@ def test_what_each_part_broke_is_counted(model: nn.Module, pair: Pair) -> None:
     assert sum(broken.values()) == 30 - int(evaluation.robust["in-turn"].sum())
 
 
-def test_results_that_another_process_added_meanwhile_are_kept(
-    folder: RunFolder, into: Into, model: nn.Module, pair: Pair
-) -> None:
+def test_results_that_another_process_added_meanwhile_are_kept(folder, into, model, pair) -> None:
     same = copy.deepcopy(model)
 
     @dataclass(frozen=True)
@@ -326,9 +310,7 @@ def test_results_that_another_process_added_meanwhile_are_kept(
     assert set(record["accuracy"]) == set(result.accuracy) == {"clean", "fgsm", "meanwhile"}
 
 
-def test_adding_an_attack_does_not_rewrite_the_versions_of_others(
-    folder: RunFolder, into: Into, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_adding_an_attack_does_not_rewrite_the_versions_of_others(folder, into: Into, monkeypatch) -> None:
     into("clean")
     monkeypatch.setattr("sora.evaluation.accuracy.code_versions", lambda *_: {"torch": "99"})
     into("clean,fgsm")
@@ -363,9 +345,7 @@ class Own(Attack):
     return attack
 
 
-def test_an_edited_attack_is_run_again(
-    tmp_path: Path, into: Into, model: nn.Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edited_attack_is_run_again(tmp_path: Path, into: Into, model: nn.Module, monkeypatch) -> None:
     weak, threats = own_attack(tmp_path, WEAK, monkeypatch), [Linf(0.2)]
     (first,) = into([weak], threats)
     assert first.accuracy["own"] == 1.0
@@ -380,9 +360,7 @@ def test_an_edited_attack_is_run_again(
     assert passes
 
 
-def test_units_of_an_edited_attack_are_not_used(
-    tmp_path: Path, model: nn.Module, pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_units_of_an_edited_attack_are_not_used(tmp_path, model: nn.Module, pair: Pair, monkeypatch) -> None:
     for text, robust in ((WEAK, True), (STRONG, False)):
         attack = own_attack(tmp_path, text, monkeypatch)
         accuracy = evaluate(model, pair, Linf(0.2), [attack], state=tmp_path / "units").accuracy

@@ -152,9 +152,7 @@ def failed(evaluation: Evaluation) -> set[str]:
 
 @pytest.mark.parametrize("threat", [Linf(EPS), L2(1.0)], ids=["linf", "l2"])
 @pytest.mark.parametrize("name", ["robust", "ordinary"])
-def test_honest_models_are_not_accused(
-    name: str, threat: Threat, test_images: Images, request: pytest.FixtureRequest
-) -> None:
+def test_honest_models_are_not_accused(name, threat, test_images, request) -> None:
     evaluation = judge(request.getfixturevalue(name), test_images, threat)
     assert failed(evaluation) == set()
     assert evaluation.accuracy["clean"] > 0.7
@@ -170,9 +168,7 @@ def test_honest_models_are_not_accused(
         *[(fraud, "robust") for fraud, (_, tests) in FRAUDS.items() if tests - BEHIND_THE_MASK],
     ],
 )
-def test_frauds_are_caught(
-    fraud: str, base: str, test_images: Images, request: pytest.FixtureRequest
-) -> None:
+def test_frauds_are_caught(fraud, base, test_images, request) -> None:
     make, expected = FRAUDS[fraud]
     evaluation = judge(make(copy.deepcopy(request.getfixturevalue(base))), test_images)
     assert expected - (set() if base == "ordinary" else BEHIND_THE_MASK) <= failed(evaluation)

@@ -39,9 +39,7 @@ def test_every_item_is_drawn_by_both_renderers(item: fig.Item, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("name", "start"), [("a.pdf", b"%PDF"), ("a.png", b"\x89PNG"), ("a.SVG", b"<?xml")])
-def test_the_ending_decides_the_format_and_the_same_figure_is_the_same_file(
-    name: str, start: bytes, tmp_path: Path
-) -> None:
+def test_the_ending_decides_the_format_and_the_same_figure_is_the_same_file(name, start, tmp_path) -> None:
     figure = fig.Figure([fig.Panel([fig.Line([1, 2], [3, 4], "line")]), None], title="both", legend_below="")
     contents = []
     for folder in ("one", "two"):

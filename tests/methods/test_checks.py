@@ -1,7 +1,6 @@
 """An invalid batch, or a method that is not set up, is refused with one clear line."""
 
 import math
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -93,11 +92,7 @@ def test_setup_without_what_a_method_needs_is_refused(name: str, known: Any, mes
         create(name, LINF).setup(**sizes, **known)
 
 
-@pytest.mark.parametrize("frozen", [True, False])
-def test_a_step_that_trains_nothing_is_refused(frozen: bool) -> None:
-    model, (x, y) = two_layer(), images()
-    if frozen:
-        model.requires_grad_(False)
-    step = create("fgsm", LINF).step
-    with pytest.raises(UserError, match="no parameter got a gradient") if frozen else nullcontext():
-        step(model, x, y)
+def test_a_step_that_trains_nothing_is_refused() -> None:
+    model, (x, y) = two_layer().requires_grad_(False), images()
+    with pytest.raises(UserError, match="no parameter got a gradient"):
+        create("fgsm", LINF).step(model, x, y)

@@ -124,12 +124,9 @@ def test_a_parameter_that_the_loss_does_not_use_gets_no_gradient() -> None:
     assert model.unused.grad is None
 
 
-def test_only_a_method_that_says_so_compiles() -> None:
+def test_only_a_method_that_says_so_compiles_and_labels_are_checked_before_the_first_graph() -> None:
     with pytest.raises(UserError, match="works with fgsm-rs, n-fgsm, sora"):
         compiled_step(create("pgd-2", LINF), batchnorm())
-
-
-def test_labels_are_checked_before_the_first_graph() -> None:
     x, y = images(dtype=torch.float32)
     step = compiled_step(create("sora", LINF), batchnorm(), backend="aot_eager")
     with pytest.raises(UserError, match="labels run from"):

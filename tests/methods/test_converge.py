@@ -75,9 +75,7 @@ DROPS = Settings(epochs=110, schedule="multistep", milestones=(100 / 110, 105 / 
         (Settings(epochs=10), (), [*range(3, 10)]),  # a smooth schedule has only a start and an end
     ],
 )
-def test_epochs_in_which_the_constraint_is_active(
-    schedule: Settings, drops: tuple[float, ...], active: list[int]
-) -> None:
+def test_epochs_in_which_the_constraint_is_active(schedule, drops, active) -> None:
     made, found = constraint(), []
     assert rate_drops(schedule) == drops
     made.setup(schedule.epochs, drops)

@@ -30,7 +30,9 @@ def test_general_quadratic() -> None:
 
 
 def test_loss_is_cross_entropy_plus_lambda_times_e_differentiated_through_all_three_points() -> None:
-    ran = run(create("elle", LINF), noise=NOISE)
+    method = create("elle", LINF)
+    assert not method.state_dict()
+    ran = run(method, noise=NOISE)
     xa, xb, a = X + NOISE[0], X + NOISE[1], NOISE[2]
     xc = (1 - a).view(-1, 1, 1, 1) * xa + a.view(-1, 1, 1, 1) * xb
     la, lb, lc = (F.cross_entropy(MODEL(z), Y, reduction="none") for z in (xa, xb, xc))
@@ -119,7 +121,3 @@ def test_adaptive_weight_is_the_one_in_the_loss() -> None:
     method.lam.fill_(500.0)
     second, _ = run(method, noise=NOISE)
     torch.testing.assert_close(second.loss, plain + 500 * second.extras["elle"])
-
-
-def test_plain_elle_has_no_state() -> None:
-    assert not create("elle", LINF).state_dict()

@@ -56,9 +56,7 @@ def test_the_largest_weight_is_reached_at(c_max: float, reached: int) -> None:
     ("adversarial", "reference", "add", "averages"),
     [(60, 80, 0, True), (70, 80, 0, False), (0, 0, 0, False), (0, 0, 1, True), (65, 79, 1, True)],
 )
-def test_only_batches_with_a_large_drop_of_accuracy_count(
-    adversarial: int, reference: int, add: int, averages: bool
-) -> None:
+def test_only_batches_with_a_large_drop_of_accuracy_count(adversarial, reference, add, averages) -> None:
     method, y = prepared("fgsm-law", model=one_weight(0.0), gate_add=add), torch.arange(100) % 2
     method.judge(logits(adversarial, y), logits(reference, y), y)
     method.after_update(one_weight(1.0))

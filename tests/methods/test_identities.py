@@ -1,6 +1,5 @@
 """Methods that some options turn into each other: the checks "A equals B" of the specification."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -34,9 +33,7 @@ SIGNS = (torch.rand(X.shape, dtype=torch.float64, generator=torch.Generator().ma
         ("tdat", {"lam": 0.0, "gam_min": 1.0}, "fgsm-bp", {"lam": 0.0, "phi": 1.0}, None),
     ],
 )
-def test_two_steps_are_the_same(
-    one: str, options: Options, other: str, theirs: Options, radius: float | None
-) -> None:
+def test_two_steps_are_the_same(one, options, other, theirs, radius) -> None:
     ours, known = prepared(one, **options), {} if radius is None else {"noise": radius * ETA}
     reference = prepared(other, **theirs)
     for method in (ours, reference):
@@ -63,9 +60,7 @@ def shared(method: Any, group: Tensor) -> Tensor:
         ("fgsm-cuap", {"lam": 0.0, "nu": 0.0}, X, lambda method: shared(method, Y)),
     ],
 )
-def test_a_memory_is_the_noise_of_fgsm_rs(
-    name: str, options: Options, x: Tensor, start: Callable[[Any], Tensor]
-) -> None:
+def test_a_memory_is_the_noise_of_fgsm_rs(name, options, x, start) -> None:
     method = prepared(name, **options)
     expected = run(create("fgsm-rs", LINF, alpha=1.0), x=x, noise=start(method).double())
     assert_same(run(method, x=x), expected)
@@ -86,9 +81,7 @@ def test_a_penalty_without_weight_trains_like_benign(name: str, weight: str) -> 
         ("fgsm-law", {"attack_logits": True}, SIGNS * ETA.abs(), {"attack_mode": "train"}),
     ],
 )
-def test_the_attack_is_nuats_without_its_nuclear_norm(
-    name: str, options: Options, noise: Tensor, theirs: Options
-) -> None:
+def test_the_attack_is_nuats_without_its_nuclear_norm(name, options, noise, theirs) -> None:
     assert ((X == 0) | (X == 1)).any()  # border pixels
     out, _ = run(prepared(name, lam=0.0, **options), noise=noise)
     nuat, _ = run(create("nuat", LINF, lam=0, **theirs), noise=SIGNS * EPS / 2)

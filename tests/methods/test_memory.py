@@ -21,15 +21,11 @@ def stored(name: str, device: str = "cpu", **options: object) -> list[Tensor]:
 
 
 @each_method
-def test_half_precision_halves_what_is_stored(name: str, count: int) -> None:
+def test_half_precision_halves_what_is_stored_on_the_device_or_on_request_on_the_host(name, count) -> None:
     full, half = stored(name), stored(name, dtype="float16")
     assert len(full) == len(half) == count
     assert sum(tensor.nbytes for tensor in full) == count * N * 4 * torch.Size(IMAGE).numel()
     assert 2 * sum(tensor.nbytes for tensor in half) == sum(tensor.nbytes for tensor in full)
-
-
-@each_method
-def test_the_host_stores_on_request_what_the_device_does_otherwise(name: str, count: int) -> None:
     assert [tensor.device.type for tensor in stored(name, "meta")] == ["meta"] * count
     assert [tensor.device.type for tensor in stored(name, "meta", storage="cpu")] == ["cpu"] * count
 

@@ -36,13 +36,10 @@ def test_every_other_attack_leaves_the_term_out_from_an_epochs_first(name: str) 
 
 
 @each_name
-def test_the_noise_is_signs_of_half_eps(name: str) -> None:
+def test_the_noise_is_signs_of_half_eps_and_nuats_may_be_uniform(name: str) -> None:
     (noise,) = prepared(name).draw(torch.zeros(4, 2, 4, 4))
     torch.testing.assert_close(noise.abs(), torch.full_like(noise, EPS / 2))
     assert 0.3 < (noise > 0).float().mean() < 0.7
-
-
-def test_nuat_may_start_from_uniform_noise() -> None:
     (noise,) = create("nuat", LINF, noise="uniform").draw(torch.zeros(40, 2, 4, 4))
     assert 0.9 * EPS < noise.abs().max() <= EPS
     assert noise.abs().min() < 0.1 * EPS

@@ -34,13 +34,9 @@ def allowed(field: Any, hint: Any) -> str:
 
 
 @each_page
-def test_page_has_every_section(name: str) -> None:
+def test_page_has_every_section_and_every_option_with_its_default_range_and_help(name: str) -> None:
     sections = re.findall(r"^## (.+)$", methods.page(name), flags=re.MULTILINE)
     assert sections == ["Idea", "Formula", "Defaults", "What differs, and why", "Cost", "Example"]
-
-
-@each_page
-def test_page_names_every_option_with_its_default_range_and_help(name: str) -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.*?) \|$", methods.page(name), flags=re.MULTILINE)
     options = methods.info(name).cls.hyper_class
     hints = get_type_hints(options)
@@ -51,7 +47,7 @@ def test_page_names_every_option_with_its_default_range_and_help(name: str) -> N
 
 
 @each_page
-def test_page_agrees_with_the_registry(name: str) -> None:
+def test_page_and_index_agree_with_the_registry(name: str) -> None:
     entry, text = methods.info(name), methods.page(name)
     assert entry.summary in text
     assert f"Norms: {', '.join(entry.norms)}." in text
@@ -60,6 +56,9 @@ def test_page_agrees_with_the_registry(name: str) -> None:
         assert entry.paper in flat
         assert entry.venue in flat
     assert ("Needs: " + ", ".join(entry.needs) in flat) == bool(entry.needs)
+    index = (ROOT / "docs" / "methods" / "README.md").read_text(encoding="utf-8")
+    (row,) = re.findall(rf"^\| \[.*\]\({name}\.md\) \| (.*?) \|", index, flags=re.MULTILINE)
+    assert row == entry.summary
 
 
 @each_page
@@ -69,20 +68,10 @@ def test_example_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "tensor(" in capsys.readouterr().out
 
 
-def test_presets_share_the_page_of_their_method() -> None:
+def test_every_page_belongs_to_a_method_and_presets_share_theirs() -> None:
     assert methods.page("pgd-2") == methods.page("pgd-10") == methods.page("pgd")
-
-
-def test_every_page_belongs_to_a_method() -> None:
     pages = sorted(path.stem for path in (ROOT / "docs" / "methods").glob("*.md"))
     assert [name for name in pages if name != "README"] == FAMILIES
-
-
-@each_page
-def test_the_index_links_every_page_with_its_summary(name: str) -> None:
-    index = (ROOT / "docs" / "methods" / "README.md").read_text(encoding="utf-8")
-    (row,) = re.findall(rf"^\| \[.*\]\({name}\.md\) \| (.*?) \|", index, flags=re.MULTILINE)
-    assert row == methods.info(name).summary
 
 
 def test_the_index_of_results_links_every_page() -> None:

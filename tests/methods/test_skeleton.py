@@ -96,9 +96,7 @@ def test_an_own_step_leaves_no_gradient_on_the_model() -> None:
     assert all(parameter.grad is None for parameter in [*model.parameters(), *method.head.parameters()])
 
 
-def test_a_killed_run_with_a_head_continues_bit_for_bit_and_hands_over_the_average(
-    headed: str, tmp_path: Path
-) -> None:
+def test_a_killed_run_with_a_head_continues_bit_for_bit_and_hands_over_the_average(headed, tmp_path) -> None:
     last: dict[str, Tensor] = {}
 
     class Raw(Hook):

@@ -52,9 +52,7 @@ def test_step_size_of_a_coefficient(v: float, step: float) -> None:
         (0.5, {"coef_clamp": None}, [math.inf], 0.5, 0.04),
     ],
 )
-def test_state_after_batches(
-    v: float, hyper: dict[str, object], coefficients: list[float], new: float, step: float
-) -> None:
+def test_state_after_batches(v, hyper, coefficients, new, step) -> None:
     method = at(v, **hyper)
     extras = [feed(method, c) for c in coefficients][-1]
     assert method.v.item() == pytest.approx(new, rel=1e-6)

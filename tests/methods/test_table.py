@@ -1,7 +1,6 @@
 """What holds for every method: one row each, on three models and in every norm it is defined for."""
 
 import copy
-import itertools
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -204,7 +203,7 @@ class FailsAtForward(nn.Module):
 
 @each_case
 def test_modes_and_flags_are_restored_also_after_an_exception(label: str, norm: str) -> None:
-    for at in itertools.count(1):
+    for at in (1, 2, 3, 5, 8, 13, 21):
         model, x, y = batch_for("batchnorm")
         model[1].eval()  # a frozen BatchNorm in a model in training
         model[0].bias.requires_grad_(False)
@@ -221,8 +220,9 @@ def test_modes_and_flags_are_restored_also_after_an_exception(label: str, norm: 
         assert [p.requires_grad for p in failing.parameters()] == flags
         assert not failing._forward_hooks
         if finished:
-            assert at > 1
             break
+    assert finished
+    assert at > 1
 
 
 @each_case

@@ -30,9 +30,7 @@ def loss_with(smoothing: Smoothing, logits: Tensor, y: Tensor) -> Tensor:
         (0.4, "others", 1.596614, 0.6, 0.044444),
     ],
 )
-def test_losses_and_rows_of_ten_classes(
-    amount: float, kind: str, loss: float, true: float, other: float
-) -> None:
+def test_losses_and_rows_of_ten_classes(amount, kind, loss, true, other) -> None:
     assert loss_with(Smoothing(amount, kind), LOGITS, LABEL).item() == pytest.approx(loss, abs=1e-6)
     row = soft_targets(LOGITS, LABEL, amount, kind)[0]
     assert row.tolist() == pytest.approx([true, *[other] * 9], abs=1e-6)

@@ -36,14 +36,11 @@ def test_targets_of_attack_and_update_at_015() -> None:
     assert method.train_loss(logits, y).item() == pytest.approx(outer.item(), rel=1e-5)
 
 
-def test_the_penalty_of_one_example() -> None:
+def test_the_penalty_of_one_example_and_its_gradient_at_equal_logits() -> None:
     z0, z1, p = torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2), torch.tensor([0.5])
     assert 0.6 * weighted_distance(z0, z1, p, squared=True).item() == pytest.approx(6.931759, abs=1e-5)
     assert 0.6 * weighted_distance(z0, z1, p, squared=False).item() == pytest.approx(1.386352, abs=1e-6)
-
-
-def test_equal_logits_have_a_finite_gradient_in_both_norms() -> None:
-    for squared in (True, False):
+    for squared in (True, False):  # equal logits have a finite gradient in both norms
         z = torch.ones(2, 3, requires_grad=True)
         penalty = weighted_distance(z, torch.ones(2, 3), torch.full((2,), 0.5), squared=squared)
         assert (torch.autograd.grad(penalty, z)[0] == 0).all()

@@ -117,9 +117,7 @@ def settled(name: str, **options: Any) -> nn.Module:
         ("wideresnet28-10", {"depth": 16}, activated_block, False, True),
     ],
 )
-def test_convolutional_model(
-    name: str, options: dict[str, Any], block: Any, norm_first: bool, norm_last: bool
-) -> None:
+def test_convolutional_model(name, options, block, norm_first, norm_last) -> None:
     network = settled(name, width=32, **options)
     x = torch.randn(3, 3, 12, 12, dtype=torch.float64)
     torch.testing.assert_close(network(x), cnn(network, x, block, norm_first, norm_last))

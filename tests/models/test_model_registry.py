@@ -12,12 +12,9 @@ from tests.plugins import install
 ALL = ["preactresnet18", "resnet18", "senet18", "vit-small", "wideresnet28-10"]
 
 
-def test_names_are_the_papers_models() -> None:
-    assert names() == ALL
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_info_has_a_summary_and_a_paper(name: str) -> None:
+    assert names() == ALL
     known = info(name)
     assert known.name == name
     assert known.summary
@@ -29,10 +26,7 @@ def test_info_has_a_summary_and_a_paper(name: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"name": "preactresnet"},
-            "^unknown model 'preactresnet'; did you mean 'preactresnet18'? allow",
-        ),
+        ({"name": "preactresnet"}, "^unknown model 'preactresnet'; did you mean 'preactresnet18'? allow"),
         ({"name": "resnet18", "stage": 2}, "^unknown option of resnet18 'stage'; did you mean 'stages'? all"),
         ({"name": "vit-small", "stages": 2}, "^unknown option of vit-small 'stages'; allowed: depth, heads"),
         ({"num_classes": 1}, "^num_classes must be an integer >= 2, not 1$"),
@@ -63,11 +57,6 @@ def test_a_mistake_is_one_line_that_says_what_is_allowed(arguments: dict[str, ob
     assert "\n" not in str(caught.value)
 
 
-def test_numpy_integers_are_integers() -> None:
-    model = create("resnet18", np.int64(7), width=4, stages=1)  # type: ignore[arg-type]
-    assert model(torch.rand(1, 3, 8, 8)).shape == (1, 7)
-
-
 def test_a_registered_builder_is_called_with_what_it_accepts() -> None:
     @register("linear", summary="one layer", paper="none")
     def linear(num_classes: int, image_size: int, bias: bool = True) -> nn.Module:
@@ -81,11 +70,11 @@ def test_a_registered_builder_is_called_with_what_it_accepts() -> None:
     assert info("linear").options == {"bias": True}
     with pytest.raises(ValueError, match="model 'linear' is already registered"):
         register("linear", summary="", paper="")(linear)
+    numbered = create("linear", np.int64(7), image_size=4)  # type: ignore[arg-type]
+    assert numbered(torch.rand(1, 3, 4, 4)).shape == (1, 7)
 
 
-def test_an_installed_package_adds_a_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_installed_package_adds_a_model(tmp_path: Path, monkeypatch, caplog) -> None:
     code = (
         "from torch import nn\n"
         "from sora.models import register\n"

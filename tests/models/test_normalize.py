@@ -21,15 +21,11 @@ def test_each_channel_gets_its_own_mean_and_std(channels: list[tuple[float, floa
         torch.testing.assert_close(out[:, c], (x[:, c] - m) / s)
 
 
-def test_mean_and_std_are_buffers_that_are_saved_and_not_trained() -> None:
-    layer = Normalize([0.1, 0.2], [0.3, 0.4])
-    assert list(layer.parameters()) == []
-    assert sorted(layer.state_dict()) == ["mean", "std"]
-
-
-def test_it_is_layer_zero_of_every_model() -> None:
+def test_it_is_layer_zero_of_every_model_and_its_buffers_are_saved_and_not_trained() -> None:
     model = create("resnet18", 10, width=4, stages=1, mean=[0.1, 0.2, 0.3], std=[0.4, 0.5, 0.6])
     assert [name for name, _ in model.named_children()] == ["normalize", "network"]
+    assert list(model.normalize.parameters()) == []
+    assert sorted(model.normalize.state_dict()) == ["mean", "std"]
     assert model.normalize.mean.flatten().tolist() == pytest.approx([0.1, 0.2, 0.3])
     assert model.normalize.std.flatten().tolist() == pytest.approx([0.4, 0.5, 0.6])
     x = torch.rand(2, 3, 8, 8)
@@ -37,16 +33,12 @@ def test_it_is_layer_zero_of_every_model() -> None:
     torch.testing.assert_close(model(x), model.network(model.normalize(x)))
 
 
-def test_one_number_serves_all_channels_and_the_defaults_change_nothing() -> None:
+def test_one_number_serves_all_channels_the_defaults_change_nothing_and_grey_is_not_broadcast() -> None:
     model = create("resnet18", 10, width=4, stages=1, mean=[0.5], std=[0.25])
     assert model.normalize.mean.flatten().tolist() == [0.5] * 3
     assert model.normalize.std.flatten().tolist() == [0.25] * 3
     x = torch.rand(2, 3, 8, 8)
     assert torch.equal(create("resnet18", 10, width=4, stages=1).normalize(x), x)
-
-
-def test_grey_images_are_not_broadcast_into_colour() -> None:
-    model = create("resnet18", 10, width=4, stages=1)
     with pytest.raises(UserError, match=r"expects images of 3 channel\(s\), got 1$"):
         model(torch.rand(2, 1, 8, 8))
 

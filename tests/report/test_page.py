@@ -116,12 +116,10 @@ def test_a_run_has_verdict_accuracies_curves_probes_cost_and_settings(collapsed:
     assert "Not shown" not in page.text
 
 
-def test_every_group_of_settings_is_shown() -> None:
+def test_groups_of_settings_verdicts_and_attacks_have_words_and_passes_an_order() -> None:
     config = yaml.safe_load(Resolved(Settings(), {}).stored())
     assert [group["name"] for group in settings_by_group(config)] == list(GROUPS)
-
-
-def test_attacks_are_titled_and_passes_sorted_by_their_leading_number() -> None:
+    assert set(VERDICTS) <= set(MEANING)
     assert [title_of(name) for name in ("pgd10", "aa", "pgd20")] == ["PGD-10", "AutoAttack", "pgd20"]
     forwards = ("4", "2 + 1/q", "2.5", "steps + 1", "-")
     assert [_leading_number(text) for text in forwards] == [4.0, 2.0, 2.5, float("inf"), float("inf")]
@@ -153,15 +151,6 @@ def test_comparisons_over_two_data_sets_share_one_table(tmp_path: Path) -> None:
     assert values["fgsm"] == pytest.approx([0.01 / 0.455] * 2, rel=1e-3)
 
 
-def test_the_first_picture_is_there_before_plotly(collapsed: Shown) -> None:
-    page, plots = collapsed
-    assert len(plots) > 1
-    [preview] = [attrs for tag, attrs in page.tags if tag == "img" and attrs.get("class") == "preview"]
-    kind, _, content = str(preview["src"]).partition(";base64,")
-    assert kind == "data:image/svg+xml"
-    assert b"<svg" in base64.b64decode(content)
-
-
 def test_verdicts_that_differ_between_seeds_are_counted(tmp_path: Path) -> None:
     for seed in (0, 1, 2):
         run = write_run(tmp_path / f"sora-s{seed}", "sora", seed)
@@ -171,8 +160,15 @@ def test_verdicts_that_differ_between_seeds_are_counted(tmp_path: Path) -> None:
     assert "1 suspect, 2 robust" in page.text
 
 
-def test_the_page_asks_for_nothing_from_outside(collapsed: Shown) -> None:
-    page, _ = collapsed
+def test_the_first_picture_is_there_before_plotly_and_the_page_asks_for_nothing_from_outside(
+    collapsed: Shown,
+) -> None:
+    page, plots = collapsed
+    assert len(plots) > 1
+    [preview] = [attrs for tag, attrs in page.tags if tag == "img" and attrs.get("class") == "preview"]
+    kind, _, content = str(preview["src"]).partition(";base64,")
+    assert kind == "data:image/svg+xml"
+    assert b"<svg" in base64.b64decode(content)
     for tag, attrs in page.tags:
         address = attrs.get("src") or attrs.get("href") or ""
         assert not address or address.startswith(("data:", "#")), (tag, address)
@@ -206,26 +202,19 @@ def test_an_unfinished_run_is_shown_with_the_command_that_continues_it(tmp_path:
     assert "training loss" in names_of(plots)
 
 
-def test_a_run_without_evaluations_is_shown_with_the_commands_that_make_them(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "a")
+def test_a_run_without_evaluations_is_shown_with_the_commands_that_make_them_and_with_later_ones(
+    tmp_path: Path,
+) -> None:
+    run = write_run(tmp_path / "a", "sora")
     (run.path / "evals.jsonl").write_text("")
-    summary = run.read_summary()
-    summary |= {"accuracy": {}, "attacks": {}, "co": {**summary["co"], "verdict": None}}
-    run.write_summary(summary)
+    full = run.read_summary()
+    run.write_summary(full | {"accuracy": {}, "attacks": {}, "co": {**full["co"], "verdict": None}})
     page, plots = read([run.path], tmp_path / "page.html")
     assert "There is no verdict" in page.text
     assert f"sora evaluate {run.path} --attacks clean,fgsm,pgd10" in page.text
     assert f"--eval-every 1 --out {run.path}-evaluated" in page.text
     assert "training loss" in names_of(plots)
     assert "held-out images" not in json.dumps(plots)
-
-
-def test_a_run_without_attacks_shows_what_was_evaluated_later(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "a", "sora")
-    full = run.read_summary()
-    none = {"accuracy": {}, "attacks": {}, "co": {**full["co"], "verdict": None}}
-    run.write_summary({**full, **none})
-    assert "There is no verdict" in read([run.path], tmp_path / "before.html")[0].text
     facts = {key: full[key] for key in ("threat", "accuracy", "attacks", "fingerprint")}
     stored = {"verdict": "robust", "predictions": {}, "num_classes": 10, "zero_gradients": 0.0}
     run.write_evaluations([facts | stored])
@@ -328,16 +317,10 @@ CHANCE = {"clean": 0.9, "fgsm": 0.1, "pgd10": 0.1}
         (CHANCE, "not robust", "without an attack or under PGD-10 it is no better than chance"),
     ],
 )
-def test_a_verdict_is_explained_by_its_rule(
-    accuracy: dict[str, float], word: str, rule: str, tmp_path: Path
-) -> None:
+def test_a_verdict_is_explained_by_its_rule(accuracy, word, rule, tmp_path) -> None:
     assert verdict(accuracy, 1000, chance=0.1) == word
     run = write_run(tmp_path / "a", "sora")
     summary = run.read_summary()
     run.write_summary(summary | {"accuracy": accuracy, "co": {**summary["co"], "verdict": word}})
     [record] = read_runs([run.path])
     assert rule in words.verdict(record).text
-
-
-def test_every_verdict_has_a_meaning() -> None:
-    assert set(VERDICTS) <= set(MEANING)

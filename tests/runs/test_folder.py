@@ -186,9 +186,7 @@ def test_a_table_shows_the_verified_record_rather_than_the_summary(whole: Settin
 
 @pytest.mark.parametrize("size", [1 << 36, 4000])
 @pytest.mark.parametrize("known", [True, False])
-def test_weights_of_another_size_are_refused_before_they_are_read(
-    size: int, known: bool, whole: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_of_another_size_are_refused_before_they_are_read(size, known, whole, monkeypatch) -> None:
     folder = RunFolder(whole.folder())
     description = folder.read_model()
     if not known:  # as written before

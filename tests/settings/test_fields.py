@@ -35,6 +35,7 @@ def test_the_help_names_the_methods_that_can_be_compiled() -> None:
         ({"attacks": ("clean", "pdg10")}, "pdg10"),
         ({"augment": ("crop:4", "flop")}, "flop"),
         ({"set": {"fgsm.alpha": 1}}, "'fgsm.alpha' is not an option of sora"),
+        ({"set": {"sora.alpah0": 1}}, "did you mean 'sora.alpha0'"),
         ({"set": {"sora.alpha0": -1}}, "sora.alpha0 is -1.0; allowed: more than 0"),
         ({"ema": 1}, "would never change"),
         *[({"eps": eps}, "eps") for eps in ("-1", "0", "nan", "8/0", "text", "inf", "")],

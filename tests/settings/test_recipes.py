@@ -159,9 +159,7 @@ class TestBenchmark:
         ("tinyimagenet", "fgsm-law", {"reference": "start"}),
     ],
 )
-def test_methods_have_their_authors_settings_for_the_data_set(
-    dataset: str, method: str, options: dict[str, object]
-) -> None:
+def test_methods_have_their_authors_settings_for_the_data_set(dataset, method, options) -> None:
     """more-methods.md, section 3, number 3 of each method."""
     found = vars(config(dataset, method).hyper())
     assert {name: found[name] for name in options} == options

@@ -51,13 +51,10 @@ def test_what_a_file_says_about_one_method_stays_there(file) -> None:
     assert sora.origins["set.sora.beta"].endswith("settings.yaml")
 
 
-def test_grouped_and_flat_files_are_the_same(file) -> None:
+def test_grouped_and_flat_files_are_the_same_and_yaml_reads_small_numbers_as_text(file) -> None:
     flat = resolve(file("epochs: 3\neps: '0.1'\n")).settings
     grouped = resolve(file("optimisation: {epochs: 3}\nthreat:\n  eps: '0.1'\n")).settings
     assert flat == grouped
-
-
-def test_yaml_reads_small_numbers_as_text(file) -> None:
     settings = resolve(file("lr: 1e-3\nlr_min: 1e-5\nset: {sora.alpha0: 2e-2}\n")).settings
     assert settings.lr == 0.001
     assert settings.set["sora.alpha0"] == 0.02
@@ -119,13 +116,6 @@ def test_a_recipe_can_be_named(file) -> None:
         resolve(recipe="cifar11")
 
 
-def test_options_of_another_method_are_refused_when_explicit() -> None:
-    with pytest.raises(UserError, match=r"'fgsm.alpha' is not an option of"):
-        resolve(method="sora", set={"fgsm.alpha": 1})
-    with pytest.raises(UserError, match=r"did you mean 'sora.alpha0'"):
-        resolve(set={"sora.alpah0": 1})
-
-
 @pytest.mark.parametrize(
     ("method", "key", "family"),
     [("sora", "n-fgsm.q", "n-fgsm"), ("fgsm", "alpha", "fgsm"), ("pgd-2", "speed.x", "pgd")],
@@ -138,7 +128,7 @@ def test_an_unknown_option_lists_the_keys_of_its_method_alone(method: str, key: 
     assert {name.partition(".")[0] for name in listed} == {family}
 
 
-def test_stored_settings_resolve_to_themselves() -> None:
+def test_stored_settings_resolve_to_themselves_and_changes_are_named() -> None:
     first = resolve(dataset="cifar10", method="n-fgsm", epochs=3, augment="flip", set={"n-fgsm.k": 1.5})
     stored = yaml.safe_load(first.stored())
     assert stored["format"] == 2
@@ -146,12 +136,12 @@ def test_stored_settings_resolve_to_themselves() -> None:
     again = Request({}).resolve(stored)
     assert again.settings == first.settings
     assert differences(stored, again.settings) == []
-
-
-def test_a_resumed_run_names_what_differs() -> None:
     stored = yaml.safe_load(resolve(dataset="digits").stored())
     changed = Request({"epochs": 9, "threads": 2}).resolve(stored).settings
     assert differences(stored, changed) == ["epochs 20 -> 9"]
+    assert Request({}, recipe="digits").resolve(stored)
+    with pytest.raises(UserError, match="--recipe cifar10: the stored run has digits"):
+        Request({}, recipe="cifar10").resolve(stored)
 
 
 def test_code_is_not_imported_because_a_file_names_it(file) -> None:
@@ -192,13 +182,6 @@ def test_any_value_of_an_option_survives_the_file(value: Any) -> None:
     resolved = resolve(model="torch.nn:Identity", set={"model.z": value})
     assert yaml.safe_load(resolved.stored())["threat"]["set"]["model.z"] == value
     assert yaml.safe_load(resolved.described())["threat"]["set"]["model.z"] == value
-
-
-def test_a_run_cannot_be_resumed_with_another_recipe() -> None:
-    stored = yaml.safe_load(resolve(dataset="digits").stored())
-    assert Request({}, recipe="digits").resolve(stored)
-    with pytest.raises(UserError, match="--recipe cifar10: the stored run has digits"):
-        Request({}, recipe="cifar10").resolve(stored)
 
 
 @pytest.mark.parametrize(

@@ -57,17 +57,7 @@ class Place:
 
     def evil_pickle(self, protocol: int | None = None) -> bytes:
         """Unpickled without care, it would create the canary."""
-        return pickle.dumps({"data": Evil(self.canary), "labels": [1]}, protocol)
-
-
-class Evil:
-    """Creates a folder when unpickled."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.mkdir, (str(self.target),)
+        return pickle.dumps({"data": formats.Evil(self.canary), "labels": [1]}, protocol)
 
 
 def png(width: int, height: int, *, colour: int = 0, body: bytes = b"", lies: bool = True) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.data import formats
-from tests.torture.hostile import Attack, Evil, Place, array_file, flip_bits, no_file, npy, reading, unpack
+from tests.torture.hostile import Attack, Place, array_file, flip_bits, no_file, npy, reading, unpack
 from tests.torture.hostile_runs import JSONS
 
 IMAGES, LABELS = formats.noise(4, 8, 8, 3), np.arange(4) % 2
@@ -40,7 +40,7 @@ def npz_with_any_header(place: Place) -> list[str]:
 
 def npz_with_objects(place: Place) -> list[str]:
     name = place.choose("x_train", "y_train", "classes")
-    return _npz(place, {name: array_file(np.array([Evil(place.canary)], dtype=object))})
+    return _npz(place, {name: array_file(np.array([formats.Evil(place.canary)], dtype=object))})
 
 
 def npz_bomb(place: Place) -> list[str]:

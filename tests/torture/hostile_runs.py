@@ -6,7 +6,8 @@ import os
 import re
 from pathlib import Path
 
-from tests.torture.hostile import SCRIPT, TINY, Attack, Evil, Place, no_file, tensors
+from tests.data import formats
+from tests.torture.hostile import SCRIPT, TINY, Attack, Place, no_file, tensors
 
 SHORT = f"{TINY} --limit-train 16 --quiet".split()
 EVALUATE = "--model preactresnet18 --dataset digits --width 4 --set model.stages=1 --attacks clean --limit 10"
@@ -125,7 +126,7 @@ def _weights(place: Place) -> bytes:
         return kinds[kind]
     import torch
 
-    content: dict[str, object] = {"w": Evil(place.canary) if kind == "torch" else torch.zeros(4)}
+    content: dict[str, object] = {"w": formats.Evil(place.canary) if kind == "torch" else torch.zeros(4)}
     if kind == "itself":
         content["state_dict"] = content
     for _ in range(60 if kind == "shared" else 0):  # as many paths lead through it as 2 to the power of 60

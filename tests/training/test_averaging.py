@@ -11,7 +11,7 @@ from sora.evaluation.examples import as_examples
 from sora.training import train
 from sora.training.run import with_estimated_statistics
 from sora.training.state import make_average
-from tests.training.helpers import BuildSettings, Recorder, weights_of
+from tests.training.helpers import Recorder, weights_of
 
 CPU = torch.device("cpu")
 
@@ -37,9 +37,7 @@ def test_the_average_of_a_weight(decay: float, values: list[float], last: float)
 
 # Averaged: 1, then (1 + 2) / 2 = 1.5, which becomes 1, then (1 + 3) / 2.
 @pytest.mark.parametrize(("kind", "mean", "tracked"), [("copy", 4.0, 3), ("average", 2.75, 2)])
-def test_statistics_are_copied_or_averaged_and_their_count_truncated(
-    kind: str, mean: float, tracked: int
-) -> None:
+def test_statistics_are_copied_or_averaged_and_their_count_truncated(kind, mean, tracked) -> None:
     model = nn.Sequential(nn.BatchNorm1d(1))
     average = make_average(model, 0.5, kind)
     for count, value in enumerate((1.0, 2.0, 4.0), start=1):
@@ -97,9 +95,7 @@ def test_statistics_are_estimated_at_the_size_and_with_the_classes_of_the_test_i
     assert classes.bincount().tolist() == [2] * 5
 
 
-def test_averaging_does_not_change_training_and_each_kind_has_its_own_statistics(
-    settings: BuildSettings,
-) -> None:
+def test_averaging_does_not_change_training_and_each_kind_has_its_own_statistics(settings) -> None:
     raw, saved = {}, {}
     for kind in ("none", "copy", "average", "estimate"):
         options = {} if kind == "none" else {"ema": 0.9, "ema_buffers": kind}

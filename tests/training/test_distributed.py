@@ -215,9 +215,7 @@ def test_a_killed_rank_restarts_and_the_run_ends_with_the_same_bits(tmp_path: Pa
         ({"MASTER_PORT": "x"}, "MASTER_PORT is 'x'"),
     ],
 )
-def test_half_of_the_launchers_variables_are_refused(
-    changes: dict[str, str], wrong: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_of_the_launchers_variables_are_refused(changes, wrong, monkeypatch) -> None:
     known = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29999"}
     for name, value in (known | changes).items():
         monkeypatch.setenv(name, value)

@@ -44,9 +44,7 @@ class Own(nn.Module):
         (Own(10, lambda z: z + (z - z.detach()).square().sum(1, True).sqrt()), "input gradients are NaN"),
     ],
 )
-def test_a_model_is_checked_before_the_first_step(
-    settings: BuildSettings, model: nn.Module, message: str
-) -> None:
+def test_a_model_is_checked_before_the_first_step(settings, model: nn.Module, message: str) -> None:
     config = settings("fgsm", eval_every=0, attacks=("clean",))
     with pytest.raises(UserError, match=message):
         train(config, model=model, quiet=True)
@@ -54,9 +52,7 @@ def test_a_model_is_checked_before_the_first_step(
 
 
 class TestMonitors:
-    def test_they_measure_at_the_steps_asked_for_and_change_no_weights(
-        self, settings: BuildSettings, trained: BuildSettings
-    ) -> None:
+    def test_they_measure_at_the_steps_asked_for_and_change_no_weights(self, settings, trained) -> None:
         watched = settings(monitor=tuple(metrics.names()), monitor_every=4)
         train(watched, quiet=True)
         one, other = (RunFolder(each.folder()) for each in (trained(), watched))
@@ -99,9 +95,7 @@ def test_without_held_out_images_a_slice_of_the_training_images_is_watched(setti
 
 
 @pytest.mark.parametrize("overfitted", [True, False])
-def test_overfitting_without_an_alarm_is_reported(
-    settings: BuildSettings, monkeypatch: pytest.MonkeyPatch, capfd: Any, overfitted: bool
-) -> None:
+def test_overfitting_without_an_alarm_is_reported(settings, monkeypatch, capfd, overfitted: bool) -> None:
     labels = torch.arange(10).repeat(10)
     predicted = {"clean": labels, "fgsm": labels, "pgd10": labels.roll(1) if overfitted else labels}
     found = Evaluation(sora.Linf("8/255"), labels, 10, predicted, {name: {} for name in predicted})
@@ -111,9 +105,7 @@ def test_overfitting_without_an_alarm_is_reported(
     assert ("epoch 1: overfitted: the model withstands FGSM but not PGD-10" in printed) == overfitted
 
 
-def test_autoattack_is_left_out_between_epochs_and_longer_pgd_where_weights_are_chosen(
-    settings: BuildSettings,
-) -> None:
+def test_autoattack_is_left_out_between_epochs_and_longer_pgd_where_weights_are_chosen(settings) -> None:
     asked = ("clean", "fgsm", "pgd10", "pgd20", "pgd50", "aa")
     assert [attack.name for attack in attacks_while_training(asked)] == list(asked[:-1])
     chosen = [attack.name for attack in attacks_while_training(asked, "best-robust")]
@@ -126,9 +118,7 @@ def test_autoattack_is_left_out_between_epochs_and_longer_pgd_where_weights_are_
     assert list(result.accuracy) == list(result.summary["accuracy"]) == ["clean", "apgd-ce"]
 
 
-def test_an_evaluation_has_a_bar_or_lines(
-    settings: BuildSettings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_has_a_bar_or_lines(settings: BuildSettings, capsys, monkeypatch) -> None:
     monkeypatch.setattr("sora.evaluation.progress.INTERVAL", -1.0)
     train(settings("fgsm", out="piped", epochs=1))
     printed = capsys.readouterr().err
@@ -203,9 +193,7 @@ def interrupting(_own_methods: None) -> type[Interrupting]:
     return Interrupting
 
 
-def test_a_signal_ends_an_evaluation_at_once_and_the_run_continues_there(
-    settings: BuildSettings, interrupting: Any
-) -> None:
+def test_a_signal_ends_an_evaluation_at_once_and_the_run_continues_there(settings, interrupting) -> None:
     whole, broken = (
         settings(out=name, attacks=("clean", "hours"), checkpoint_every=0) for name in ("whole", "broken")
     )

@@ -37,9 +37,7 @@ def linear_model(classes: int = 3) -> nn.Module:
 @pytest.mark.parametrize(
     "options", [{}, {"ema": 0.9}, {"ema": 0.9, "ema_buffers": "estimate"}, {"method": "fgsm-law"}]
 )
-def test_the_weights_that_the_evaluation_is_of_are_left_in_the_module(
-    options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_weights_that_the_evaluation_is_of_are_left_in_the_module(options, tmp_path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(192, 3))
     images, labels = tensors()
@@ -91,9 +89,7 @@ def test_the_folder_records_the_module_and_the_tensors(fitted: tuple[Path, nn.Mo
     assert torch.equal(sora.load(path, model=linear_model())(x), model.eval()(x))
 
 
-def test_a_folder_of_a_given_module_is_explained_not_broken(
-    fitted: tuple[Path, nn.Module], capsys: Any
-) -> None:
+def test_a_folder_of_a_given_module_is_explained_not_broken(fitted: tuple[Path, nn.Module], capsys) -> None:
     path, _ = fitted
     with pytest.raises(UserError, match=r"module given in Python \(Sequential\).*model=your_module"):
         sora.load(path)
@@ -110,9 +106,7 @@ def test_a_folder_of_a_given_module_is_explained_not_broken(
         ({"epochs": 0}, "epochs is 0"),  # wrong arguments are reported first
     ],
 )
-def test_a_used_folder_is_refused_unless_resumed(
-    fitted: tuple[Path, nn.Module], changes: dict[str, Any], message: str
-) -> None:
+def test_a_used_folder_is_refused_unless_resumed(fitted, changes, message) -> None:
     before = RunFolder(fitted[0]).weights.read_bytes()
     with pytest.raises(UserError, match=message):
         sora.fit(linear_model(), (tensors(), tensors(30)), out=fitted[0], quiet=True, **FAST | changes)
@@ -128,9 +122,7 @@ def test_a_used_folder_is_refused_unless_resumed(
     ],
     ids=["named", "recipe", "object"],
 )
-def test_a_data_set_brings_its_name_and_its_recipe_but_no_linear_model(
-    given: Any, eps: str | None, name: str, radius: float
-) -> None:
+def test_a_data_set_brings_its_name_and_its_recipe_but_no_linear_model(given, eps, name, radius) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(256, 10))
     summary = sora.fit(model, given, eps=eps, quiet=True, **FAST | {"limit_train": 64}).summary
     assert summary["dataset"] == name
@@ -240,9 +232,7 @@ class Counting(nn.Sequential):
     ],
     ids=["same", "activation", "option", "modes", "frozen", "changed by training"],
 )
-def test_a_run_continues_with_its_own_model_only(
-    first: Any, second: Any, continues: bool, tmp_path: Path
-) -> None:
+def test_a_run_continues_with_its_own_model_only(first, second, continues: bool, tmp_path: Path) -> None:
     known = {"out": tmp_path / "a", "quiet": True, "resume": True, **FAST}
     with pytest.raises(Interrupted):
         sora.fit(first(), (tensors(), tensors(30)), hooks=[SignalAfter(2, signal.SIGTERM)], **known)

@@ -73,9 +73,7 @@ class TestChoice:
         assert same(load_file(folder.weights), load_file(folder.snapshots.files()[3 * EPOCH]))
 
     @pytest.mark.parametrize(("decay", "weights"), [(0.9999, "raw"), (0.9, "averaged")])
-    def test_raw_and_averaged_weights_compete(
-        self, settings: BuildSettings, decay: float, weights: str
-    ) -> None:
+    def test_raw_and_averaged_weights_compete(self, settings, decay: float, weights: str) -> None:
         """An average over ten thousand updates is still near the initial weights; a short one is ahead."""
         config = settings("fgsm", keep="best-robust", ema=decay, **LINEAR)
         if weights == "averaged":  # steps so long that the raw weights jump to and fro
@@ -90,9 +88,7 @@ class TestChoice:
         prefix = {"raw": "model.", "averaged": "ema.module."}[weights]
         assert same(load_file(folder.weights), best_weights(folder, prefix))
 
-    def test_weights_that_a_method_averages_are_those_of_the_best_epoch(
-        self, settings: BuildSettings
-    ) -> None:
+    def test_weights_that_a_method_averages_are_those_of_the_best_epoch(self, settings) -> None:
         folder, summary = trained(settings("fgsm-law", keep="best-robust", **LINEAR))
         best = summary["kept"]["best"]
         assert best["step"] < 3 * EPOCH

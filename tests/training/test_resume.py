@@ -46,18 +46,14 @@ ATAS = {"eps_warmup": 3, "set": {"atas.reset_every": 1}}
         ("atas", ATAS, [3, 7]),
     ],
 )
-def test_killed_and_resumed_equals_never_killed(
-    method: str, changes: dict[str, Any], steps: list[int], settings: BuildSettings, trained: BuildSettings
-) -> None:
+def test_killed_and_resumed_equals_never_killed(method, changes, steps, settings, trained) -> None:
     broken = settings(method, **changes)
     train_killed_at(broken, steps)
     assert contents(broken) == contents(trained(method, **changes))
 
 
 @pytest.mark.parametrize("damage", ["truncated", "foreign", "garbage"])
-def test_damaged_checkpoint_falls_back_to_the_older_one_and_says_so(
-    damage: str, settings: BuildSettings, trained: BuildSettings, capfd: Any
-) -> None:
+def test_damaged_checkpoint_falls_back_to_the_older_one_and_says_so(damage, settings, trained, capfd) -> None:
     broken = settings()
     with pytest.raises(Killed):
         train(broken, hooks=[kill_at(7)], quiet=True)
@@ -74,9 +70,7 @@ def test_damaged_checkpoint_falls_back_to_the_older_one_and_says_so(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_writes_a_checkpoint_first(
-    number: int, code: int, settings: BuildSettings, trained: BuildSettings
-) -> None:
+def test_a_signal_writes_a_checkpoint_first(number: int, code: int, settings, trained) -> None:
     broken, before = settings(), signal.getsignal(number)
     with pytest.raises(Interrupted) as stopped:  # between two checkpoints
         train(broken, hooks=[SignalAfter(5, number)], quiet=True)
@@ -86,9 +80,7 @@ def test_a_signal_writes_a_checkpoint_first(
     assert contents(broken) == contents(trained())
 
 
-def test_a_kill_before_the_name_of_the_best_checkpoint_is_made_up_for(
-    settings: BuildSettings, trained: BuildSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_before_the_name_of_the_best_checkpoint_is_made_up_for(settings, trained, monkeypatch) -> None:
     broken = settings()
     one, other = (RunFolder(config.folder()).checkpoints for config in (trained(), broken))
     best = one.read(one.best)[1]["step"]
@@ -104,9 +96,7 @@ def test_a_kill_before_the_name_of_the_best_checkpoint_is_made_up_for(
     assert all(torch.equal(tensor, found[0][name]) for name, tensor in expected[0].items())
 
 
-def test_full_disk_leaves_the_last_checkpoint_intact(
-    settings: BuildSettings, trained: BuildSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_leaves_the_last_checkpoint_intact(settings, trained, monkeypatch) -> None:
     broken = settings()
     save, calls = save_file, []
 

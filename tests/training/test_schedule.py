@@ -58,14 +58,11 @@ def test_a_short_one_cycle_begins_at_its_peak(epochs: int) -> None:
     assert found == sorted(found, reverse=True)
 
 
-def test_momentum_is_constant_unless_asked() -> None:
+def test_momentum_is_constant_unless_asked_and_eps_may_grow() -> None:
     assert {schedule.momentum(Settings(schedule="cyclic"), update, 10) for update in range(10)} == {0.9}
     cycled = Settings(cycle_momentum=True)
     assert schedule.momentum(cycled, 5, 10) == pytest.approx(0.8)
     assert schedule.momentum(cycled, 0, 10) == pytest.approx(0.9)
-
-
-def test_eps_warmup() -> None:
     config = Settings(eps_warmup=2)
     assert [schedule.eps_factor(config, step, 2) for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert schedule.eps_factor(Settings(), 0, 10) == 1.0

@@ -64,9 +64,7 @@ def test_nothing_after_a_return_belongs_to_the_alarm_before_it(settings: BuildSe
     assert snapshots(whole) == snapshots(broken)
 
 
-def test_a_calm_run_keeps_its_epochs_only_and_few_of_a_big_model(
-    settings: BuildSettings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_calm_run_keeps_its_epochs_only_and_few_of_a_big_model(settings, capsys, monkeypatch) -> None:
     first, second = (settings("fgsm", out=name, attacks=("clean",), epochs=4) for name in "ab")
     train(first)
     assert "snapshot" not in capsys.readouterr().err
@@ -79,9 +77,7 @@ def test_a_calm_run_keeps_its_epochs_only_and_few_of_a_big_model(
     assert list(RunFolder(second.folder()).snapshots.files()) == [6, 12]
 
 
-def test_statistics_are_estimated_only_for_what_is_written(
-    settings: BuildSettings, script: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_statistics_are_estimated_only_for_what_is_written(settings, script, monkeypatch) -> None:
     script(collapse_from(53))
     estimate, calls = with_estimated_statistics, []
 

@@ -158,9 +158,7 @@ class TestParts:
 
 
 @pytest.mark.skipif(not can_compile(), reason="this torch cannot trace autograd in a graph")
-def test_compiled_training_is_eager_training_also_while_eps_grows(
-    settings: BuildSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_training_is_eager_training_also_while_eps_grows(settings, monkeypatch) -> None:
     # The "eager" backend runs the captured graph as it is: what is tested is what is captured.
     monkeypatch.setattr(methods, "compiled_step", partial(methods.compiled_step, backend="eager"))
     growing = SHORT | {"epochs": 4, "eps_warmup": 3.5}  # as many radii as dynamo would not compile
@@ -170,9 +168,7 @@ def test_compiled_training_is_eager_training_also_while_eps_grows(
 
 
 class TestSeveralProcesses:
-    def test_sync_bn_needs_gpus_and_changes_nothing_in_one_process(
-        self, settings: BuildSettings, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_sync_bn_needs_gpus_and_changes_nothing_in_one_process(self, settings, monkeypatch) -> None:
         alone, asked = (weights(settings("sora", str(on), sync_bn=on, **SHORT)) for on in (False, True))
         assert largest_gap(alone, asked) == 0
         monkeypatch.setattr(run, "world", lambda: 2)
@@ -180,9 +176,7 @@ class TestSeveralProcesses:
             run.prepare_model(settings(sync_bn=True), data.load("digits"), torch.device("cpu"), linear())
 
     @pytest.mark.parametrize("method", ["atas", "free"])
-    def test_a_memory_of_one_process_is_refused(
-        self, settings: BuildSettings, monkeypatch: pytest.MonkeyPatch, method: str
-    ) -> None:
+    def test_a_memory_of_one_process_is_refused(self, settings, monkeypatch, method: str) -> None:
         monkeypatch.setattr(state, "world", lambda: 2)
         with pytest.raises(UserError, match=f"{method} stores .* with one process"):
             state.initial_state(settings(method), linear(), data.load("digits"), 96, 3)
@@ -196,9 +190,7 @@ class TestSeveralProcesses:
             ("cuda:1", True, "cuda:1"),
         ],
     )
-    def test_each_rank_has_its_own_gpu(
-        self, monkeypatch: pytest.MonkeyPatch, asked: str, there: bool, found: str
-    ) -> None:
+    def test_each_rank_has_its_own_gpu(self, monkeypatch, asked: str, there: bool, found: str) -> None:
         monkeypatch.setenv("LOCAL_RANK", "3")
         monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
         assert device_name(asked) == found
@@ -224,9 +216,7 @@ KEPT = "holdout and eval_every must be 1 or more"
         ("sora", {"monitor": "gradalig"}, "'gradalig'; did you mean 'gradalign'"),
     ],
 )
-def test_settings_that_cannot_be_followed_are_refused(
-    settings: BuildSettings, method: str, changes: dict[str, Any], message: str
-) -> None:
+def test_settings_that_cannot_be_followed_are_refused(settings, method, changes, message) -> None:
     with pytest.raises(UserError, match=message):
         settings(method, **changes)
 
@@ -237,9 +227,7 @@ class TestOutsideTheBox:
     @pytest.mark.parametrize(
         ("factor", "accumulate"), [(2.0, 1), (-1.0, 1), (math.nan, 1), (math.inf, 1), (2.0, 2), (math.nan, 2)]
     )
-    def test_a_later_batch_is_noticed_with_the_log_line(
-        self, settings: BuildSettings, factor: float, accumulate: int
-    ) -> None:
+    def test_a_later_batch_is_noticed_with_the_log_line(self, settings, factor, accumulate) -> None:
         config = settings(accumulate=accumulate, batch_size=12, log_every=4, checkpoint_every=0, **SHORT)
         with pytest.raises(UserError, match=r"the 4 steps up to step 8 has inputs outside \(0.0, 1.0\)"):
             train(config, hooks=[At(5, lambda run, batch: batch.x.mul_(factor))], quiet=True)
