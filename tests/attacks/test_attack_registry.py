@@ -1,7 +1,6 @@
 """Attacks by name, the settings stored next to each accuracy, and attacks from other packages."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from sora.attacks import Attack, create, create_all
 from sora.attacks.pgd import PGD
 from sora.errors import UserError
 from sora.threat import L2, Linf, Threat
-from tests.plugins import install
 
 
 def test_settings_match_the_definition() -> None:
@@ -112,20 +110,3 @@ def test_a_registered_attack_is_listed_and_works_in_evaluate_and_its_name_is_tak
     assert result.attacks["bright100"]["steps"] == 1
     with pytest.raises(UserError, match="attack 'bright' is already registered"):
         attacks.register("bright", "again")(Attack)
-
-
-def test_an_attack_of_an_installed_package_is_found_by_name(tmp_path: Path, monkeypatch) -> None:
-    code = (
-        "from dataclasses import dataclass\n"
-        "from sora.attacks import Attack, register\n"
-        "@register('jitter', 'K random tries', pattern=r'jitter(?P<tries>[1-9])', examples=('jitter3',))\n"
-        "@dataclass(frozen=True)\n"
-        "class Jitter(Attack):\n"
-        "    tries: int = 1\n"
-        "    def __call__(self, model, x, y, threat, seed=0):\n"
-        "        return x\n"
-    )
-    install(tmp_path, "jitter_attack", code, "[sora.attacks]\njitter = jitter_attack\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert "jitter3" in attacks.names()
-    assert create("jitter4").name == "jitter4"

@@ -5,7 +5,6 @@ from torch import nn
 
 from sora import methods
 from sora.methods import Crafted, Inputs, Method
-from tests.plugins import install
 
 
 @pytest.fixture
@@ -23,43 +22,10 @@ def half_noise() -> str:
     return "half-noise"
 
 
-def test_it_trains_through_the_command_line(half_noise, sora, tiny, tmp_path) -> None:
+def test_it_is_trained_listed_shown_and_suggested(half_noise, sora, tiny, tmp_path) -> None:
     summary = sora.json("train", *tiny, "--method", half_noise, "--out", tmp_path / "a", "--quiet")
     assert summary["method"] == half_noise
     assert "half-noise.attack_mode" in (tmp_path / "a" / "config.yaml").read_text()
-
-
-def test_it_is_listed_shown_and_suggested(half_noise, sora) -> None:
     assert half_noise in [row["method"] for row in sora.json("list")]
     assert "noise of half the radius" in sora("show", half_noise, "--json").out
     sora.refuse("did you mean 'half-noise'", "train", "--method", "half-nosie")
-
-
-def test_an_entry_point_may_have_another_name_than_what_it_registers(sora, tmp_path, monkeypatch) -> None:
-    code = (
-        "from sora.methods import Crafted, Method, register\n"
-        "for name in ('first', 'second'):\n"
-        "    @register(name, 'ordinary training under another name')\n"
-        "    class Outside(Method):\n"
-        "        def craft(self, model, batch):\n"
-        "            return Crafted(batch.x)\n"
-    )
-    install(tmp_path, "two_methods", code, "[sora.methods]\nanything = two_methods\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert methods.info("second").name == "second"
-    assert {"first", "second"} <= set(methods.names())
-    assert "anything" not in methods.names()
-    sora("list", "methods")
-
-
-def test_entry_points_are_found_by_name(sora, tiny, tmp_path, monkeypatch) -> None:
-    code = (
-        "from sora.methods import Crafted, Method, register\n"
-        "@register('outside', 'ordinary training under another name')\n"
-        "class Outside(Method):\n"
-        "    def craft(self, model, batch):\n"
-        "        return Crafted(batch.x)\n"
-    )
-    install(tmp_path, "outside", code, "[sora.methods]\noutside = outside\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    sora("train", *tiny, "--method", "outside", "--out", tmp_path / "a", "--quiet")

@@ -1,7 +1,6 @@
 """The registry of data sets: one row per source, here and in docs/data.md, and sources of other packages."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 from sora import data
 from sora.cli import main
 from sora.errors import UserError
-from tests.plugins import install
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
 # name as written, classes, channels, pixels on a side; None: depends on the user's images
@@ -125,20 +123,6 @@ def test_a_registered_source_may_be_packed(tmp_path: Path) -> None:
     assert data.get("stripes", given=tmp_path / "mine").folder == tmp_path / "data" / "stripes"
     assert data.check("stripes").problems == []
     assert torch.equal(data.load("stripes").train.images, stripes(4).train.images)
-
-
-def test_an_installed_package_adds_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = (
-        "from sora import data\n"
-        "from tests.data.test_registry import stripes\n"
-        "data.register('plugged', summary='zeros')(lambda root: stripes(2))\n"
-    )
-    install(tmp_path, "plugged_data", code, "[sora.data]\nplugged = plugged_data\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "plugged_data", raising=False)
-    assert data.names()[-1] == "plugged"
-    assert len(data.load("plugged").train) == 20
-    assert data.info("plugged").summary == "zeros"
 
 
 def test_data_sets_print_as_one_line() -> None:

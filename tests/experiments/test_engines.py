@@ -18,18 +18,8 @@ from sora.runs import RunFolder
 from sora.settings import Request, Resolved
 from tests.experiments.in_process import Done, InProcess
 
-TINY = {
-    "dataset": "digits",
-    "method": "fgsm",
-    "limit_train": 32,
-    "limit_test": 20,
-    "holdout": 20,
-    "width": 4,
-    "set": {"model.stages": 1},
-    "epochs": 1,
-    "batch_size": 16,
-    "attacks": "clean",
-}
+TINY = {"dataset": "digits", "method": "fgsm", "limit_train": 32, "limit_test": 20, "holdout": 20, "width": 4}
+TINY |= {"set": {"model.stages": 1}, "epochs": 1, "batch_size": 16, "attacks": "clean"}
 
 
 def runs(folder: Path, count: int) -> list[Resolved]:

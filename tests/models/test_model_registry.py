@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -7,7 +5,6 @@ from torch import nn
 
 from sora.errors import UserError
 from sora.models import create, info, names, register
-from tests.plugins import install
 
 ALL = ["preactresnet18", "resnet18", "senet18", "vit-small", "wideresnet28-10"]
 
@@ -72,23 +69,6 @@ def test_a_registered_builder_is_called_with_what_it_accepts() -> None:
         register("linear", summary="", paper="")(linear)
     numbered = create("linear", np.int64(7), image_size=4)  # type: ignore[arg-type]
     assert numbered(torch.rand(1, 3, 4, 4)).shape == (1, 7)
-
-
-def test_an_installed_package_adds_a_model(tmp_path: Path, monkeypatch, caplog) -> None:
-    code = (
-        "from torch import nn\n"
-        "from sora.models import register\n"
-        "@register('plugged', summary='one layer', paper='none')\n"
-        "def plugged(num_classes, in_channels, image_size):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(in_channels * image_size**2, num_classes))\n"
-    )
-    install(tmp_path, "plugged_net", code, "[sora.models]\nplugged = plugged_net\nbroken = no_such_module\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert names() == sorted([*ALL, "plugged"])
-    assert "model 'broken': cannot import 'no_such_module'" in caplog.text
-    assert create("plugged", 4, image_size=8)(torch.rand(2, 3, 8, 8)).shape == (2, 4)
-    with pytest.raises(UserError, match="model 'broken': cannot import 'no_such_module': ModuleNotFound"):
-        create("broken", 4)
 
 
 @pytest.mark.parametrize("width", [3000, 10**8])

@@ -14,19 +14,9 @@ from sora.training import train
 from sora.training.alarms import Alarms
 from tests.training.helpers import CALM, BuildSettings, Script, Scripted, Unlucky, scripted_look
 
-SMALL = {
-    "dataset": "digits",
-    "epochs": 3,
-    "batch_size": 32,
-    "width": 4,
-    "limit_train": 96,
-    "limit_test": 40,
-    "holdout": 20,
-    "log_every": 2,
-    "checkpoint_every": 2,
-    "attacks": ("clean", "fgsm", "pgd10"),
-    "threads": 1,
-}
+SMALL = {"dataset": "digits", "epochs": 3, "batch_size": 32, "width": 4, "limit_train": 96, "limit_test": 40}
+SMALL |= {"holdout": 20, "log_every": 2, "checkpoint_every": 2, "attacks": ("clean", "fgsm", "pgd10")}
+SMALL |= {"threads": 1}
 
 
 @pytest.fixture(autouse=True)
