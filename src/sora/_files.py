@@ -25,8 +25,7 @@ class Limit:
 
     default: int
     unit: str
-    variable: str = ""
-    """The environment variable that replaces the default, if there is one."""
+    variable: str = ""  # the environment variable that replaces the default, if there is one
 
     @property
     def value(self) -> int:
@@ -42,22 +41,15 @@ class Limit:
         return UserError(f"{what} exceeds the limit of {self.value:,} {self.unit}{remedy}")
 
 
-PIXELS = Limit(1 << 26, "pixels", "SORA_MAX_PIXELS")
-"""Pixels of an image file, before and after it is resized."""
-STORED_PIXELS = Limit(1 << 22, "pixels", "SORA_MAX_STORED_PIXELS")
-"""Pixels of an image as it is trained on."""
-UNPACKED = Limit(1 << 29, "bytes", "SORA_MAX_UNPACKED")
-"""Size of an unpacked archive, and of a single file that is read as a whole."""
+PIXELS = Limit(1 << 26, "pixels", "SORA_MAX_PIXELS")  # of an image file, before and after it is resized
+STORED_PIXELS = Limit(1 << 22, "pixels", "SORA_MAX_STORED_PIXELS")  # of an image as it is trained on
+UNPACKED = Limit(1 << 29, "bytes", "SORA_MAX_UNPACKED")  # of an archive, or of a file read as a whole
 JSON = Limit(1 << 26, "bytes of JSON, brackets and quotes counted as nine", "SORA_MAX_JSON")
 """Size of a JSON file or log; a value of three bytes can take a hundred in memory."""
-SETTINGS = Limit(1 << 16, "bytes")
-"""Size of a settings file; the YAML parser needs a second for ten times that."""
-TEXT = Limit(1 << 20, "bytes")
-"""Size of class names and other short texts."""
-PARAMETERS = Limit(1 << 29, "parameters")
-"""Size of a model of this package, checked before it is built."""
-CLASSES = Limit(100_000, "classes")
-"""Number of classes of a data set."""
+SETTINGS = Limit(1 << 16, "bytes")  # of a settings file; the YAML parser needs a second for ten times that
+TEXT = Limit(1 << 20, "bytes")  # of class names and other short texts
+PARAMETERS = Limit(1 << 29, "parameters")  # of a model of this package, checked before it is built
+CLASSES = Limit(100_000, "classes")  # of a data set
 
 
 def absolute(text: str | Path) -> Path:
@@ -281,8 +273,7 @@ def locked(path: Path, seconds: float = -1, note: str = "") -> Iterator[None]:
 def locked_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, which is created if need be, and removed again if nothing is written to it.
 
-    Raises:
-        UserError: Another process holds it; the message names that process.
+    If another process holds it, a `UserError` names that process.
     """
     file, is_new = folder / FOLDER_LOCK, not folder.exists()
     with contextlib.ExitStack() as stack:

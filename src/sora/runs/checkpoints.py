@@ -28,10 +28,8 @@ class Checkpoints:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.best = folder / "best.safetensors"
-        """The epoch with the highest score on the held-out slice, see `--keep`."""
-        self.good = folder / "last_good.safetensors"
-        """The last state in which the guard saw nothing wrong; before that, the initial state."""
+        self.best = folder / "best.safetensors"  # the epoch with the highest score on held-out images
+        self.good = folder / "last_good.safetensors"  # in which the guard saw nothing wrong, or the first
 
     def newest_first(self) -> list[Path]:
         """Return the numbered checkpoints, newest first."""
@@ -79,11 +77,7 @@ class Checkpoints:
                 link(path, target)
 
     def read(self, path: Path) -> Content:
-        """Read the tensors and the header of a checkpoint.
-
-        Raises:
-            RunError: The file is missing, damaged, or not a checkpoint.
-        """
+        """Read tensors and header; a `RunError` if the file is missing, damaged or not a checkpoint."""
         stored = read_verified(path)
         try:
             header = json.loads(stored.text or "{}")  # NaN is a valid state, of an average for example

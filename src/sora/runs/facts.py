@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 import torch
-from typing_extensions import Required, TypedDict
 
 import sora
 from sora._files import plain
@@ -93,11 +92,7 @@ def with_checksum(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_checksum(record: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the content of a record; one without a checksum is not verified.
-
-    Raises:
-        RunError: The record is not as it was written.
-    """
+    """Return the content of a record; a `RunError` unless it matches its checksum, if it has one."""
     content = {name: value for name, value in record.items() if name != CHECKSUM}
     if CHECKSUM in record and record[CHECKSUM] != _digest(content):
         raise RunError(
@@ -116,136 +111,48 @@ def _digest(record: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-class ThreatFacts(TypedDict):
-    """The norm and radius of an evaluation."""
-
-    norm: str
-    eps: float
-
-
-class AttackFacts(TypedDict, total=False):
-    """One attack of an evaluation."""
-
-    n: Required[int]
-    low: Required[float]
-    high: Required[float]
-    eps: float | None
-    steps: int | None
-    step_size: float | None
-    restarts: int | None
-    versions: dict[str, Any] | None
+def _shape(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> Any:
+    """Return the type of a JSON table that has these entries; it may have others, which are not checked."""
+    fields: list[Any] = [*required.items(), *((name, kind, None) for name, kind in (optional or {}).items())]
+    return msgspec.defstruct("Facts", fields)
 
 
-class EventFacts(TypedDict, total=False):
-    """An alarm."""
-
-    step: Required[int]
-    changed: dict[str, Any] | None
-
-
-class OverfittingFacts(TypedDict, total=False):
-    """What the guard saw, and the verdict."""
-
-    events: Required[list[EventFacts]]
-    verdict: Required[str | None]
-    guard: Required[str]
-    watched_steps: int
-
-
-class FingerprintFacts(TypedDict):
-    """What was evaluated."""
-
-    weights: str
-    data: str
-
-
-class PertAlignFacts(TypedDict):
-    """PertAlign: mean of the last 50 steps, and the lowest value of the guard's average."""
-
-    last: float | None
-    min: float | None
-
-
-class DataFacts(TypedDict, total=False):
-    """The images of a run."""
-
-    fingerprint: str
-    classes: list[str] | None
+_LIST: Any = list  # as values, because the types of their elements are made here
+_DICT: Any = dict
+_TABLE = dict[str, Any]
+_THREAT = _shape({"norm": str, "eps": float})
+_ATTACK = _shape(
+    {"n": int, "low": float, "high": float},
+    {"eps": float | None, "step_size": float | None, "versions": _TABLE | None}
+    | dict.fromkeys(("steps", "restarts"), int | None),
+)
+_RESULT = {"threat": _THREAT, "accuracy": dict[str, float], "attacks": _DICT[str, _ATTACK]}
+_EVENT = _shape({"step": int}, {"changed": _TABLE | None})  # an alarm
+_MACHINE = _shape({"system": str, "cpu": str | None, "gpu": str | None, "threads": int})
+SUMMARY = _shape(
+    _RESULT
+    | {"method": str, "dataset": str, "model": str, "seed": int, "epochs": int}
+    | {"train_seconds": float, "images_per_second": float | None, "versions": _shape({"torch": str})}
+    # PertAlign: mean of the last 50 steps, and the lowest value of the guard's average.
+    | {"pert_align": _shape({"last": float | None, "min": float | None})}
+    # What the guard saw, and the verdict.
+    | {"co": _shape({"events": _LIST[_EVENT], "verdict": str | None, "guard": str}, {"watched_steps": int})},
+    {"variant": str | None, "parameters": int | None, "n_train": int | None}
+    | {"peak_memory_mb": float | None, "warnings": list[str], "logs_blake2b": dict[str, str]}
+    | {"machine": _MACHINE | None, "fingerprint": _shape({"weights": str, "data": str}) | None}
+    | {"data": _shape({}, {"fingerprint": str, "classes": list[str] | None}) | None},
+)
+"""`summary.json`."""
+EVALUATION = _shape(
+    _RESULT | {"predictions": dict[str, str], "num_classes": int, "zero_gradients": float},
+    {"dataset": str | None, "verdict": str | None, "fingerprint": _TABLE | None, "void": dict[str, str]}
+    | {"void_versions": dict[str, _TABLE | None], "trust": _LIST[_shape({"outcome": str})]},
+)
+"""One record of `evaluation.json`."""
 
 
-class MachineFacts(TypedDict):
-    """Where a run was computed."""
-
-    system: str
-    cpu: str | None
-    gpu: str | None
-    threads: int
-
-
-class VersionFacts(TypedDict):
-    """What a run was computed with."""
-
-    torch: str
-
-
-class TrustFacts(TypedDict):
-    """One test for masked gradients."""
-
-    outcome: str
-
-
-class ResultFacts(TypedDict, total=False):
-    """What `summary.json` and a record of `evaluation.json` have in common."""
-
-    threat: Required[ThreatFacts]
-    accuracy: Required[dict[str, float]]
-    attacks: Required[dict[str, AttackFacts]]
-
-
-class SummaryFacts(ResultFacts, total=False):
-    """`summary.json`."""
-
-    method: Required[str]
-    dataset: Required[str]
-    model: Required[str]
-    seed: Required[int]
-    epochs: Required[int]
-    versions: Required[VersionFacts]
-    co: Required[OverfittingFacts]
-    variant: str | None
-    parameters: int | None
-    n_train: int | None
-    train_seconds: Required[float]
-    images_per_second: Required[float | None]
-    peak_memory_mb: float | None
-    machine: MachineFacts | None
-    data: DataFacts | None
-    fingerprint: FingerprintFacts | None
-    pert_align: Required[PertAlignFacts]
-    warnings: list[str]
-    logs_blake2b: dict[str, str]
-
-
-class EvaluationFacts(ResultFacts, total=False):
-    """One record of `evaluation.json`."""
-
-    predictions: Required[dict[str, str]]
-    num_classes: Required[int]
-    zero_gradients: Required[float]
-    fingerprint: dict[str, Any] | None
-    dataset: str | None
-    verdict: str | None
-    void: dict[str, str]
-    void_versions: dict[str, dict[str, Any] | None]
-    trust: list[TrustFacts]
-
-
-def check_result(value: Any, shape: type[SummaryFacts] | type[EvaluationFacts], path: Path) -> dict[str, Any]:
-    """Return a result that readers can rely on.
-
-    Raises:
-        RunError: It does not match its checksum, lacks something, or something has another type.
-    """
+def check_result(value: Any, shape: Any, path: Path) -> dict[str, Any]:
+    """Return a `SUMMARY` or `EVALUATION`; a `RunError` if it is incomplete, changed or of wrong types."""
     try:
         value = without_checksum(value, path) if isinstance(value, dict) else value
         msgspec.convert(value, shape)

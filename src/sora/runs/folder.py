@@ -28,7 +28,7 @@ from sora._files import (
 )
 from sora.errors import RunError, UserError
 from sora.runs.checkpoints import Checkpoints, SnapshotFiles
-from sora.runs.facts import EvaluationFacts, SummaryFacts, check_result, with_checksum, without_checksum
+from sora.runs.facts import EVALUATION, SUMMARY, check_result, with_checksum, without_checksum
 from sora.runs.logs import LOGS, Log, LogName, LogStart, read_last_line, read_log
 from sora.runs.weights import digest_file, is_whole, write_tensors
 from sora.settings import Settings
@@ -40,31 +40,20 @@ _SHOWN = 8  # runs that an error lists
 
 
 class RunFolder:
-    """One training run on disk.
-
-    Args:
-        path: The folder; nothing is created until something is written.
-    """
+    """One training run on disk, in the folder `path`; nothing is created until something is written."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._config = self.path / "config.yaml"
         self._model = self.path / "model.json"
         self._summary = self.path / "summary.json"
-        self.weights = self.path / "model.safetensors"
-        """The final weights."""
-        self.evaluations = self.path / "evaluation.json"
-        """The list of evaluation records, merged over all evaluations."""
-        self.evaluation_state = self.path / "evaluation-state"
-        """Finished parts of evaluations that are still under way."""
-        self.evaluation_lock = self.path / ".evaluation.lock"
-        """Locked while evaluation records are changed."""
-        self.probes = self.path / "probes"
-        """Where probes leave their numbers and pictures."""
-        self.checkpoints = Checkpoints(self.path / "checkpoints")
-        """The files a killed run continues from."""
-        self.snapshots = SnapshotFiles(self.path / "snapshots")
-        """The weights of single steps, kept for probes."""
+        self.weights = self.path / "model.safetensors"  # the final ones
+        self.evaluations = self.path / "evaluation.json"  # the list of records, merged over all evaluations
+        self.evaluation_state = self.path / "evaluation-state"  # finished parts of evaluations under way
+        self.evaluation_lock = self.path / ".evaluation.lock"  # held while records are changed
+        self.probes = self.path / "probes"  # their numbers and pictures
+        self.checkpoints = Checkpoints(self.path / "checkpoints")  # what a killed run continues from
+        self.snapshots = SnapshotFiles(self.path / "snapshots")  # weights of single steps, for probes
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
@@ -195,7 +184,7 @@ class RunFolder:
 
     def read_summary(self) -> dict[str, Any]:
         """Read the summary; empty for a run that has not finished."""
-        return check_result(self._stored_summary(), SummaryFacts, self._summary) if self.is_finished() else {}
+        return check_result(self._stored_summary(), SUMMARY, self._summary) if self.is_finished() else {}
 
     def _stored_summary(self) -> dict[str, Any]:
         """Read the summary unchecked, so that a damaged one does not make the logs unreadable."""
@@ -214,7 +203,7 @@ class RunFolder:
         """Read all evaluation records; empty if there is none."""
         path = self.evaluations
         records = self._read(path, list) if path.exists() else []
-        return [check_result(record, EvaluationFacts, path) for record in records]
+        return [check_result(record, EVALUATION, path) for record in records]
 
     def write_evaluations(self, records: list[dict[str, Any]]) -> None:
         """Replace the evaluation records, one per line."""

@@ -27,8 +27,7 @@ class LogStart(NamedTuple):
 def intact_start(path: Path, length: int, digest: str) -> LogStart:
     """Return the part of a log that existed when a checkpoint stored its length in bytes and its checksum.
 
-    Raises:
-        RunError: The log is missing (unless the length is 0), too short or changed.
+    A log that is missing (unless the length is 0), too short or changed is a `RunError`.
     """
     found = path.stat().st_size if path.exists() else 0
     if found < length:

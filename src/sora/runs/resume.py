@@ -39,10 +39,8 @@ def settings_hash(settings: Settings) -> str:
 def settings_of_run(request: Request, resume: Resume, *, dry_run: bool = False) -> Resolved:
     """Return the settings of the run that a request starts or continues.
 
-    Args:
-        request: What the user asks for.
-        resume: None: the folder must be free; `yes`: it must hold a run; `auto`: either.
-        dry_run: Nothing will be trained, so the folder need not be free.
+    If `resume` is None, the folder must be free (unless nothing will be trained); if `yes`, it must hold
+    a run; `auto`: either.
     """
     folder = RunFolder(request.path())
     if not folder.exists() or resume is None:
@@ -139,20 +137,15 @@ class Recovered:
     path: Path
     tensors: dict[str, Tensor]
     header: dict[str, Any]
-    logs: dict[LogName, LogStart]
-    """What each log had when the checkpoint was written."""
-    passed_over: list[str]
-    """Newer checkpoints that cannot be used, and why."""
+    logs: dict[LogName, LogStart]  # what each log had when the checkpoint was written
+    passed_over: list[str]  # newer checkpoints that cannot be used, and why
 
 
 def recover(folder: RunFolder, settings: Settings) -> Recovered | None:
     """Read the newest usable checkpoint of a run; None if there is none and the run has to begin.
 
-    Nothing is changed.
-
-    Raises:
-        UserError: The run in the folder has other settings.
-        RunError: The run cannot be continued: its checkpoints or logs are damaged or missing.
+    Nothing is changed. Other settings than the run's are a `UserError`, damaged or missing checkpoints and
+    logs a `RunError`.
     """
     refuse_other_settings(folder, differences(folder.read_config(), settings) if folder.exists() else [])
     failures: dict[Path, UserError | RunError] = {}

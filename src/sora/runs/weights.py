@@ -121,8 +121,7 @@ def write_verified(path: Path, tensors: Mapping[str, Tensor], text: str = "") ->
 def read_verified(path: str | Path) -> TensorFile:
     """Read a safetensors file; one without a checksum, written by others, is not verified.
 
-    Raises:
-        RunError: The file is missing, is not a safetensors file, or does not match its checksum.
+    A file that is missing, damaged or of another kind is a `RunError`.
     """
     try:
         with safe_open(path, framework="pt") as file:
