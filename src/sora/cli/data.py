@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sora.cli._parse import DATA_DIR, flag, parse
+from sora.cli._parse import DATA_DIR, changed, flag, parse
 from sora.cli._tables import plain_table
 from sora.errors import RunError, UserError, unknown
 
@@ -89,6 +89,7 @@ def _list(argv: list[str]) -> None:
 
 def _get(argv: list[str]) -> None:
     from sora import data
+    from sora.data.inspection import counted
 
     flags = parse(GetFlags, argv, "data get")
     if flags.from_ and flags.via:
@@ -98,7 +99,7 @@ def _get(argv: list[str]) -> None:
     if flags.json:
         print(json.dumps(dataclasses.asdict(line) | {"classes": dataset.num_classes}, indent=2))
     else:
-        print(f"{line.name}: {_sizes(line.images)} images, {dataset.num_classes} classes; {line.where}")
+        print(f"{line.name}: {counted(line.images)} images, {dataset.num_classes} classes; {line.where}")
 
 
 def _check(argv: list[str]) -> None:
@@ -133,10 +134,8 @@ def _show(argv: list[str]) -> None:
     flags = parse(ShowFlags, argv, "data show")
     if Path(flags.out).suffix.lower() != ".png":
         raise UserError(f"--out {flags.out!r} must end in .png")
-    if flags.model is not None and flags.run is None:
-        raise UserError("--model requires --run RUN")
-    if flags.images is not None and flags.run is None:
-        raise UserError("--images requires --run RUN")
+    for name in changed(flags, "model", "images") if flags.run is None else ():
+        raise UserError(f"{name} requires --run RUN")
     if flags.run is not None:
         shown = _show_attack(flags, flags.run)
     elif flags.name is None:
@@ -178,9 +177,9 @@ def _show_attack(flags: ShowFlags, folder: str) -> dict[str, Any]:
 
 
 def _state(line: StoredDataset) -> str:
-    if line.damaged is not None:
-        return f"damaged: {line.damaged}"
-    return _sizes(line.images) or "not here"
+    from sora.data.inspection import counted
+
+    return counted(line.images) or ("not here" if line.damaged is None else f"damaged: {line.damaged}")
 
 
 def _size(megabytes: float) -> str:
@@ -188,7 +187,3 @@ def _size(megabytes: float) -> str:
     if not megabytes:
         return "-"
     return "< 1 MB" if megabytes < 1 else f"{megabytes:,.0f} MB"
-
-
-def _sizes(images: dict[str, int]) -> str:
-    return " + ".join(f"{count:,} {split}" for split, count in images.items())

@@ -6,9 +6,13 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+import yaml
 
 from sora._registry import Entry, Registry
 from sora.data._store import open_store
@@ -20,10 +24,8 @@ if TYPE_CHECKING:
 
 _ORDER = ("digits", "cifar", "tinyimagenet", "imagenet100", "medmnist")
 
-Load = Callable[..., Dataset]
-"""(root) -> data set, or (root, argument) for a source that takes one."""
-Convert = Callable[[Path, "Builder"], None]
-"""(downloaded file or folder, builder) -> fills the store."""
+Load = Callable[..., Dataset]  # (root) -> data set, or (root, argument) for a source that takes one
+Convert = Callable[[Path, "Builder"], None]  # (downloaded file or folder, builder) -> fills the store
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,20 @@ class DataInfo(Entry):
 
 DATA = Registry("data set", "sora.data.sources", DataInfo, _ORDER, group="sora.data")
 register, names, info = DATA.register, DATA.names, DATA.info
+
+
+@cache
+def _published() -> Any:
+    return yaml.safe_load((resources.files("sora.data.sources") / "official.yaml").read_text("utf-8"))
+
+
+def official(name: str) -> dict[str, Any]:
+    """Return what `sources/official.yaml` says of a data set, as keyword arguments of `register_packed`."""
+    facts = dict(_published()[name])
+    facts["files"] = tuple(Remote(*pair) for pair in facts.get("files", {}).items())
+    facts["package"] = next((Remote(*pair) for pair in facts.get("package", {}).items()), None)
+    facts["other_counts"] = {key: range(*ends) for key, ends in facts.get("other_counts", {}).items()}
+    return facts
 
 
 def register_packed(

@@ -19,11 +19,9 @@ from sora.data.dataset import Dataset, ImageSet, check_same_size
 from sora.data.npz import read_header
 from sora.errors import RunError, UserError
 
-MEMORY_BUDGET = 1 << 30
-"""An array of more bytes than this stays on disk, memory-mapped."""
+MEMORY_BUDGET = 1 << 30  # an array of more bytes than this stays on disk, memory-mapped
 FORMAT = 1
-LEFT_OUT = -1
-"""Label of the blank row of an unreadable image."""
+LEFT_OUT = -1  # label of the blank row of an unreadable image
 DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, TokenError, RecursionError)
 """The exceptions that reading a damaged store raises."""
 NOT_OURS = "is not a packed data set; move it elsewhere or choose another --data-dir"

@@ -36,8 +36,7 @@ _CONTAINERS |= {"EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
 _PUT = {"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"}
 _GET = {"GET", "BINGET", "LONG_BINGET"}
 _OPCODES = {*_VALUES.split(), *_OTHER.split()} | _CONTAINERS | _PUT | _GET
-MAX_CONTAINERS = 1000
-"""Lists, tuples and dictionaries in one pickle; CIFAR's have about ten."""
+MAX_CONTAINERS = 1000  # lists, tuples and dictionaries in one pickle; CIFAR's have about ten
 
 
 def _check_opcodes(data: bytes) -> None:

@@ -1,7 +1,5 @@
 """Augmentation of a whole batch at once, with a record of what was done to each image."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -63,11 +61,11 @@ class Transform:
             return patch
         return _paste(canvas, patch, self.top, self.left)
 
-    def to(self, device: torch.device | str) -> Transform:
+    def to(self, device: torch.device | str) -> "Transform":
         """Return the same record on another device."""
         return self._map(lambda value: value.to(device, non_blocking=True))
 
-    def __getitem__(self, part: slice) -> Transform:
+    def __getitem__(self, part: slice) -> "Transform":
         """Return the record of some of the images."""
         return self._map(lambda value: value[part])
 
@@ -87,7 +85,7 @@ class Transform:
             reason = "so a per-image memory (ATAS) cannot be mapped through it"
             raise UserError(f"a resized crop cannot be inverted, {reason}")
 
-    def _map(self, change: Callable[[Tensor], Tensor]) -> Transform:
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "Transform":
         changed: dict[str, Any] = {k: change(v) for k, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **changed)
 
@@ -102,7 +100,7 @@ class Augment:
     degrees: float = 0.0
 
     @classmethod
-    def parse(cls, operations: Sequence[str]) -> Augment:
+    def parse(cls, operations: Sequence[str]) -> "Augment":
         """Read names such as `("crop:4", "flip")`; the order is always crop, flip, rotate."""
         amounts: dict[str, float] = {}
         if isinstance(operations, str) or not all(isinstance(operation, str) for operation in operations):
@@ -122,7 +120,7 @@ class Augment:
             degrees=amounts.get("rotate", 0.0),
         )
 
-    def draw(self, n: int, size: Sequence[int], generator: torch.Generator) -> Transform:
+    def draw(self, n: int, size: Sequence[int], generator: torch.Generator) -> "Transform":
         """Draw random choices for n images of (H, W), from the generator alone, on the CPU."""
         drawn: dict[str, Any] = {}
         if self.size:

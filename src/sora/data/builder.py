@@ -21,8 +21,7 @@ from sora.data.dataset import SPLITS
 from sora.data.image_files import ImageFile
 from sora.errors import RunError, UserError
 
-CHUNK = 256
-"""Images decoded together and written before the next ones are read."""
+CHUNK = 256  # images decoded together and written before the next ones are read
 CHUNK_BYTES = 1 << 26
 """Most bytes of such a chunk, files and decoded images together: large images come in smaller chunks."""
 _HEADER = 256
@@ -106,11 +105,7 @@ class Builder:
     ) -> None:
         """Write a split whose images come in blocks, starting where an earlier attempt stopped.
 
-        Args:
-            split: Its name.
-            labels: The labels of all images.
-            shape: Shape of an image, (H, W, C).
-            blocks: Yields the images (n, H, W, C) in order, from the given position on.
+        `blocks` yields images (n, H, W, C) in order, from a position on; `shape` is that of one, (H, W, C).
         """
 
         def labelled(done: NDArray[np.generic]) -> Iterator[_Block]:
@@ -132,13 +127,9 @@ class Builder:
     ) -> None:
         """Decode and write a split that need not fit in memory, starting where an earlier attempt stopped.
 
-        Args:
-            split: Its name.
-            total: Number of images.
-            pictures: Yields them in a fixed order, from the given position on.
-            decode: Returns an array (H, W, C) of the same shape for all.
-            skip_bad: How many bad images to leave out before it is an error.
-            hint: Advice appended to the error.
+        `pictures` yields the `total` images in a fixed order, from a position on; `decode` returns an array
+        (H, W, C) of the same shape for all. Up to `skip_bad` bad images are left out before it is an error,
+        to which `hint` adds advice.
         """
         if self._path(split, "labels").exists():
             return

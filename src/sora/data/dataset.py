@@ -1,7 +1,5 @@
 """A data set: uint8 images and labels, selected from by views that never copy them."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -50,12 +48,12 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def subset(self, positions: Tensor) -> ImageSet:
+    def subset(self, positions: Tensor) -> "ImageSet":
         """Return the view of these positions of this view."""
         rows = positions if self.rows is None else self.rows[positions]
         return replace(self, labels=self.labels[positions], rows=rows)
 
-    def center(self, height: int, width: int) -> ImageSet:
+    def center(self, height: int, width: int) -> "ImageSet":
         """Return the view of the central part of every image."""
         top, left = (self.images.shape[1] - height) // 2, (self.images.shape[2] - width) // 2
         if min(top, left) < 0:

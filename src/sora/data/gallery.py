@@ -13,8 +13,7 @@ from torch import Tensor
 from sora._files import replace_file
 from sora.data.dataset import Dataset, ImageSet
 
-_NAMED = 20
-"""With more classes than this, each gets one sample and no name."""
+_NAMED = 20  # with more classes than this, each gets one sample and no name
 _BLUE = "#4c72b0"
 
 
@@ -45,7 +44,8 @@ def draw_samples(dataset: Dataset, out: Path) -> None:
     height, width = dataset.image_size
     shape = f"{dataset.in_channels}x{height}x{width}, {dataset.num_classes} classes"
     figure.suptitle(f"{dataset.name}: {shape}, {len(dataset.train):,} train + {len(dataset.test):,} test")
-    _save(figure, out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(out, lambda temporary: figure.savefig(temporary, format="png", dpi=120))
 
 
 def one_of_each(images: ImageSet, count: int) -> Tensor:
@@ -76,8 +76,3 @@ def _mosaic(axes: Axes, rows: Sequence[Tensor], names: Sequence[str] = ()) -> No
     axes.set_xticks([])
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-
-
-def _save(figure: Figure, out: Path) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(out, lambda temporary: figure.savefig(temporary, format="png", dpi=120))

