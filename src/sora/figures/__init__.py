@@ -137,12 +137,9 @@ class Axis:
     low: float | None = None
     high: float | None = None
     percent: bool = False
-    whole: bool = False
-    """Ticks at integers only."""
-    scale: Literal["linear", "log", "symlog"] = "linear"
-    """`symlog` is linear around 0; the page draws it as linear."""
-    names: Mapping[float, str] = field(default_factory=dict)
-    """Texts in place of ticks, by position."""
+    whole: bool = False  # ticks at integers only
+    scale: Literal["linear", "log", "symlog"] = "linear"  # symlog: linear around 0, on the page everywhere
+    names: Mapping[float, str] = field(default_factory=dict)  # texts in place of ticks, by position
 
 
 @dataclass(frozen=True)
@@ -153,10 +150,8 @@ class Panel:
     title: str = ""
     x: Axis = Axis()
     y: Axis = Axis()
-    square: bool = False
-    """Both axes have the same scale."""
-    name: str = ""
-    """What its row of panels shows, for the first panel of a row of images."""
+    square: bool = False  # both axes have the same scale
+    name: str = ""  # what its row of panels shows, for the first panel of a row of images
     legend: bool = True
 
     @property
@@ -167,25 +162,15 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels, row by row.
+    """Panels, row by row."""
 
-    Attributes:
-        panels: The panels; None leaves a place empty.
-        columns: Panels per row.
-        title: A line above the panels.
-        width: Inches per panel in a file.
-        height: Inches per panel in a file.
-        legend_below: One legend of all panels, with this title, in place of one in each.
-        caption: What the figure shows, in a sentence; the page prints it.
-    """
-
-    panels: Sequence[Panel | None]
-    columns: int = 3
-    title: str = ""
-    width: float = 5.0
+    panels: Sequence[Panel | None]  # None leaves a place empty
+    columns: int = 3  # panels per row
+    title: str = ""  # a line above the panels
+    width: float = 5.0  # inches per panel in a file
     height: float = 3.8
-    legend_below: str | None = None
-    caption: str = ""
+    legend_below: str | None = None  # one legend of all panels, with this title, in place of one in each
+    caption: str = ""  # what the figure shows, in a sentence; the page prints it
 
 
 def thin(x: Numbers, y: Numbers, points: int) -> tuple[Numbers, Numbers]:

@@ -37,8 +37,7 @@ class _Plot:
 def render(figure: fig.Figure, points: int = POINTS) -> list[Json]:
     """Return the panels of a figure for the page's template, without surfaces, which only files show.
 
-    Returns:
-        For each panel `title`, `name`, and either `plot`, what Plotly draws, or `image`, a `data:` URL.
+    Each has `title`, `name`, and either `plot`, what Plotly draws, or `image`, a `data:` URL.
     """
     panels = [panel for panel in figure.panels if panel is not None]
     return [_render_panel(panel, points) for panel in panels if panel.is_picture or is_drawn(panel)]

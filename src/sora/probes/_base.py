@@ -19,8 +19,7 @@ from sora.evaluation.examples import Data, Examples, as_examples, in_precision_o
 from sora.figures import Figure
 from sora.threat import Threat
 
-Result = dict[str, Any]
-"""What a probe measured, as plain numbers, lists and dictionaries that JSON can store."""
+Result = dict[str, Any]  # what a probe measured, as plain numbers, lists and dictionaries that JSON can store
 
 Subject = TypeVar("Subject")
 
@@ -84,25 +83,15 @@ def create(name: str, **options: Any) -> Probe[Any]:
 
 @dataclass(frozen=True)
 class ProbedModel:
-    """A model, the images it is measured on, and the threat.
+    """A model, the images it is measured on, and the threat."""
 
-    Attributes:
-        model: From inputs to logits; measured in evaluation mode and left as it was.
-        data: An `ImageSet`, a pair of tensors (inputs, labels), or an iterable of such batches.
-        threat: The norm ball and the box.
-        seed: Seed of random directions and starts; torch's own random state is not used.
-        progress: Show a progress bar on a terminal.
-        classes: The names of the classes for figures, which show numbers without them.
-        positions: Position of each image in the set it was chosen from; by default its position in `data`.
-    """
-
-    model: nn.Module
-    data: Data
+    model: nn.Module  # from inputs to logits; measured in evaluation mode and left as it was
+    data: Data  # an `ImageSet`, a pair of tensors (inputs, labels), or an iterable of such batches
     threat: Threat
-    seed: int = 0
-    progress: bool = False
-    classes: Sequence[str] = ()
-    positions: Sequence[int] | None = None
+    seed: int = 0  # of random directions and starts; torch's own random state is not used
+    progress: bool = False  # show a progress bar on a terminal
+    classes: Sequence[str] = ()  # names for figures, which show numbers without them
+    positions: Sequence[int] | None = None  # of the images in the set they were chosen from, if not `data`
 
     @property
     def bare_model(self) -> nn.Module:

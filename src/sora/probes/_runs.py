@@ -33,27 +33,16 @@ Steps = Sequence[int] | Literal["alarm"]
 
 @dataclass(frozen=True)
 class SubjectOptions:
-    """Which weights of a run are measured, on which images, under which threat.
+    """Which weights of a run are measured, on which images, under which threat."""
 
-    Attributes:
-        step: The step of a snapshot; the final weights if not given.
-        images: Number of test images, class-balanced; the probe's default if not given.
-        eps: Radius; the run's own if not given.
-        seed: Seed of random directions and starts.
-        model: Repeats the `package.module:function` of a run with a custom model.
-        data_dir: Where data sets are; the run's own setting if not given.
-        device: `cpu`, `cuda`, `cuda:1` ... or `auto`.
-        progress: Show a progress bar on a terminal.
-    """
-
-    step: int | None = None
-    images: int | None = None
-    eps: str | None = None
-    seed: int = 0
-    model: str | None = None
-    data_dir: str | None = None
-    device: str = "auto"
-    progress: bool = False
+    step: int | None = None  # of a snapshot; the final weights if not given
+    images: int | None = None  # of the test set, class-balanced; the probe's default if not given
+    eps: str | None = None  # radius; the run's own if not given
+    seed: int = 0  # of random directions and starts
+    model: str | None = None  # repeats the `package.module:function` of a run with a custom model
+    data_dir: str | None = None  # where data sets are; the run's own setting if not given
+    device: str = "auto"  # or `cpu`, `cuda`, `cuda:1` ...
+    progress: bool = False  # show a progress bar on a terminal
 
     def __post_init__(self) -> None:
         if self.images is not None and self.images < 1:
@@ -61,19 +50,12 @@ class SubjectOptions:
 
 
 class ProbeReport(NamedTuple):
-    """What a probe found.
-
-    Attributes:
-        probe: The probe.
-        results: What it measured, by the names of the runs, settings or data sets.
-        picture: The file of its picture.
-        left_out: The runs that are not among the results, and why, one line each.
-    """
+    """What a probe found."""
 
     probe: Probe[Any]
-    results: dict[str, Result]
-    picture: Path
-    left_out: Sequence[str] = ()
+    results: dict[str, Result]  # by the names of the runs, settings or data sets
+    picture: Path  # the file to draw
+    left_out: Sequence[str] = ()  # the runs that are not among the results, and why, one line each
 
     @property
     def sentences(self) -> dict[str, str]:
@@ -87,15 +69,9 @@ def probe_runs(
     options: SubjectOptions | None = None,
     out: str | Path | None = None,
 ) -> ProbeReport:
-    """Measure each run, store `probes/NAME.json` in it, and draw one picture.
+    """Measure each run, store `probes/NAME.json` in it, and draw one picture, in the folder `out` if given.
 
     Another step, number of images, radius or seed than usual is part of the files' names.
-
-    Args:
-        name: A probe from `names()`.
-        folders: Run folders, or folders of runs.
-        options: Which weights and images; for probes that measure a model.
-        out: Folder of the picture; the first run's `probes/` if not given.
     """
     if out:
         create_folder(Path(out))  # a mistake is reported before anything is measured or stored
@@ -117,9 +93,9 @@ def measure_named(
     """Apply a probe to what the user named, without drawing; what it finds in a run is stored there.
 
     Args:
-        name: A probe from `names()`.
+        name: The probe.
         named: Run folders or folders of runs; for a probe of data sets, their names.
-        options: Which weights and images; for probes that measure a model.
+        options: For probes that measure a model.
         steps: Several snapshots of one run, in place of several runs; `alarm`: three that show a collapse.
         reuse: Use results that are stored in the runs, if they are of the same weights.
         own: Options of the probe.

@@ -66,15 +66,10 @@ class Samples(Probe[ProbedModel]):
 @register("fallen", "images that are classified correctly until PGD-10 changes them", images=500)
 @dataclass(frozen=True)
 class Fallen(Probe[ProbedModel]):
-    """Which images fall and what they are taken for; the first ones are kept for the picture.
+    """Which images fall and what they are taken for; the first ones are kept for the picture."""
 
-    Attributes:
-        shown: Number of images in the picture.
-        batch_size: Images attacked together.
-    """
-
-    shown: int = 10
-    batch_size: int = BATCH
+    shown: int = 10  # images in the picture
+    batch_size: int = BATCH  # images attacked together
 
     def measure(self, subject: ProbedModel) -> Result:
         """Find the position of every fallen image, its class and the class it is taken for."""

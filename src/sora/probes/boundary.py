@@ -43,19 +43,12 @@ PALE = (
 )
 @dataclass(frozen=True)
 class Boundary(Probe[ProbedModel]):
-    """The predicted classes around the first correctly classified images, and the end point of each attack.
+    """The predicted classes around the first correctly classified images, and where each attack ends."""
 
-    Attributes:
-        panels: Number of images shown.
-        spare: Further images that are measured, so that runs with other mistakes can show the same ones.
-        span: The grid goes from -span to span along both directions.
-        points: Grid points per direction.
-    """
-
-    panels: int = 4
-    spare: int = 4
-    span: float = 2.0
-    points: int = 61
+    panels: int = 4  # images shown
+    spare: int = 4  # further images to measure, so that runs with other mistakes can show the same ones
+    span: float = 2.0  # the grid goes from -span to span along both directions
+    points: int = 61  # per direction
 
     def measure(self, subject: ProbedModel) -> Result:
         """Find the class at each grid point, and project the attacks' points onto the plane.

@@ -35,13 +35,9 @@ def _best(values: Mapping[str, float], attack: str) -> str:
 )
 @dataclass(frozen=True)
 class Overview(Probe[Setting]):
-    """Every accuracy divided by the highest of its setting, robust and clean.
+    """Every accuracy divided by the highest of its setting, robust and clean."""
 
-    Attributes:
-        paper: The settings are those of the paper, with its own numbers.
-    """
-
-    paper: bool = False
+    paper: bool = False  # the settings are those of the paper, with its own numbers
 
     def measure(self, subject: Setting) -> Result:
         """Return the mean accuracies of all rows, robust and clean."""

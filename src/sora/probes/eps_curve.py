@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -33,12 +34,10 @@ class Rise(NamedTuple):
 
 def largest_rise(values: Sequence[float]) -> Rise:
     """Return the largest `values[j] - values[i]` with `i <= j`: 0 for a sequence that never rises."""
-    lowest, best = 0, Rise(0.0, 0, 0)
-    for position, value in enumerate(values):
-        if value < values[lowest]:
-            lowest = position
-        best = max(best, Rise(value - values[lowest], lowest, position), key=lambda rise: rise.size)
-    return best
+    rises = [value - low for value, low in zip(values, accumulate(values, min), strict=True)]
+    size = max(rises)
+    end = rises.index(size)
+    return Rise(size, list(values).index(min(values[: end + 1])), end)
 
 
 @register(
@@ -53,12 +52,9 @@ class EpsCurve(Probe[ProbedModel]):
 
     The index of epsilon overfitting is the largest rise of FGSM accuracy as the step grows from 0: a longer
     step gives the attacker more freedom, so the curve of a robust model does not rise.
-
-    Attributes:
-        batch_size: Images attacked together.
     """
 
-    batch_size: int = BATCH
+    batch_size: int = BATCH  # images attacked together
 
     def measure(self, subject: ProbedModel) -> Result:
         """Measure both curves, and the largest rise of the FGSM curve."""

@@ -76,17 +76,11 @@ def axes(values: Sequence[float], second: str = "random") -> tuple[Axis, Axis]:
 @register("landscape", "the loss over the FGSM direction and a random direction", images=64, figures=(13,))
 @dataclass(frozen=True)
 class Landscape(Probe[ProbedModel]):
-    """Mean cross-entropy of all images at each point of a grid, in units of one full perturbation.
+    """Mean cross-entropy of all images at each point of a grid, in units of one full perturbation."""
 
-    Attributes:
-        span: The grid goes from -span to span along both directions.
-        points: Grid points per direction.
-        second: The second direction: random, or from the image to its PGD-10 example.
-    """
-
-    span: float = 2.0
-    points: int = 25
-    second: SecondAxis = "random"
+    span: float = 2.0  # the grid goes from -span to span along both directions
+    points: int = 25  # per direction
+    second: SecondAxis = "random"  # or from the image to its PGD-10 example
 
     def measure(self, subject: ProbedModel) -> Result:
         """Measure the loss on the grid and along the line from x to the FGSM example (`way`).

@@ -75,13 +75,9 @@ def pert_align(runs: Sequence[tuple[str, str, Result, Sequence[int]]]) -> Panel:
 @register("training", "PertAlign while training, with alarms, and accuracies on the held-out slice")
 @dataclass(frozen=True)
 class Training(Probe[RunFolder]):
-    """PertAlign of all runs in one panel, the accuracies of each run in a panel of its own.
+    """PertAlign of all runs in one panel, the accuracies of each run in a panel of its own."""
 
-    Attributes:
-        title: A line above the picture.
-    """
-
-    title: str = ""
+    title: str = ""  # a line above the picture
 
     def measure(self, subject: RunFolder) -> Result:
         """Read the series that the picture shows from the logs."""

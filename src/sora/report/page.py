@@ -28,16 +28,7 @@ LARGEST = 6_000_000  # bytes of a page above which fewer runs are suggested
 
 
 def write_page(paths: Sequence[str | Path], out: Path, title: str = "") -> list[str]:
-    """Write the page about runs and comparisons.
-
-    Args:
-        paths: Run folders, or folders of runs.
-        out: The HTML file.
-        title: Heading of the page.
-
-    Returns:
-        What the page does not show, one line each.
-    """
+    """Write the page about runs, or folders of runs; return what it does not show, one line each."""
     if out.suffix.lower() not in PAGES:
         raise UserError(f"{str(out)!r} must end in .html")
     _check_packages()
@@ -88,11 +79,7 @@ def _write(out: Path, title: str, page: Page, content: Mapping[str, Any]) -> Non
 
 
 class Page:
-    """Collects the figures of a page.
-
-    Args:
-        count: Number of runs, among which the points of all curves are divided.
-    """
+    """Collects the figures of a page of `count` runs, among which the points of all curves are divided."""
 
     def __init__(self, count: int) -> None:
         self.points = max(FEWEST, min(MOST, POINTS // count))
