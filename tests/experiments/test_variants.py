@@ -48,9 +48,9 @@ def test_a_grid_file_has_the_shape_of_the_papers_grids(tmp_path) -> None:
 
     text = (resources.files("sora.experiments.paper") / "grids" / "components.yaml").read_text()
     (tmp_path / "g.yaml").write_text(text)
-    grid = read_grid(str(tmp_path / "g.yaml"))
-    assert grid.settings["dataset"] == "pathmnist"
-    assert [variant.name for variant in grid.variants][:2] == ["sora", "no-sampling"]
+    settings, variants = read_grid(str(tmp_path / "g.yaml"), {})
+    assert settings["dataset"] == "pathmnist"
+    assert [variant.name for variant in variants][:2] == ["sora", "no-sampling"]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_grid_file_has_the_shape_of_the_papers_grids(tmp_path) -> None:
 def test_mistakes_in_a_file_are_one_line(text, message, tmp_path) -> None:
     (tmp_path / "g.yaml").write_text(text)
     with pytest.raises(UserError, match=message) as error:
-        read_grid(str(tmp_path / "g.yaml")).with_flags({})
+        read_grid(str(tmp_path / "g.yaml"), {})
     assert "\n" not in str(error.value)
 
 
@@ -87,8 +87,7 @@ def test_a_common_method_is_that_of_rows_without_one_and_a_common_variant_names_
 
 def test_flags_are_merged_with_the_options_of_a_grid_file(tmp_path) -> None:
     (tmp_path / "g.yaml").write_text("settings: {set: {sora.beta: 0.3, sora.alpha0: 0.05}}\nrows: {a: {}}\n")
-    grid = read_grid(str(tmp_path / "g.yaml"))
-    given = grid.with_flags({"set": {"sora.beta": 0.1}})
+    given, _ = read_grid(str(tmp_path / "g.yaml"), {"set": {"sora.beta": 0.1}})
     assert given["set"] == {"sora.beta": 0.1, "sora.alpha0": 0.05}
 
 
@@ -100,8 +99,8 @@ def test_the_folder_of_the_data_is_planned_as_the_runs_store_it(tmp_path, monkey
 
 def test_empty_options_of_a_row_are_none(tmp_path) -> None:
     (tmp_path / "g.yaml").write_text("rows: {a: {set: }}")
-    grid = read_grid(str(tmp_path / "g.yaml"))
-    (resolved,) = plan(Request(grid.with_flags({})), grid.variants, 1, Path("out"))
+    given, variants = read_grid(str(tmp_path / "g.yaml"), {})
+    (resolved,) = plan(Request(given), variants, 1, Path("out"))
     assert resolved.settings.variant == "a"
 
 

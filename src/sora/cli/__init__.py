@@ -32,6 +32,7 @@ VERBS = {
     "show": "everything about one method, model, data set, attack, metric, probe or recipe",
 }
 
+_MODULES = {"list": "list_", "figure": "probe"}  # of verbs that have not their own name
 _LONGEST = 2000  # characters of an error; a hostile file may be quoted in it
 _USAGE = """usage: sora VERB [options]
 
@@ -86,8 +87,8 @@ def _dispatch(arguments: list[str]) -> int:
         near = difflib.get_close_matches(verb[:100], VERBS, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         return _fail(f"unknown verb {verb[:100]!r}; {hint}allowed: {', '.join(VERBS)}", 2)
-    run = importlib.import_module(f"sora.cli.{verb.replace('list', 'list_')}").run
-    return int(run(arguments[1:]))
+    module = importlib.import_module(f"sora.cli.{_MODULES.get(verb, verb)}")
+    return int(module.run(arguments[1:], verb) if verb == "figure" else module.run(arguments[1:]))
 
 
 def _flush(code: int) -> int:

@@ -46,14 +46,9 @@ def parse(spec: type[T], argv: Sequence[str], verb: str) -> T:
 def parse_with_settings(
     spec: type[T], argv: Sequence[str], verb: str, without: Sequence[str] = (), **texts: str
 ) -> tuple[T, dict[str, Any]]:
-    """Return a verb's own flags, and the settings that were given.
+    """Return the verb's own flags, which `spec` declares, and the settings that were given.
 
-    Args:
-        spec: The verb's own flags.
-        argv: The arguments after the verb.
-        verb: The verb, for the usage line.
-        without: Settings that are not flags of the verb.
-        **texts: Help that replaces the text of a setting.
+    `without` names settings that are not flags of this verb; `texts` replace the help of some.
     """
     from sora.settings import GROUPS
 
@@ -156,8 +151,7 @@ class _Flag:
     default: Any
     help: str
     shown: Mapping[str, Any]
-    pairs: bool
-    """Whether there is also `--no-NAME`, for a value that a file or recipe may set."""
+    pairs: bool  # whether there is also `--no-NAME`, for a value that a file or recipe may set
 
     @property
     def kind(self) -> Any:

@@ -1,5 +1,7 @@
 """Tables for the terminal."""
 
+from typing import Any
+
 from rich import box
 from rich.table import Table
 
@@ -25,11 +27,18 @@ def table_console() -> Console:
     return console if console.is_terminal else text_console(max(console.width, WIDE))
 
 
-def plain_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """Print a table."""
+def plain_table(
+    title: str,
+    columns: list[str],
+    rows: list[list[str]],
+    left: int | None = None,
+    console: Console | None = None,
+) -> None:
+    """Print a table; of its columns the first `left` are aligned to the left, all if not given."""
     table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
-        table.add_column(column, overflow="fold", no_wrap=index == 0)
+        justify: Any = "left" if left is None or index < left else "right"
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=index == 0)
     for row in rows:
         table.add_row(*row)
-    table_console().print(table)
+    (console or table_console()).print(table)

@@ -3,18 +3,17 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sora._files import create_folder, plain
-from sora.cli._engines import EngineFlags
+from sora.cli._flags import EngineFlags, SettingsFlags
 from sora.cli._parse import changed, flag, parse_with_settings
-from sora.cli._settings import SettingsFlags
 from sora.cli._tables import plain_table
 from sora.errors import RunError, UserError
-from sora.experiments.compare import Comparison, compare_finished, protocol, table, train_and_compare, write
+from sora.experiments.compare import compare_finished, protocol, table, train_and_compare, write
 from sora.experiments.variants import Variant, of_methods, parse_variant, plan, read_grid
 from sora.runs import find_runs
 
@@ -51,17 +50,14 @@ class Flags(SettingsFlags, EngineFlags, RowFlags):
 
 def run(argv: list[str]) -> int:
     """Train the grid, or take finished runs; print and write the table."""
-    without = ("method", "variant")
-    flags, given = parse_with_settings(
-        Flags, argv, "compare", without, out=f"folder of the runs; default: {OUT}"
-    )
+    out = f"folder of the runs; default: {OUT}"
+    flags, given = parse_with_settings(Flags, argv, "compare", ("method", "variant"), out=out)
     if flags.runs:
         return _compare_finished(flags, given)
     request, variants = flags.request(given), _variants(flags)
     if flags.grid is not None:
-        grid = read_grid(flags.grid)
-        request = dataclasses.replace(request, given=grid.with_flags(given))
-        variants = [*variants, *grid.variants]
+        given, rows = read_grid(flags.grid, given)
+        request, variants = dataclasses.replace(request, given=given), [*variants, *rows]
     folder = Path(request.wanted().get("out") or OUT)
     runs = plan(request, variants, flags.seeds, folder)
     if flags.dry_run:
@@ -78,9 +74,9 @@ def run(argv: list[str]) -> int:
     if folder.exists() and any(folder.iterdir()) and not flags.resuming():
         raise UserError(f"{folder} already holds runs; continue with --resume or choose another --out")
     with flags.chosen_engine() as engine:
-        outcome = train_and_compare(runs, folder, flags.jobs, flags.quiet, engine)
-    show(outcome.table, folder, as_json=flags.json)
-    return report_failures(outcome, len(runs), folder)
+        comparison, failed = train_and_compare(runs, folder, flags.jobs, flags.quiet, engine)
+    show(comparison, folder, as_json=flags.json)
+    return report_failures(failed, len(runs), folder)
 
 
 def _variants(flags: Flags) -> list[Variant]:
@@ -117,10 +113,10 @@ def show(comparison: dict[str, Any], folder: Path | None, *, as_json: bool) -> N
         print(f"{folder}/comparison.json, .csv, .md")
 
 
-def report_failures(outcome: Comparison, count: int, folder: Path) -> int:
+def report_failures(failed: Mapping[str, str], count: int, folder: Path) -> int:
     """Name the runs that failed; 0 if there are none."""
-    for name, error in outcome.failed.items():
+    for name, error in failed.items():
         print(f"sora: {name} failed: {error}", file=sys.stderr)
-    if outcome.failed:
-        raise RunError(f"{len(outcome.failed)} of {count} runs failed; the table holds the others: {folder}")
+    if failed:
+        raise RunError(f"{len(failed)} of {count} runs failed; the table holds the others: {folder}")
     return 0

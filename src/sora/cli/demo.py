@@ -35,18 +35,18 @@ def run(argv: list[str]) -> int:
     given = {"dataset": "digits", "seed": flags.seed}
     given |= {} if flags.epochs is None else {"epochs": flags.epochs}
     runs = plan(Request(given), of_methods(METHODS), seeds=1, folder=folder)
-    outcome = train_and_compare(runs, folder, flags.jobs, flags.quiet)
-    show(outcome.table, folder, as_json=flags.json)
-    if not flags.json and not outcome.failed:
+    comparison, failed = train_and_compare(runs, folder, flags.jobs, flags.quiet)
+    show(comparison, folder, as_json=flags.json)
+    if not flags.json and not failed:
         folders = {resolved.settings.method: RunFolder(resolved.settings.folder()) for resolved in runs}
         print()
         for name, run_folder in folders.items():
-            print(story(name, outcome.table["methods"][name], run_folder.read_log("evals")))
+            print(story(name, comparison["methods"][name], run_folder.read_log("evals")))
         picture = folder / "demo.png"
         probe = probes.create("training", title="digits, linf eps 0.15")
         probe.picture({name: probe.measure(each) for name, each in folders.items()}, picture)
         print(f"\npicture: {picture}")
-    return report_failures(outcome, len(runs), folder)
+    return report_failures(failed, len(runs), folder)
 
 
 def story(name: str, entry: dict[str, Any], evals: list[dict[str, Any]]) -> str:

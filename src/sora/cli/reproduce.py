@@ -7,11 +7,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from rich import box
-from rich.table import Table as RichTable
-
 from sora._files import plain
-from sora.cli._engines import EngineFlags
+from sora.cli._flags import EngineFlags
 from sora.cli._parse import DATA_DIR, changed, flag, parse
 from sora.cli._tables import WIDE, plain_table, text_console
 from sora.errors import RunError, UserError
@@ -183,14 +180,7 @@ def _print(table: Any) -> None:
     for line in table.header:
         console.print(line, soft_wrap=not console.is_terminal)
     for metrics in _blocks(table, console.width):
-        head, lines = grid_of(table, metrics)
-        block = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-        for position, title in enumerate(head):
-            justify: Any = "left" if position < 2 else "right"
-            block.add_column(title, justify=justify, no_wrap=position == 0, overflow="fold")
-        for row in lines:
-            block.add_row(*row)
-        console.print(block)
+        plain_table("", *grid_of(table, metrics), left=2, console=console)
     for line in footer(table):
         console.print(line, soft_wrap=not console.is_terminal)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from sora._devices import launched_rank
 from sora._files import plain
 from sora._process import end_with_parent
+from sora.cli._flags import SettingsFlags
 from sora.cli._parse import flag, parse_with_settings
-from sora.cli._settings import SettingsFlags
 from sora.errors import UserError
 from sora.runs import RunFolder
 from sora.runs.resume import settings_of_run

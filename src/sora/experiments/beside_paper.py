@@ -23,16 +23,11 @@ _LATEX = str.maketrans(
 class Table:
     """A table of the paper with our results in it."""
 
-    grid: Grid
-    """What it reproduces, and the source of the numbers beside ours."""
-    cells: Mapping[str, Mapping[str, Cell]]
-    """By row and metric; all rows have the same metrics."""
-    header: tuple[str, ...] = ()
-    """What was computed, and where the paper's numbers are from."""
-    comparable: bool = False
-    """Whether ours and the paper's are the same experiment, so that differences mean something."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """The header as keys and values, for programs."""
+    grid: Grid  # what it reproduces, and the source of the numbers beside ours
+    cells: Mapping[str, Mapping[str, Cell]]  # by row and metric; all rows have the same metrics
+    header: tuple[str, ...] = ()  # what was computed, and where the paper's numbers are from
+    comparable: bool = False  # the same experiment as the paper's, so that differences mean something
+    facts: Mapping[str, Any] = field(default_factory=dict)  # the header as keys and values, for programs
     failed: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -4,7 +4,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from sora._files import write_json, write_text
 from sora.errors import RunError, UserError
@@ -24,21 +24,17 @@ from sora.threat import eps_text
 COMMON = ("dataset", "model", "threat")  # facts that a table states once if all its rows share them
 
 
-class Comparison(NamedTuple):
-    """A table, and the runs that failed and are not in it, with their errors."""
-
-    table: dict[str, Any]
-    failed: dict[str, str]
-
-
 def train_and_compare(
     runs: Sequence[Resolved],
     folder: Path,
     jobs: int = 0,
     quiet: bool = False,
     engine: Engine | None = None,
-) -> Comparison:
-    """Compute the runs that are missing, then write and return the comparison of those that finished."""
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Compute the runs that are missing; write and return the comparison of those that finished.
+
+    Return also the errors of the runs that failed and are not in it.
+    """
     grid = run_grid(runs, jobs, quiet=quiet, engine=engine)
     failed = {job.name: job.error for job in grid if job.error}
     finished = [job for job in grid if job.folder.is_finished()]
@@ -50,7 +46,7 @@ def train_and_compare(
     names = [_row_name(settings.variant, settings.method, settings.guard) for settings in planned]
     comparison = compare(summaries, names, [job.folder for job in finished])
     write(comparison, folder)
-    return Comparison(comparison, failed)
+    return comparison, failed
 
 
 def compare_finished(folders: Sequence[RunFolder]) -> dict[str, Any]:
@@ -109,11 +105,14 @@ def compare(
     rows: dict[str, list[int]] = {}
     for position, name in enumerate(names):
         rows.setdefault(name, []).append(position)
+    versions = [summary["versions"] for summary in summaries]
     return {
         **{key: _common([summary[key] for summary in summaries]) for key in COMMON},
         "parameters": _common([summary.get("parameters") for summary in summaries]),
         "n_test": _common([_n_test(summary) for summary in summaries]),
-        "versions": _shared([summary["versions"] for summary in summaries]),
+        "versions": {
+            key: value for key, value in versions[0].items() if all(v.get(key) == value for v in versions)
+        },
         "machine": _common([summary.get("machine") for summary in summaries]),
         "methods": {
             name: _aggregate([summaries[each] for each in own], folders[own[0]]) for name, own in rows.items()
@@ -124,11 +123,6 @@ def compare(
 def _common(values: Sequence[Any]) -> Any:
     """Return the value that all share, None if they differ."""
     return values[0] if all(value == values[0] for value in values) else None
-
-
-def _shared(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the entries that all tables have with the same value."""
-    return {key: value for key, value in tables[0].items() if all(own.get(key) == value for own in tables)}
 
 
 def _n_test(summary: Mapping[str, Any]) -> int:
@@ -149,7 +143,7 @@ def _row_name(variant: object, method: str, guard: str) -> str:
 def _aggregate(runs: Sequence[Mapping[str, Any]], folder: RunFolder) -> dict[str, Any]:
     """Return a row: what its runs share, and a cell for each value; `folder` is that of the first run."""
     verdicts = [run["co"]["verdict"] for run in runs]
-    first = runs[0]
+    first, accuracies = runs[0], cells_of([run["accuracy"] for run in runs])
     return {
         "method": first["method"],
         "variant": first.get("variant"),
@@ -157,9 +151,7 @@ def _aggregate(runs: Sequence[Mapping[str, Any]], folder: RunFolder) -> dict[str
         "n_test": _n_test(first),
         "seeds": [run["seed"] for run in runs],
         "epochs": first["epochs"],
-        "accuracy": {
-            key: cell.summary() for key, cell in cells_of([run["accuracy"] for run in runs]).items()
-        },
+        "accuracy": {key: cell.summary() for key, cell in accuracies.items()},
         "verdict": min(verdicts, key=lambda verdict: VERDICTS.index(verdict) if verdict in VERDICTS else 99),
         "verdicts": verdicts,
         "pert_align": _summary([run["pert_align"]["last"] for run in runs]),
@@ -180,13 +172,8 @@ def table(comparison: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     entries = comparison["methods"]
     attacks, titles = attacks_of(entries.values()), {"threat": "eps", "n_test": "n"}
     facts = [key for key in (*COMMON, "n_test") if comparison.get(key) is None]
-    head = [
-        _first_column(entries),
-        *(titles.get(key, key) for key in facts),
-        *(f"{name} %" for name in attacks),
-        "verdict",
-        "PertAlign",
-    ]
+    head = [_first_column(entries), *(titles.get(key, key) for key in facts)]
+    head += [*(f"{name} %" for name in attacks), "verdict", "PertAlign"]
     head += ["alarm at step", "forwards", "train s", "peak MB"]
     rows = []
     for name, entry in entries.items():

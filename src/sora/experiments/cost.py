@@ -120,8 +120,7 @@ class Estimate:
 
     jobs: int
     threads: int
-    train_hours: dict[str, float] = field(default_factory=dict)
-    """By run."""
+    train_hours: dict[str, float] = field(default_factory=dict)  # by run
     attack_hours: dict[str, float] = field(default_factory=dict)
     measured: list[str] = field(default_factory=list)
     finished: int = 0
@@ -150,12 +149,15 @@ def estimate(runs: Sequence[Resolved], jobs: int = 0) -> Estimate:
                 continue
             size = timer.size(settings.dataset, settings.data_dir)
             images = min(settings.limit_train or size.train, size.train)
-            seconds = timer.per_image(settings) * images * settings.epochs
-            result.train_hours[folder.name] = seconds / 3600
+            entry, hyper = methods.info(settings.method), settings.method_options()
+            cost = (entry.forwards, entry.backwards, hyper.get("steps"), hyper.get("replays"))
+            seconds = timer.once(settings, f"a step of {settings.method}", cost, _seconds_of_step)
+            result.train_hours[folder.name] = seconds * images * settings.epochs / 3600
             passes = sum(attack_passes(attack, size.classes) for attack in create_all(settings.attacks))
             tested = min(settings.limit_test or size.test, size.test)
             passes = passes * tested + passes_while_training(settings, images, size.classes)
-            result.attack_hours[folder.name] = timer.per_pass(settings) * passes / 3600
+            seconds = timer.once(settings, "a pass of an attack", (), _seconds_of_pass)
+            result.attack_hours[folder.name] = seconds * passes / 3600
     finally:
         torch.set_num_threads(before)
     return result
@@ -185,23 +187,14 @@ class _Timer:
         self._measured, self._seconds = measured, dict[tuple[object, ...], float]()
         self.size = cache(known_size)
 
-    def per_image(self, settings: Settings) -> float:
-        """Measure all weight updates on a batch."""
-        entry, hyper = methods.info(settings.method), settings.method_options()
-        cost = (entry.forwards, entry.backwards, hyper.get("steps"), hyper.get("replays"))
-        return self._once(settings, f"a step of {settings.method}", cost, _seconds_of_step)
-
-    def per_pass(self, settings: Settings) -> float:
-        """Measure a forward pass and the gradient with respect to the input."""
-        return self._once(settings, "a pass of an attack", (), _seconds_of_pass)
-
-    def _once(
+    def once(
         self,
         settings: Settings,
         what: str,
         cost: tuple[object, ...],
         seconds_of: Callable[[Settings, Bench], float],
     ) -> float:
+        """Return the seconds per image of `what`, whose time depends on the model and on its `cost`."""
         options = settings.model_options()
         key = (cost, settings.dataset, settings.model, settings.width, *sorted(options.items()))
         if key not in self._seconds:
@@ -214,21 +207,21 @@ class _Timer:
 
 
 def _seconds_of_step(settings: Settings, bench: Bench) -> float:
+    """Time all weight updates on a batch."""
     device, hyper = str(pick_device(settings.device)), settings.method_options()
     cost = measure(settings.method, device=device, batch_size=IMAGES, rounds=ROUNDS, bench=bench, hyper=hyper)
     return cost.seconds
 
 
 def _seconds_of_pass(settings: Settings, bench: Bench) -> float:
-    device = pick_device(settings.device)
+    """Time a forward pass and the gradient with respect to the input."""
+    device, seconds = pick_device(settings.device), []
     model = bench.model().to(device).eval().requires_grad_(False)
     x = torch.rand(IMAGES, *bench.shape, device=device, requires_grad=True)
-    return min(_timed_pass(model, x) for _ in range(ROUNDS + 1))
-
-
-def _timed_pass(model: torch.nn.Module, x: torch.Tensor) -> float:
-    began = time.perf_counter()
-    torch.autograd.grad(model(x).sum(), x)
-    if x.device.type == "cuda":
-        torch.cuda.synchronize(x.device)
-    return time.perf_counter() - began
+    for _ in range(ROUNDS + 1):
+        began = time.perf_counter()
+        torch.autograd.grad(model(x).sum(), x)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)

@@ -65,11 +65,8 @@ def run_grid(
 ) -> list[Job]:
     """Compute all runs; a failure is recorded in its job and does not stop the others.
 
-    Args:
-        runs: Their settings.
-        jobs: Runs at a time; 0: one per core, one on a GPU, or all that a cluster takes.
-        quiet: Print no progress.
-        engine: Where they are computed; processes of this machine if not given.
+    `jobs` run at a time; 0: one per core, one on a GPU, or all that a cluster takes. Without an `engine` they
+    are processes of this machine.
     """
     check_count("--jobs", jobs, 0)
     engine = engine or create("local")
@@ -173,9 +170,7 @@ def _progress(jobs: Sequence[Job], quiet: bool) -> Iterator[Callable[[], None]]:
     """Show a bar per run, from its log; without a terminal, one line per epoch and one at the end."""
     console = Console(stderr=True, quiet=quiet)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    printed = {
-        job.name: _finished_epochs(job) for job in jobs
-    }  # epochs of an earlier grid are not printed again
+    printed = {job.name: _finished_epochs(job) for job in jobs}  # those of an earlier grid, not printed again
     ended: set[str] = set()
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bars:
         tasks: dict[str, TaskID] = {job.name: bars.add_task(job.name, total=1.0) for job in jobs}

@@ -25,8 +25,7 @@ REFERENCE = "fgsm"
 TITLES = {"limit_train": "training images", "limit_test": "test images", "batch_size": "batch size"}
 
 Numbers = Mapping[str, Mapping[str, Value]]
-Smaller = Mapping[str, tuple[Any, Any]]
-"""Settings that were scaled down: here, and at full size."""
+Smaller = Mapping[str, tuple[Any, Any]]  # settings that were scaled down: here, and at full size
 
 
 def reproduce(target: Target, jobs: int = 0, *, quiet: bool = False, engine: Engine | None = None) -> Table:

@@ -29,39 +29,26 @@ PROTOCOL: Mapping[str, Any] = {"holdout": 0, "eval_every": 0}
 SCALED = ("epochs", "width", "limit_train", "limit_test", "batch_size")  # settings that make a run smaller
 MAIN = "main"  # the grid from whose runs derived tables are made
 
-Cells = dict[str, dict[str, Cell]]
-"""By row and metric, in per cent."""
+Cells = dict[str, dict[str, Cell]]  # by row and metric, in per cent
 
 
 @dataclass(frozen=True)
 class Target:
-    """What `sora reproduce` is asked for.
-
-    Args:
-        grid: The table.
-        dataset: Data set; default: the paper's first.
-        model: Model; default: the first that the paper trains on this data set.
-        seeds: Runs per row.
-        methods: Rows to keep, by their name or their method; none: all.
-        attacks: In place of the table's.
-        scale: Settings that make the runs smaller (`SCALED`).
-        given: Other settings, such as the device.
-        out: Folder of the runs; none: `runs/reproduce/TABLE-DATASET-MODEL`.
-    """
+    """What `sora reproduce` is asked for."""
 
     grid: Grid
     dataset: str | None = None
     model: str | None = None
-    seeds: int = PAPER_SEEDS
-    methods: tuple[str, ...] = ()
-    attacks: tuple[str, ...] = ()
-    scale: Mapping[str, Any] = field(default_factory=dict)
-    given: Mapping[str, Any] = field(default_factory=dict)
+    seeds: int = PAPER_SEEDS  # runs per row
+    methods: tuple[str, ...] = ()  # rows to keep, by their name or their method; none: all
+    attacks: tuple[str, ...] = ()  # in place of the table's
+    scale: Mapping[str, Any] = field(default_factory=dict)  # settings that make the runs smaller (`SCALED`)
+    given: Mapping[str, Any] = field(default_factory=dict)  # other settings, such as the device
     out: str | None = None
 
     @property
     def dataset_name(self) -> str:
-        """The data set that is trained on."""
+        """The data set that is trained on; by default the paper's first."""
         return self.dataset or next(iter(self.grid.datasets), "")
 
     @property
@@ -145,10 +132,8 @@ class TableRuns(NamedTuple):
     """The results of the runs of a table."""
 
     cells: Cells
-    settings: dict[str, Settings]
-    """Of the finished rows."""
-    failed: dict[str, str]
-    """The error of each run that did not finish."""
+    settings: dict[str, Settings]  # of the finished rows
+    failed: dict[str, str]  # the error of each run that did not finish
 
 
 def compute(target: Target, jobs: int, *, quiet: bool, engine: Engine | None = None) -> TableRuns:

@@ -17,11 +17,9 @@ PENDING = "-"
 class Cell:
     """One value of ours, the paper's, or both."""
 
-    values: tuple[float | None, ...] = ()
-    """Ours, one per seed; None where it is missing."""
+    values: tuple[float | None, ...] = ()  # ours, one per seed; None where it is missing
     paper: Value | None = None
-    text: str | None = None
-    """Ours where it is not a number."""
+    text: str | None = None  # ours where it is not a number
 
     @property
     def known(self) -> list[float]:

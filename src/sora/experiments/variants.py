@@ -30,8 +30,7 @@ class Variant:
     """One row: its name in tables and its settings, the method among them."""
 
     name: str
-    values: Mapping[str, Any] = field(default_factory=dict)
-    """Settings by name; hyper-parameters are in `set`."""
+    values: Mapping[str, Any] = field(default_factory=dict)  # settings by name; hyper-parameters are in `set`
 
     def __post_init__(self) -> None:
         if not self.slug or len(self.name) > LONGEST or not self.name.isprintable():
@@ -150,20 +149,12 @@ def _check_distinct(variants: Sequence[Variant]) -> None:
             )
 
 
-@dataclass(frozen=True)
-class GridFile:
-    """A grid of the user, from a YAML file: settings of all rows, and the rows."""
+def read_grid(path: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Variant]]:
+    """Read the settings of all rows and the rows from a user's YAML file.
 
-    settings: Mapping[str, Any]
-    variants: list[Variant]
-
-    def with_flags(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings of all rows; `given` wins over the file, `set` is merged key by key."""
-        return {**self.settings, **given, "set": options_of(self.settings) | options_of(given)}
-
-
-def read_grid(path: str) -> GridFile:
-    """Read a grid file; it may name neither code to import nor a place to write to."""
+    What is `given` wins over the settings in the file, `set` is merged key by key. The file may name neither
+    code to import nor a place to write to.
+    """
     content = read_yaml_file(path, "grid file")
     rows = content.get("rows") if isinstance(content, Mapping) else None
     if not isinstance(rows, Mapping) or not rows:
@@ -180,17 +171,14 @@ def read_grid(path: str) -> GridFile:
             raise UserError(f"{key} in {path} is a list; give one value; put others in separate rows")
     values |= {key: content[key] for key in ("dataset", "model", "attacks") if content.get(key)}
     _refuse_code_and_places(values, path)
-    return GridFile(values, [_row_of_file(name, row, path) for name, row in rows.items()])
+    variants = [_row_of_file(name, row, path) for name, row in rows.items()]
+    return {**values, **given, "set": options_of(values) | options_of(given)}, variants
 
 
 def plan(request: Request, variants: Sequence[Variant], seeds: int, folder: Path) -> list[Resolved]:
-    """Resolve the settings of every run, in the order of variants, then seeds.
+    """Resolve the settings of every run, in the order of variants, then seeds: seed, seed + 1, ...
 
-    Args:
-        request: What is common to all runs; what a variant says wins over it.
-        variants: The rows.
-        seeds: Runs per variant: seed, seed + 1, ...
-        folder: Where the run folders go, NAME-sSEED each.
+    What a variant says wins over the request, which is common to all runs. They go to `folder`/NAME-sSEED.
     """
     if not 1 <= seeds <= MAX_SEEDS:
         raise UserError(f"--seeds is {seeds}; allowed: 1 to {MAX_SEEDS}")

@@ -11,8 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
+import msgspec
 import yaml
 
 from sora.errors import unknown
@@ -31,40 +32,27 @@ class Grid:
 
     name: str
     title: str
-    labels: tuple[str, ...]
-    """The paper's tables that it reproduces."""
+    labels: tuple[str, ...]  # the paper's tables that it reproduces
     kind: Kind
-    datasets: tuple[str, ...]
-    """The paper's data sets, the default first; empty where the rows name them."""
+    datasets: tuple[str, ...]  # the paper's data sets, the default first; empty where the rows name them
     models: tuple[str, ...]
     attacks: tuple[str, ...]
-    settings: Mapping[str, Any]
-    """Common to all rows."""
-    rows: Mapping[str, Variant]
-    """Without a method in the overview of data sets, where nothing is trained."""
-    notes: tuple[str, ...]
-    """Footnotes: where the paper contradicts itself or leaves something open."""
-    radii: tuple[str, ...] = ()
-    """Of the attacks, for the kind `evaluation`; a metric is then called e.g. `fgsm@3/255`."""
-    source: str = "paper"
-    """What its numbers are from, in one word: the paper or the benchmark."""
-    deviation: Deviation = "population"
-    """Which deviation over the seeds its numbers have."""
-    recipe: str | None = None
-    """In place of the data set's own; it decides which images are held out and which weights are tested."""
+    settings: Mapping[str, Any]  # common to all rows
+    rows: Mapping[str, Variant]  # without a method in the overview of data sets, where nothing is trained
+    notes: tuple[str, ...] = ()  # footnotes: where the paper contradicts itself or leaves something open
+    radii: tuple[str, ...] = ()  # of attacks, for the kind `evaluation`: its metrics are e.g. `fgsm@3/255`
+    source: str = "paper"  # what its numbers are from: the paper or the benchmark
+    deviation: Deviation = "population"  # which deviation over the seeds its numbers have
+    recipe: str | None = None  # it decides which images are held out and which weights are tested
 
 
 class Value(NamedTuple):
     """What the paper prints in one cell."""
 
-    mean: float | None
-    """None where the paper prints no number, e.g. `m` passes; see `text`."""
-    std: float | None
-    """Over the seeds; None where the paper gives none."""
-    label: str
-    """The table's label in the paper."""
-    text: str
-    """The mean as printed."""
+    mean: float | None  # None where the paper prints no number, e.g. `m` passes; see `text`.
+    std: float | None  # over the seeds; None where the paper gives none
+    label: str  # the table's label in the paper
+    text: str  # the mean as printed
 
 
 def names() -> list[str]:
@@ -79,23 +67,13 @@ def load(name: str) -> Grid:
     if name not in names():
         raise unknown("table", name, names())
     content = yaml.safe_load((FOLDER / "grids" / f"{name}.yaml").read_text(encoding="utf-8"))
-    assert content["kind"] in get_args(Kind), name
-    return Grid(
-        name=name,
-        title=content["title"],
-        labels=tuple(content["labels"]),
-        kind=content["kind"],
-        datasets=_listed(content.get("dataset")),
-        models=_listed(content.get("model")),
-        attacks=tuple(content["attacks"].split(",")) if content.get("attacks") else (),
-        settings=content.get("settings", {}),
-        rows={key: Variant(key, values) for key, values in content["rows"].items()},
-        notes=tuple(content.get("notes", ())),
-        radii=tuple(content.get("radii", ())),
-        source=content.get("source", "paper"),
-        deviation=content.get("deviation", "population"),
-        recipe=content.get("recipe"),
+    datasets, models = (
+        [own] if isinstance(own := content.get(key, []), str) else own for key in ("dataset", "model")
     )
+    attacks = content["attacks"].split(",") if content.get("attacks") else []
+    rows = {key: {"name": key, "values": values} for key, values in content["rows"].items()}
+    lists = {"datasets": datasets, "models": models, "attacks": attacks}
+    return msgspec.convert({**content, "name": name, "rows": rows, **lists}, Grid)
 
 
 def numbers(grid: Grid, dataset: str | None = None, model: str | None = None) -> dict[str, dict[str, Value]]:
@@ -143,7 +121,3 @@ def _value(line: Mapping[str, str]) -> Value:
     with suppress(ValueError):
         mean = float(line["mean"])
     return Value(mean, std, line["label"], line["mean"])
-
-
-def _listed(value: str | list[str] | None) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value or ())

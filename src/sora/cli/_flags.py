@@ -1,18 +1,50 @@
-"""The flags that choose where the runs of a grid are computed."""
+"""Flags that several verbs have: the settings of a run, and where the runs of a grid are computed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from sora.cli._parse import flag
 from sora.errors import UserError, not_allowed
 
 if TYPE_CHECKING:
     from sora.experiments.engines import Engine
-    from sora.settings import Resolved
+    from sora.settings import Request, Resolved
+
+
+@dataclass(frozen=True)
+class SettingsFlags:
+    """The flags that every verb with settings has."""
+
+    config: str | None = flag(None, "YAML file with settings, grouped or flat; flags override it")
+    recipe: str | None = flag(None, "recipe to start from; default: the one for the data set and network")
+    resume: Literal["yes", "auto"] | None = flag(
+        None,
+        "continue an unfinished run; `--resume auto` starts a new one if there is none",
+        metavar="[auto]",
+        alone="yes",
+    )
+    dry_run: bool = flag(False, "print every setting with its origin and stop")
+    quiet: bool = flag(False, "print nothing while working")
+    json: bool = flag(False, "print the result as JSON")
+
+    def request(self, given: Mapping[str, Any]) -> Request:
+        """Return what the user asks for, with the settings that were given."""
+        from sora.settings import GRID_CONFIG, Request, read_config_file
+
+        by_grid = self.config is not None and os.environ.get(GRID_CONFIG) == self.config
+        # The file of a grid knows where its values came from.
+        config = read_config_file(self.config) if self.config and by_grid else self.config
+        return Request(given, config=config, recipe=self.recipe)
+
+    def resuming(self) -> Literal["yes", "auto"] | None:
+        """Return --resume, which is `auto` if torchrun has started this process again."""
+        restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+        return self.resume or ("auto" if restarted else None)
 
 
 @dataclass(frozen=True)
