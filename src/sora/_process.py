@@ -1,7 +1,5 @@
 """What surrounds a process: signals, the process that started it, and its standard streams."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging
@@ -44,7 +42,7 @@ class Interrupts:
         self.received = False
         self._timers: list[threading.Timer] = []
 
-    def __enter__(self) -> Interrupts:
+    def __enter__(self) -> "Interrupts":
         self._show = sys.unraisablehook
         sys.unraisablehook = self._send_again
         # In other threads, and where Ctrl-C is ignored or handled already, the host program decides.
@@ -65,7 +63,7 @@ class Interrupts:
         self.received = True
         raise KeyboardInterrupt
 
-    def _send_again(self, dropped: sys.UnraisableHookArgs) -> None:
+    def _send_again(self, dropped: "sys.UnraisableHookArgs") -> None:
         error = dropped.exc_value
         if not isinstance(error, (KeyboardInterrupt, Stopped)):
             self._show(dropped)

@@ -70,19 +70,12 @@ class Registry(Generic[E]):
     ) -> None:
         self.kind, self.package, self.entry, self.order, self.also = kind, package, entry, order, also
         self.group = group or package
-        self.entries: dict[str, E] = {}
-        """What was registered so far, by name."""
+        self.entries: dict[str, E] = {}  # what was registered so far, by name
         self._discovered = False
         self._tried: set[str] = set()  # modules of other packages
 
     def register(self, name: str, summary: str, **facts: Any) -> Callable[[T], T]:
-        """Return a decorator that registers a class or function.
-
-        Args:
-            name: The name it is found by, which must be free.
-            summary: What it is, in one line.
-            **facts: Other fields of the entry.
-        """
+        """Return a decorator that registers a class or function; `facts` are other fields of its entry."""
 
         def decorate(registered: T) -> T:
             self.add(self.entry(name, summary, registered, **facts))
@@ -110,9 +103,7 @@ class Registry(Generic[E]):
         if found is None:
             for point in self._points():
                 if point.name == name.partition(":")[0]:
-                    self._import(
-                        point.name, point.value, point.load
-                    )  # raises if the module cannot be imported: the caller asked for it
+                    self._import(point.name, point.value, point.load)  # raises: the caller asked for it
             self._load_all()
             found = self._find(name)
         if found is None:

@@ -25,18 +25,12 @@ class ModelFacts:
     name: str
     architecture: str
     dataset: str
-    load: str
-    """Python code that loads the model."""
-    training: Mapping[str, Any] = field(default_factory=dict)
-    """How it was trained, as far as that is known."""
-    additional_data: bool | None = None
-    """Whether it was trained on more than the data set's own images; None if nobody has stated it."""
-    network: Mapping[str, Any] = field(default_factory=dict)
-    """Name, width and options of the network."""
-    images: Mapping[str, Any] = field(default_factory=dict)
-    """Which test images were used."""
-    fingerprint: Mapping[str, Any] = field(default_factory=dict)
-    """Hashes of weights, network and data, and the attacks' seed and batch size."""
+    load: str  # Python code that loads the model
+    training: Mapping[str, Any] = field(default_factory=dict)  # as far as it is known
+    additional_data: bool | None = None  # beyond its own data set; None if nobody has stated it
+    network: Mapping[str, Any] = field(default_factory=dict)  # name, width and options
+    images: Mapping[str, Any] = field(default_factory=dict)  # which test images were used
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)  # hashes, seed and batch size of attacks
 
 
 def entry(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> dict[str, Any]:

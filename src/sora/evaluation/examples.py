@@ -24,8 +24,7 @@ class Examples:
 
     load: Load
     labels: Tensor
-    dtype: torch.dtype | None = None
-    """Type of the inputs; None: as loaded."""
+    dtype: torch.dtype | None = None  # type of the inputs; None: as loaded
 
     def take(self, positions: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return inputs and labels at these positions."""

@@ -23,8 +23,7 @@ class Prediction:
     image: str
     predicted: str
     probability: float
-    attacked: str
-    """The predicted class of the attacked image."""
+    attacked: str  # the predicted class of the attacked image
 
     @property
     def flips(self) -> bool:
@@ -51,10 +50,8 @@ def predict(
 
     Images are brought to the model's number of channels and, if it is square, its size. `description` is the
     content of `model.json`, `size` the height and width of the images that the model was tested on, `stored`
-    that of the images in the data set, whose centre the test took.
-
-    Returns:
-        The answers, and what is wrong with each file that cannot be read; the others are still classified.
+    that of the images in the data set, whose centre the test took. Besides the answers, return what is wrong
+    with each file that cannot be read; the others are still classified.
     """
     classes, device = description["classes"], device_of(model)
     results, problems = list[Prediction](), list[str]()

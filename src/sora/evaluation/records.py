@@ -39,20 +39,11 @@ def evaluate_into(
 ) -> list[Evaluation]:
     """Run the attacks that the folder has no record of yet, and add their results to its records.
 
-    Interrupted at any moment and called again, it continues from the last finished unit.
-
-    Args:
-        folder: Where the records are, or will be; with `shard` all processes must have access to it.
-        model: From inputs to logits.
-        data: The examples.
-        threats: There is one record for each.
-        attacks: What to run under each threat.
-        options: As for `evaluate`. The network is stored in the records. If inputs are kept, attacks that
-            have a record are run again; masking tests that have one, only if a second model is given.
-        about: Facts about the model that are stored in new records.
-
-    Raises:
-        AttackFailed: As for `evaluate`; the results of the other attacks are recorded.
+    Interrupted at any moment and called again, it continues from the last finished unit. There is one record
+    for each threat; new ones contain `about`, facts about the model, and the network of the options. With
+    `shard` all processes must have access to the folder. If inputs are kept, attacks that have a record are
+    run again; masking tests that have one, only if a second model is given. After an `AttackFailed` the
+    results of the other attacks are recorded.
     """
     options, examples = options or EvaluationOptions(), as_examples(data)
     evaluations, failed = list[Evaluation](), list[str]()

@@ -54,10 +54,7 @@ def verdict(accuracy: Mapping[str, float], n: int, chance: float = 0.0) -> str:
     - `robust`: better than chance under PGD-10.
     - `not robust`: otherwise, as after ordinary training.
 
-    Args:
-        accuracy: Accuracy by attack; FGSM and PGD-10 are needed.
-        n: The number of images.
-        chance: The accuracy of the best constant prediction.
+    Accuracies under FGSM and PGD-10 are needed; `chance` is that of the best constant prediction.
     """
     missing = [name for name in ("fgsm", "pgd10") if name not in accuracy]
     if missing:
@@ -345,9 +342,6 @@ def _broken_by_square(evaluation: Evaluation) -> int:
 
 def at_least(successes: int, n: int, share: float) -> float:
     """Return the probability of so many successes or more in n trials that succeed with this probability."""
-    logs = (
-        math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
-        + k * math.log(share) + (n - k) * math.log1p(-share)
-        for k in range(successes)
-    )  # fmt: skip
-    return max(0.0, 1 - math.fsum(map(math.exp, logs)))
+    from scipy import stats  # slow to import
+
+    return float(stats.binom.sf(successes - 1, n, share))

@@ -62,15 +62,11 @@ class Finding:
 
     test: str
     outcome: TestOutcome
-    text: str
-    """What was measured, or why the test does not apply."""
+    text: str  # what was measured, or why the test does not apply
     value: float | None = None
-    threshold: float | None = None
-    """Above it the test has failed; for shares of images, their 95 % interval must lie above it."""
-    n: int = 0
-    """The number of images measured."""
-    advice: str = ""
-    """What to do, if the test has failed."""
+    threshold: float | None = None  # a failure is above it; a share of images with its 95 % interval
+    n: int = 0  # images measured
+    advice: str = ""  # what to do, if the test has failed
 
     def record(self) -> dict[str, Any]:
         """Return the finding in the form that files have."""
@@ -405,20 +401,10 @@ def _margin(y: Tensor) -> Loss:
     return loss
 
 
-TESTS = {
-    "evaluation mode": evaluation_mode,
-    "repeated pass": repeated_pass,
-    "other batch": other_batch,
-    "zero gradients": zero_gradients,
-    "rising loss": rising_loss,
-    "more steps": more_steps,
-    "single step": single_step,
-    "large eps": large_eps,
-    "noise": noise,
-    "square": square,
-    "smoothed transfer": smoothed_transfer,
-    "second model": second_model,
-}
+_FORWARD = (evaluation_mode, repeated_pass, other_batch)
+_GRADIENTS = (zero_gradients, rising_loss, more_steps, single_step)
+_STRENGTH = (large_eps, noise, square, smoothed_transfer, second_model)
+TESTS = {test.__name__.replace("_", " "): test for test in (*_FORWARD, *_GRADIENTS, *_STRENGTH)}
 
 
 SHARPNESS = 20.0  # of softplus; it differs from ReLU by at most log(2)/20

@@ -32,12 +32,7 @@ class Invalid(RunError):
 
 
 class AttackFailed(RunError):
-    """Attacks whose own code is wrong; the others of the evaluation have finished.
-
-    Args:
-        reasons: What each of them did.
-        finished: The evaluations without these attacks; empty if there is no other result.
-    """
+    """Attacks whose own code is wrong, and what each did; `finished` has the results of all others."""
 
     def __init__(self, reasons: Sequence[str], finished: Sequence[Evaluation] = ()) -> None:
         super().__init__("; ".join(reasons))
@@ -48,16 +43,11 @@ class Inspection(NamedTuple):
     """What the first batch shows."""
 
     num_classes: int
-    zero_gradients: float
-    """Share of its examples whose input gradient is exactly zero: gradient attacks fail on them."""
-    nonnegative: bool
-    """Whether no output is below zero, as after a softmax, a sigmoid or an exponential."""
-    finite_gradients: bool
-    """Whether all input gradients are numbers; an attack that meets others has no valid result."""
-    randomised: bool
-    """Whether two passes over the same examples differ."""
-    dynamic: bool
-    """Whether a forward pass computes gradients or changes the model's own parameters or buffers."""
+    zero_gradients: float  # share of examples without an input gradient, on which gradient attacks fail
+    nonnegative: bool  # whether no output is below zero, as after a softmax, a sigmoid or an exponential
+    finite_gradients: bool  # an attack that meets input gradients that are not numbers has no valid result
+    randomised: bool  # whether two passes over the same examples differ
+    dynamic: bool  # whether a forward pass computes gradients or changes the model's parameters or buffers
 
 
 def inspect_model(

@@ -34,8 +34,7 @@ class ConfigFile:
     values: Mapping[str, Any] = field(default_factory=dict)
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     recipe: str | None = None
-    origins: Mapping[str, str] = field(default_factory=dict)
-    """Where values came from, in a file that sora wrote."""
+    origins: Mapping[str, str] = field(default_factory=dict)  # of values, in a file that sora wrote
 
 
 def read_config_file(path: str) -> ConfigFile:

@@ -14,6 +14,7 @@ import yaml
 
 from sora.errors import unknown
 
+_FOLDER: Any = resources.files("sora.settings") / "recipes"
 ANY = "*"  # `extends: "*"`: goes on top of whichever data set's recipe
 
 
@@ -23,17 +24,15 @@ class Recipe:
 
     name: str
     extends: str | None
-    note: str
-    """What a reader should know, e.g. where it differs from the paper."""
-    when: Mapping[str, Any] = field(default_factory=dict)
-    """Settings under which it is chosen automatically."""
+    note: str  # what a reader should know, e.g. where it differs from the paper.
+    when: Mapping[str, Any] = field(default_factory=dict)  # settings under which it is chosen automatically
     values: Mapping[str, Any] = field(default_factory=dict)
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def names() -> list[str]:
     """Return the recipes that come with the package."""
-    return sorted(f.name.removesuffix(".yaml") for f in _folder().iterdir() if f.name.endswith(".yaml"))
+    return sorted(f.name.removesuffix(".yaml") for f in _FOLDER.iterdir() if f.name.endswith(".yaml"))
 
 
 @cache  # a grid resolves hundreds of runs, each of which asks every recipe whether it applies
@@ -41,7 +40,7 @@ def read(name: str) -> Recipe:
     """Read one recipe, without those it extends."""
     if name not in names():
         raise unknown("recipe", name, names())
-    values = dict(yaml.safe_load(_folder().joinpath(f"{name}.yaml").read_text()))
+    values = dict(yaml.safe_load((_FOLDER / f"{name}.yaml").read_text()))
     extends, note = values.pop("extends", None), values.pop("note", "")
     when, methods = values.pop("when", {}), values.pop("methods", {})
     return Recipe(name, extends, note, when, values, methods)
@@ -79,7 +78,3 @@ def flattened(name: str) -> dict[str, Any]:
     methods = {key: dict(value) for recipe in recipes for key, value in recipe.methods.items()}
     note = recipes[-1].note or recipes[0].note
     return ({"note": note} if note else {}) | values | ({"methods": methods} if methods else {})
-
-
-def _folder() -> Any:
-    return resources.files("sora.settings") / "recipes"

@@ -39,8 +39,7 @@ class Layer(NamedTuple):
 
     origin: str
     values: Mapping[str, Any]
-    explicit: bool = False
-    """Whether the user named them in this call."""
+    explicit: bool = False  # whether the user named them in this call
 
 
 @dataclass(frozen=True)
@@ -82,8 +81,7 @@ class Resolved:
     def stored(self, before: Mapping[str, Any] | None = None) -> str:
         """Return the content of `config.yaml`: enough to run again, and where each value came from.
 
-        Args:
-            before: What it held so far, for a run that is extended: its recipe and place of the data stay.
+        Of a run that is extended, recipe and place of the data stay as they were `before`.
         """
         recipe, absolute = "+".join(self.recipes) or None, self.settings.absolute_data()
         about = {"format": CONFIG_FORMAT, "recipe": recipe, "absolute": absolute}
@@ -98,19 +96,12 @@ _USED_EARLY = {"dataset": str, "method": str, "model": str, "out": str | None, "
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks for, before recipe and stored run are added.
+    """What a user asks for, before recipe and stored run are added."""
 
-    Args:
-        given: Values named explicitly; they always win, also where they equal a default.
-        source: What to call their origin, `flag` or `argument`.
-        config: A YAML file, or its content.
-        recipe: Name of the recipe; default: the config file's, else the one for what is trained.
-    """
-
-    given: Mapping[str, Any] = field(default_factory=dict)
-    source: str = "flag"
-    config: str | ConfigFile | None = None
-    recipe: str | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)  # explicitly; wins also where it equals a default
+    source: str = "flag"  # what to call the origin of these values: `flag` or `argument`
+    config: str | ConfigFile | None = None  # a YAML file, or its content
+    recipe: str | None = None  # its name; default: the config file's, else the one for what is trained
 
     def resolve(self, stored: Mapping[str, Any] | None = None) -> Resolved:
         """Return the settings of a new run, or with `stored` of one that is resumed."""

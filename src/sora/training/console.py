@@ -1,7 +1,5 @@
 """What a run prints while it works: a live line on a terminal, one line per epoch elsewhere."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterator, Mapping
@@ -35,7 +33,7 @@ class Console:
         self.task: TaskID = self.progress.add_task(title, total=total, numbers="")
         self.title, self.total, self.epochs = title, total, epochs
 
-    def __enter__(self) -> Console:
+    def __enter__(self) -> "Console":
         self.progress.start()
         return self
 

@@ -18,9 +18,7 @@ NUMBERS = ("loss", "accuracy", "pert_align", "linearity", "step_size")  # of a s
 class Journal:
     """Keeps the numbers of recent steps on the device and appends lines to the run's logs.
 
-    Args:
-        logs: The open logs; none on a rank that only takes part in the averages.
-        device: Where the numbers come from.
+    There are no logs on a rank that only takes part in the averages.
     """
 
     def __init__(self, logs: Mapping[LogName, Log], device: torch.device) -> None:

@@ -1,7 +1,5 @@
 """The process that a run trains in: threads and memory, the time that training takes, signals to stop."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import signal
@@ -137,7 +135,7 @@ class StopSignals:
         self._handlers: dict[int, object] = {}
         self._evaluated_step: int | None = None
 
-    def __enter__(self) -> StopSignals:
+    def __enter__(self) -> "StopSignals":
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) is signal.SIG_IGN:  # as in a script's background
                 continue

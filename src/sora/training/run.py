@@ -55,8 +55,7 @@ class Run:
         self.device, self.folder = device, RunFolder(settings.folder())
         self.folder.refuse_finished()
         self.rank, self.world = rank(), world()
-        self.writes = self.rank == 0
-        """Whether this process writes files; the others only compute."""
+        self.writes = self.rank == 0  # files; other processes only compute
         self.dataset = dataset or data.load(settings.dataset, settings.data_dir)
         self.splits = data.split(
             self.dataset,
@@ -90,8 +89,7 @@ class Run:
         self.console = Console(title, self.total_steps, settings.epochs, quiet or not self.writes)
         self.signals = StopSignals(self.world)
         self.meter = TrainingMeter(self.state, device)
-        self.journal: Journal
-        """The logs, once the folder is open."""
+        self.journal: Journal  # the logs, once the folder is open
 
     def batches(self) -> Iterator[Batch]:
         """Yield batches from the current step to the end; follow the state when the guard moves it back."""
