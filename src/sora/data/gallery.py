@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sora._files import replace_file
 from sora.data.dataset import Dataset, ImageSet
+from sora.threat import Threat, eps_text
 
 _NAMED = 20  # with more classes than this, each gets one sample and no name
 _BLUE = "#4c72b0"
@@ -44,8 +45,28 @@ def draw_samples(dataset: Dataset, out: Path) -> None:
     height, width = dataset.image_size
     shape = f"{dataset.in_channels}x{height}x{width}, {dataset.num_classes} classes"
     figure.suptitle(f"{dataset.name}: {shape}, {len(dataset.train):,} train + {len(dataset.test):,} test")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(out, lambda temporary: figure.savefig(temporary, format="png", dpi=120))
+    _save(figure, out)
+
+
+def draw_radii(dataset: Dataset, threats: Sequence[Threat], out: Path) -> None:
+    """Draw one training image per class as it is and with noise of full strength at each radius.
+
+    The noise has the largest size that the threat allows: for linf every pixel changes by eps, up or down.
+    """
+    chosen = one_of_each(dataset.train, min(dataset.num_classes, 10))
+    clean = dataset.train.gather(chosen).float() / 255
+    noise = torch.randn(clean.shape, generator=torch.Generator().manual_seed(0))
+    columns = [clean, *(threat.step(clean, noise, threat.eps) for threat in threats)]
+    figure = Figure(figsize=(0.9 * len(columns) + 3, 0.9 * len(clean) + 1), layout="constrained")
+    axes = figure.subplots()
+    rows = (torch.stack(columns, 1) * 255).round().to(torch.uint8)
+    _mosaic(axes, list(rows), [dataset.classes[label] for label in dataset.train.labels[chosen].tolist()])
+    names = ["clean", *(eps_text(threat.eps) for threat in threats)]
+    width = rows.shape[-1]
+    axes.set_xticks([(c + 0.5) * width + c * max(1, rows.shape[-2] // 16) for c in range(len(names))], names)
+    axes.xaxis.tick_top()
+    figure.suptitle(f"{dataset.name}: {threats[0].norm} noise of full strength. Is each still its class?")
+    _save(figure, out)
 
 
 def one_of_each(images: ImageSet, count: int) -> Tensor:
@@ -76,3 +97,8 @@ def _mosaic(axes: Axes, rows: Sequence[Tensor], names: Sequence[str] = ()) -> No
     axes.set_xticks([])
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
+
+
+def _save(figure: Figure, out: Path) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(out, lambda temporary: figure.savefig(temporary, format="png", dpi=120))
