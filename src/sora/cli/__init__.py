@@ -30,6 +30,7 @@ VERBS = {
     "data": "fetch, check and look at data sets",
     "list": "methods, models, data sets, attacks, metrics, probes, recipes",
     "show": "everything about one method, model, data set, attack, metric, probe or recipe",
+    "doctor": "versions, devices, data sets, and what is missing; for a bug report",
 }
 
 _MODULES = {"list": "list_", "figure": "probe"}  # of verbs that have not their own name
