@@ -103,7 +103,8 @@ class Registry(Generic[E]):
         if found is None:
             for point in self._points():
                 if point.name == name.partition(":")[0]:
-                    self._import(point.name, point.value, point.load)  # raises: the caller asked for it
+                    # Raises if it cannot be imported: the caller asked for it.
+                    _import(self.kind, point.name, point.value, point.load)
             self._load_all()
             found = self._find(name)
         if found is None:
@@ -130,21 +131,6 @@ class Registry(Generic[E]):
         for name in [*first, *(name for name in modules if name not in first)]:
             importlib.import_module(f"{self.package}.{name}")
 
-    def imported(self, name: str) -> Callable[..., Any]:
-        """Return the function or class that `package.module:function` names; importing it runs its code."""
-        module_name, _, function_name = name.partition(":")
-        if not module_name or not function_name:
-            raise UserError(f"{self.kind} {name!r} is not of the form package.module:function")
-        here = os.getcwd()
-        if here not in sys.path:  # `python -m` adds it; an installed command does not
-            sys.path.insert(0, here)
-        importlib.invalidate_caches()
-        module = self._import(name, module_name, lambda: importlib.import_module(module_name))
-        function = getattr(module, function_name, None)
-        if not callable(function):
-            raise UserError(f"{self.kind} {name!r}: {module_name!r} has no function {function_name!r}")
-        return function  # type: ignore[no-any-return]
-
     def _find(self, name: str) -> E | None:
         return next((entry for entry in self.entries.values() if entry.matches(name)), None)
 
@@ -159,22 +145,39 @@ class Registry(Generic[E]):
                 continue
             self._tried.add(point.value)
             try:
-                self._import(point.name, point.value, point.load)
+                _import(self.kind, point.name, point.value, point.load)
             except UserError as error:
                 logging.getLogger(__name__).warning("%s", error)
 
     def _points(self) -> EntryPoints:
         return _entry_points(self.group, tuple(sys.path))
 
-    def _import(self, name: str, module: str, load: Callable[[], Any]) -> Any:
-        try:
-            return load()
-        except Exception as error:  # code of somebody else may raise anything
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise UserError(f"{self.kind} {name!r}: cannot import {module!r}: {reason}") from error
-
 
 @functools.cache
 def _entry_points(group: str, _: tuple[str, ...]) -> EntryPoints:
     """Return what installed packages offer, read once per search path: it takes tens of milliseconds."""
     return entry_points(group=group)
+
+
+def imported(kind: str, name: str) -> Callable[..., Any]:
+    """Return the function or class that `package.module:function` names; importing it runs its code."""
+    module_name, _, function_name = name.partition(":")
+    if not module_name or not function_name:
+        raise UserError(f"{kind} {name!r} is not of the form package.module:function")
+    here = os.getcwd()
+    if here not in sys.path:  # `python -m` adds it; an installed command does not
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    module = _import(kind, name, module_name, lambda: importlib.import_module(module_name))
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise UserError(f"{kind} {name!r}: {module_name!r} has no function {function_name!r}")
+    return function  # type: ignore[no-any-return]
+
+
+def _import(kind: str, name: str, module: str, load: Callable[[], Any]) -> Any:
+    try:
+        return load()
+    except Exception as error:  # code of somebody else may raise anything
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise UserError(f"{kind} {name!r}: cannot import {module!r}: {reason}") from error

@@ -1,5 +1,6 @@
 """Hooks see every event of a run, in order."""
 
+import re
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import sora
 from sora.errors import UserError
 from sora.runs import RunFolder
 from sora.training import Hook, train
+from sora.training.hooks import load_hook
 
 EVENTS = [name for name in vars(Hook) if not name.startswith("_")]
 
@@ -46,7 +48,7 @@ def test_events_come_in_order(settings) -> None:
     two += [("on_numbers", 1), ("on_numbers", 2), ("on_log", 2), ("on_save_point", 2)]
     three = [("before_step", 2), ("after_step", 3), ("on_numbers", 3), ("on_log", 3)]
     three += [("on_evaluation", 3), ("after_epoch", 3), ("on_save_point", 3)]
-    assert hook.events == [("start", 0), *one, *two, *three, ("end", 3)]
+    assert hook.events == [("start", 0), *one, *two, *three, ("end", 3), ("close", 3)]
 
 
 def test_hooks_of_fit_are_called_and_checked() -> None:
@@ -57,10 +59,24 @@ def test_hooks_of_fit_are_called_and_checked() -> None:
     settings = {"epochs": 1, "batch_size": 12, "holdout": 4, "attacks": ("clean",)}
     assert sora.fit(model, pair, hooks=[hook], quiet=True, **settings).n == 8
     assert hook.events[0] == ("start", 0)
-    assert hook.events[-1][0] == "end"
+    assert [name for name, _ in hook.events[-2:]] == ["end", "close"]
     with pytest.raises(UserError, match=r"hooks must be instances of sora\.training\.Hook, not function"):
         sora.fit(model, pair, hooks=[print_loss], quiet=True, **settings)  # type: ignore[list-item]
 
 
 def print_loss(run: Any, out: Any) -> None:
     """No hook, although it looks like one."""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nothing", "hook 'nothing' is not of the form package.module:function"),
+        ("json:nothing", "hook 'json:nothing': 'json' has no function 'nothing'"),
+        ("tests.nowhere:X", "hook 'tests.nowhere:X': cannot import 'tests.nowhere': ModuleNotFoundError"),
+        ("json:JSONDecodeError", "hook 'json:JSONDecodeError' cannot be created: TypeError"),
+    ],
+)
+def test_a_bad_hook_name_is_one_line(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        load_hook(name)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sora._devices import launched_rank
@@ -26,6 +27,12 @@ class Flags(SettingsFlags):
     allow_world_change: bool = flag(
         False, "resume with a different number of processes; the result then differs"
     )
+    hook: Sequence[str] = flag(
+        (),
+        "package.module:Class, a subclass of sora.training.Hook of your own, called around every step; may be"
+        " repeated, and must be given again with --resume",
+        metavar="MODULE:CLASS",
+    )
 
 
 def run(argv: list[str]) -> int:
@@ -47,8 +54,10 @@ def run(argv: list[str]) -> int:
         return 0
     from sora.cli._evaluate_tables import print_result
     from sora.training import train
+    from sora.training.hooks import load_hook
 
-    result = train(resolved, quiet=flags.quiet, allow_world_change=flags.allow_world_change)
+    hooks = [load_hook(name) for name in flags.hook]
+    result = train(resolved, hooks=hooks, quiet=flags.quiet, allow_world_change=flags.allow_world_change)
     if launched_rank() > 0:
         return 0
     if flags.json:

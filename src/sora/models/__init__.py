@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sora._files import PARAMETERS
-from sora._registry import Entry, Registry
+from sora._registry import Entry, Registry, imported
 from sora.errors import UserError, short, unknown
 from sora.models._layers import Normalize, check_int, per_channel
 from sora.models._layout import fast_layout, own_layout
@@ -76,7 +76,7 @@ def create(
         A sequence of `normalize` and `network`.
     """
     own = isinstance(name, str) and ":" in name
-    build = MODELS.imported(name) if own else info(name).build
+    build = imported("model", name) if own else info(name).build
     check_int("num_classes", num_classes, low=2)
     check_int("in_channels", in_channels)
     check_int("image_size", image_size)

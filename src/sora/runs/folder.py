@@ -51,6 +51,8 @@ class RunFolder:
         self.evaluations = self.path / "evaluation.json"  # the list of records, merged over all evaluations
         self.evaluation_state = self.path / "evaluation-state"  # finished parts of evaluations under way
         self.evaluation_lock = self.path / ".evaluation.lock"  # held while records are changed
+        self.tensorboard = self.path / "tensorboard"  # what the tracker of that name writes
+        self.wandb = self.path / "wandb"  # what the tracker of that name writes
         self.probes = self.path / "probes"  # their numbers and pictures
         self.checkpoints = Checkpoints(self.path / "checkpoints")  # what a killed run continues from
         self.snapshots = SnapshotFiles(self.path / "snapshots")  # weights of single steps, for probes

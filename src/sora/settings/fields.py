@@ -18,7 +18,8 @@ from sora.metrics import check_metrics
 from sora.threat import Threat, parse_eps, threat
 
 GIVEN = "given:"  # prefix of the name under which a module or tensors passed to `fit` are recorded
-MAY_CHANGE = ("out", "device", "threads", "monitor", "monitor_every", "variant")  # when a run is resumed
+# What may change when a run is resumed.
+MAY_CHANGE = ("out", "device", "threads", "monitor", "monitor_every", "tracker", "variant")
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,9 @@ class WatchingSettings(Options):
     snapshots: bool = option(True, "keep the weights of every epoch and around an alarm, for probes")
     monitor: tuple[str, ...] = option((), "metrics to follow while training, e.g. gradalign,aae,kl,elle,pgd")
     monitor_every: int = option(50, "steps between two measurements of the monitors", low=1)
+    tracker: tuple[Literal["tensorboard", "wandb"], ...] = option(
+        (), "record the run also with tensorboard, wandb or both, separated by commas; '' for none"
+    )
     variant: str | None = option(None, "name of the run's row in tables; default: the method")
 
 

@@ -115,7 +115,7 @@ class Alarms:
             text = "PertAlign has recovered"
             state.events[-1]["recovered"] = step
         if action != "off":
-            run.journal.write("events", {"event": event} | place | {"average": average, "action": action})
+            run.record_event({"event": event} | place | {"average": average, "action": action})
             text = f"{text} (PertAlign average {average:.2f})"
             run.console.warn(f"step {step} (epoch {place['epoch']}): {text}")
         return event
@@ -157,7 +157,7 @@ class Alarms:
             changed["eps_warmup"] = state.warmup = settings.epochs / 2
         state.events[-1] |= {"returned": state.step, "changed": changed}
         line = {"event": "returned"} | state.place() | {"action": settings.guard, "changed": changed}
-        run.journal.write("events", line)
+        run.record_event(line)
         if changed:
             state.attempt += 1
             text = f"attempt {state.attempt + 1} begins; changed: another data order"

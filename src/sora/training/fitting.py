@@ -38,6 +38,7 @@ def fit(
     out: str | Path | None = None,
     resume: bool = False,
     hooks: Sequence[Hook] = (),
+    trackers: str | Sequence[str] = (),
     recipe: str | None = None,
     quiet: bool = False,
     **settings: Any,
@@ -56,6 +57,7 @@ def fit(
         out: A run folder to keep; without one nothing is left on disk.
         resume: Continue the unfinished run in `out`; otherwise `out` must not hold a run.
         hooks: Called around every step, see `sora.training.Hook`.
+        trackers: Also record the run with `tensorboard`, `wandb` or both; their files are in `out`.
         recipe: The recipe to start from; the data set's own by default.
         quiet: Print nothing while working.
         **settings: Any other setting of `sora train`, e.g. `epochs=10`.
@@ -72,6 +74,8 @@ def fit(
     without_effect += [key for key in ("width", "mean", "std") if settings.get(key) is not None]
     if without_effect:
         raise UserError(f"{without_effect[0]} is for built-in models; a module is trained as it is given")
+    if trackers and out is None:
+        raise UserError("trackers write to the run folder; pass out=")
     with tempfile.TemporaryDirectory() as scratch, own_layout(model):
         given = {
             **settings,
@@ -79,6 +83,7 @@ def fit(
             "model": f"{GIVEN}{type(model).__name__}",
             "method": method,
             **({} if eps is None else {"eps": str(eps)}),
+            **({"tracker": trackers} if trackers else {}),
             "out": str(out or Path(scratch) / "run"),
         }
         request = Request(given, source="argument", recipe=recipe)

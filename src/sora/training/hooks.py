@@ -2,9 +2,10 @@
 
 A hook overrides the events it needs. Events come in this order: `start`, then for each batch `before_step`,
 `after_step`, at log steps `on_numbers` for every step since the last log and `on_log`, at the end of an
-epoch `on_evaluation` and `after_epoch`, and `on_save_point`; `end` comes last. When the guard returns to an
-earlier state, `after_epoch` and `on_save_point` of that step are left out. A hook cannot disturb training's
-random numbers: the generator is seeded by position before every step.
+epoch `on_evaluation` and `after_epoch`, and `on_save_point`; `end` follows the last step, and `close` comes
+in every case, also after an error or a signal. `on_event` comes when the guard raises an alarm, ends it or
+returns to an earlier state; then `after_epoch` and `on_save_point` of that step are left out. A hook cannot
+disturb training's random numbers: the generator is seeded by position before every step.
 
     class Print(sora.training.Hook):
         def on_log(self, run, line):
@@ -16,6 +17,9 @@ random numbers: the generator is seeded by position before every step.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from sora._registry import imported
+from sora.errors import UserError, short
 
 if TYPE_CHECKING:
     from sora.data import Batch
@@ -48,8 +52,24 @@ class Hook:
     def on_evaluation(self, run: Run, evaluation: Evaluation) -> None:
         """Use the evaluation of an epoch's weights."""
 
+    def on_event(self, run: Run, line: dict[str, Any]) -> None:
+        """Use a line of `events.jsonl`, such as an alarm of the guard."""
+
     def on_save_point(self, run: Run) -> None:
         """Act after a complete step: the state is consistent, and saved if a checkpoint was due."""
 
     def end(self, run: Run, summary: dict[str, Any]) -> None:
         """Act after training, when its result is written."""
+
+    def close(self, run: Run) -> None:
+        """Release what the hook holds; called last, however training ended."""
+
+
+def load_hook(name: str) -> Hook:
+    """Return a new hook of the class that `package.module:Class` names; importing it runs its code."""
+    build = imported("hook", name)
+    try:
+        return build()  # type: ignore[no-any-return]
+    except Exception as error:  # a user's own code may raise anything
+        reason = f"{type(error).__name__}: {short(str(error))}"
+        raise UserError(f"hook {name!r} cannot be created: {reason}") from error

@@ -58,6 +58,8 @@ def train(
         if not run.folder.exists():
             check_model(run)
         open_folder(run, stack, allow_world_change)
+        for hook in run.hooks:
+            stack.callback(hook.close, run)
         weights = train_steps(run)
         return finish(run, weights)
 
@@ -122,7 +124,7 @@ def log(run: Run, alarms: Alarms) -> tuple[dict[str, Any], list[Event]]:
     events = []
     for step, numbers in enumerate(rows, start=state.step - len(rows) + 1):
         if not math.isfinite(numbers["loss"]) and run.settings.on_nonfinite == "stop":
-            run.journal.write("events", {"event": "nonfinite"} | state.place(step) | numbers)
+            run.record_event({"event": "nonfinite"} | state.place(step) | numbers)
             values = (f"{name} {numbers[name]:.4g}" for name in ("loss", "pert_align", "step_size", "lr"))
             newest = run.folder.checkpoints.describe_newest()
             raise RunError(f"the loss is not finite at step {step} ({', '.join(values)}); {newest}")

@@ -29,6 +29,7 @@ from sora.training.hooks import Hook
 from sora.training.journal import Journal
 from sora.training.process import StopSignals, TrainingMeter
 from sora.training.state import initial_state
+from sora.training.trackers import Tracker
 
 ESTIMATED_ON = 1024  # training images that statistics are estimated on, at most
 
@@ -48,9 +49,9 @@ class Run:
         for hook in hooks:
             if not isinstance(hook, Hook):
                 raise UserError(f"hooks must be instances of sora.training.Hook, not {type(hook).__name__}")
-        self.hooks = tuple(hooks)
         self.resolved = complete(resolved, device, model, dataset)
         self.settings = settings = self.resolved.settings
+        self.hooks = (*hooks, *(Tracker(name) for name in settings.tracker))
         self.settings_hash = settings_hash(settings)
         self.device, self.folder = device, RunFolder(settings.folder())
         self.folder.refuse_finished()
@@ -106,6 +107,12 @@ class Run:
                 yield batch
                 if state.attempt != attempt:
                     break
+
+    def record_event(self, line: dict[str, Any]) -> None:
+        """Write a line to the log of events and pass it to the hooks."""
+        self.journal.write("events", line)
+        for hook in self.hooks:
+            hook.on_event(self, line)
 
     @property
     def scheduled_threat(self) -> Threat:
