@@ -10,7 +10,18 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "sora"
 # From the top of the house down; a room may import what comes after it.
-ROOMS = ["cli", "report", "probes", "experiments", "training", "evaluation", "runs", "settings", "metrics"]
+ROOMS = [
+    "cli",
+    "report",
+    "probes",
+    "experiments",
+    "training",
+    "export",
+    "evaluation",
+    "runs",
+    "settings",
+    "metrics",
+]
 ROOMS += ["data", "models", "attacks", "methods", "curvature", "threat", "figures"]
 # Rooms that know less than all rooms below them.
 CLOSED = {

@@ -148,6 +148,26 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
         _active.discard(scratch.name)
 
 
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a folder to fill, which becomes `path` at the end of the block; one that is in use is refused."""
+    if path.is_symlink() or (path.exists() and not (path.is_dir() and not any(path.iterdir()))):
+        raise UserError(f"{path} is in use; choose another --out, or delete it")
+    create_folder(path.parent)
+    remove_leftovers(path.parent)
+    scratch = _scratch_beside(path)
+    _active.add(scratch.name)
+    try:
+        scratch.mkdir()
+        yield scratch
+        if path.exists():
+            path.rmdir()
+        scratch.rename(path)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        _active.discard(scratch.name)
+
+
 def _scratch_beside(path: Path) -> Path:
     return path.with_name(f".sora-{_HOST}-{os.getpid()}-{secrets.token_hex(8)}.tmp")
 

@@ -25,6 +25,7 @@ VERBS = {
     "evaluate": "accuracy of a trained model under attacks",
     "predict": "the class of single images, and whether an attack changes it",
     "probe": "look inside trained models: eps curves, landscapes, boundaries, traces, curvature",
+    "export": "write a trained model for other programs, as .pt2, ONNX, Python or for the Hub; measure it",
     "report": "one page about runs and comparisons that opens in any browser, without a network",
     "figure": "the figures of the paper from runs, as PDF, SVG, PNG or a page",
     "data": "fetch, check and look at data sets",

@@ -82,6 +82,13 @@ class Subject:
         `images` says which test images were used; see `ModelFacts` for `additional_data`.
         """
         ordered = sorted(evaluations, key=lambda each: each.threat != self.settings.threat())
+        facts = self.facts(ordered[0], images, additional_data)
+        self.folder.write_card(markdown(facts, ordered), entry(facts, ordered))
+
+    def facts(
+        self, evaluation: Evaluation, images: Mapping[str, Any], additional_data: bool | None = None
+    ) -> ModelFacts:
+        """Return what a card says about the model; see `write_card`."""
         settings, name, training = self.settings, self.about["weights"], dict[str, Any]()
         if "method" in self.about:  # of a run
             name = f"{settings.method} {settings.model} {settings.dataset}"
@@ -93,7 +100,7 @@ class Subject:
                 name, training["epochs"] = f"{name} (unfinished run)", None
             changes = [event.get("changed") for event in self.summary.get("co", {}).get("events", [])]
             training |= {"changed by the guard": list(filter(None, changes))} if any(changes) else {}
-        facts = ModelFacts(
+        return ModelFacts(
             name,
             settings.model,
             self.dataset.name,
@@ -102,9 +109,8 @@ class Subject:
             additional_data=additional_data,
             network=self.network,
             images=images,
-            fingerprint=ordered[0].fingerprint,
+            fingerprint=evaluation.fingerprint,
         )
-        self.folder.write_card(markdown(facts, ordered), entry(facts, ordered))
 
     def save_adversarial(self, path: str, evaluation: Evaluation, images: Mapping[str, Any]) -> None:
         """Write the attacked images of an evaluation that kept them."""

@@ -108,7 +108,7 @@ class ViT(nn.Module):
         if x.shape[2:] != (size, size):
             raise UserError(f"this ViT expects images of {size}x{size} pixels, got {x.shape[2]}x{x.shape[3]}")
         patches = self.embed(x).flatten(2).transpose(1, 2)
-        tokens = torch.cat([self.class_token.expand(len(x), -1, -1), patches], dim=1)
+        tokens = torch.cat([self.class_token.expand(x.shape[0], -1, -1), patches], dim=1)
         tokens = self.blocks(tokens + self.position)
         logits: Tensor = self.head(self.norm(tokens[:, 0]))
         return logits

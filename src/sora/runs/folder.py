@@ -53,6 +53,7 @@ class RunFolder:
         self.evaluation_lock = self.path / ".evaluation.lock"  # held while records are changed
         self.tensorboard = self.path / "tensorboard"  # what the tracker of that name writes
         self.wandb = self.path / "wandb"  # what the tracker of that name writes
+        self.exports = self.path / "export"  # what `sora export` writes by default
         self.probes = self.path / "probes"  # their numbers and pictures
         self.checkpoints = Checkpoints(self.path / "checkpoints")  # what a killed run continues from
         self.snapshots = SnapshotFiles(self.path / "snapshots")  # weights of single steps, for probes
