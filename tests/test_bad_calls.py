@@ -155,15 +155,12 @@ def test_there_are_many() -> None:
     assert len(CALLS) > 300
 
 
-def test_a_radius_in_pixel_levels_is_recognised() -> None:
+def test_a_radius_in_pixel_levels_and_a_number_too_large_to_print_are_recognised() -> None:
     with pytest.raises(UserError, match=r"eps 8 is larger than the pixel range .*; did you mean 8/255\?"):
         sora.Linf(8)
     assert sora.Linf(8, box=(0, 255)).eps == 8
     assert sora.Linf(8, box=None).eps == 8
     assert sora.L2(3).eps == 3
-
-
-def test_a_number_too_large_to_print_is_described() -> None:
     large = 10**5000
     for value in (large, -large, {"epochs": large}, [large]):
         assert "integer of 16610 bits" in short(value)

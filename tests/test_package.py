@@ -80,16 +80,13 @@ def test_import_sora_needs_torch_numpy_and_safetensors_alone_and_its_help_not_ev
     assert run_python(code).splitlines()[-1] == "False"
 
 
-def test_every_public_name_resolves() -> None:
+def test_every_public_name_resolves_and_the_changelog_names_every_verb() -> None:
     import sora
 
     for name in sora.__all__:
         assert getattr(sora, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         sora.nothing  # noqa: B018
-
-
-def test_the_changelog_names_every_verb() -> None:
     from sora.cli import VERBS
 
     text = (SRC.parents[1] / "CHANGELOG.md").read_text()

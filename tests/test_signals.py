@@ -60,15 +60,12 @@ def test_other_exceptions_in_destructors_are_shown_as_always(monkeypatch: pytest
     assert shown == [ValueError]
 
 
-def test_an_interrupt_that_a_library_swallows_is_still_known() -> None:
+def test_a_swallowed_interrupt_is_known_and_a_handler_of_the_host_program_is_kept() -> None:
     with Interrupts() as interrupts:
         with contextlib.suppress(KeyboardInterrupt):  # or turned into another exception
             signal.raise_signal(signal.SIGINT)
         assert interrupts.received
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_a_handler_of_the_host_program_is_kept() -> None:
     numbers: list[int] = []
     signal.signal(signal.SIGINT, lambda number, frame: numbers.append(number))
     with Interrupts() as interrupts:

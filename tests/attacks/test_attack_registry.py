@@ -24,7 +24,7 @@ def test_settings_match_the_definition() -> None:
     assert create("pgd7").settings(L2(1.0))["step_size"] == 0.25
 
 
-def test_names_are_listed_in_order_and_all_can_be_created() -> None:
+def test_names_are_listed_in_order_once_each_and_all_can_be_created() -> None:
     parts = ["apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square"]
     versions = ["aa", "aa-reduced", "aa-plus", "aa-rand"]
     listed = ["clean", "fgsm", "pgd10", "pgd50x10", "pgd20@eot8", *versions, *parts]
@@ -33,13 +33,7 @@ def test_names_are_listed_in_order_and_all_can_be_created() -> None:
     summaries = [attacks.info(name).summary for name in listed]
     assert all(summaries)
     assert len(set(summaries)) == len(summaries)
-
-
-def test_text_with_commas_gives_each_attack_once() -> None:
     assert [attack.name for attack in create_all(" FGSM,clean,,fgsm ")] == ["fgsm", "clean"]
-
-
-def test_a_family_of_names_has_one_entry() -> None:
     assert attacks.info("pgd7") is attacks.info("pgd10") is attacks.info("pgd")
     assert attacks.info("pgd7x3") is attacks.info("pgd50x10")
 

@@ -29,15 +29,12 @@ def dataset(train: int = 500, test: int = 100, val: int | None = None) -> Datase
     return Dataset("toy", numbered(train), numbered(test, start=10_000), own, tuple("abcde"))
 
 
-def test_views_of_views_select_without_copying() -> None:
+def test_views_select_without_copying_and_gather_is_channels_last() -> None:
     whole = numbered(20)
     view = whole.subset(torch.tensor([3, 5, 7, 11])).subset(torch.tensor([2, 0]))
     assert read(view) == [7, 3]
     assert view.labels.tolist() == [2, 3]
     assert view.images.data_ptr() == whole.images.data_ptr()
-
-
-def test_gather_is_channels_last_and_center_is_the_middle_of_the_image() -> None:
     images = ImageSet(torch.zeros(6, 4, 5, 3, dtype=torch.uint8), torch.zeros(6, dtype=torch.long))
     batch = images.gather(torch.tensor([4, 1]))
     assert batch.shape == (2, 3, 4, 5)

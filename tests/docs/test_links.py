@@ -83,12 +83,9 @@ def in_navigation(entry: Any) -> Iterator[str]:
         yield from in_navigation(inner)
 
 
-def test_every_page_is_in_the_navigation_once() -> None:
+def test_every_page_is_in_the_navigation_and_that_of_the_command_line_has_every_verb() -> None:
     listed = list(in_navigation(MKDOCS["nav"]))
     assert sorted(listed) == sorted([*site_pages(), SITE.COMMAND_LINE])
-
-
-def test_the_command_line_page_has_every_verb_and_flag() -> None:
     page = load_hook("command_line").reference()
     assert [verb for verb in VERBS if f"\n## sora {verb}\n" not in page] == []
     assert [flag for flag in ("--eps-warmup NUMBER", "--via", "--save-adversarial") if flag not in page] == []

@@ -83,17 +83,13 @@ def test_snippets_and_commands_run(page: str, slow: bool, workplace: Path, finis
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_skipped_blocks_have_a_reason_and_their_flags_and_those_in_sentences_exist(page: str) -> None:
+def test_commands_are_run_or_have_a_reason_and_flags_in_sentences_exist(page: str) -> None:
     text = text_of(page)
     blocks = [block for block in blocks_of(text) if "skip" in block.directives]
     assert all(len(block.directives["skip"].split()) >= 2 for block in blocks)
     skipped = [line for block in blocks for line in block.commands]
     named = inline_commands(text) + [line for line in skipped if line.startswith("sora ")]
     assert {line: unknown for line in named if (unknown := commands.unknown_flags(line))} == {}
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_commands_stand_in_blocks_that_are_run(page: str) -> None:
     others = [block for block in blocks_of(text_of(page)) if block.language not in RUNNABLE]
     lines = [block.line for block in others if re.search(r"^(\$ |sora |torchrun )", block.text, re.MULTILINE)]
     assert lines == []

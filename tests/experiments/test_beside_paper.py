@@ -84,15 +84,12 @@ def test_the_order_is_compared_by_rank() -> None:
     assert made_up().order()["clean"]["spearman"] == pytest.approx(1.0)
 
 
-def test_collapsed_rows_are_named_by_the_same_rule_for_both() -> None:
+def test_collapsed_rows_are_named_by_the_same_rule_for_both_with_the_count_of_seeds() -> None:
     collapsed = made_up().collapsed()
     assert (collapsed["ours"], collapsed["paper"]) == (["fgsm"], ["fgsm"])
     assert (collapsed["ours_seeds"], collapsed["rows"]) == ({"fgsm": [1, 1]}, ["fgsm", "sora"])
     assert fallen({"a": {"pgd10": 40.0}, "b": {"pgd10": 5.0}, "benign": {"pgd10": 0.0}}) == ["b"]
     assert fallen({}) == []
-
-
-def test_a_row_of_which_one_seed_collapsed_is_named_with_the_count() -> None:
     cells = {"fgsm": Cell((80.0, 50.0), value(70.0)), "pgd10": Cell((1.0, 40.0), value(30.0))}
     assert "in ours: fgsm (1 of 2 seeds); in the paper: none" in " ".join(
         footer(Table(GRID, {"fgsm": cells}))

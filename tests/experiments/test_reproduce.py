@@ -52,14 +52,11 @@ def test_rows_are_chosen_by_name_or_method() -> None:
         Target(grid, methods=("sora-b3",)).variants()
 
 
-def test_the_default_model_is_one_that_the_paper_trains_on_the_data_set() -> None:
+def test_the_model_is_one_of_the_papers_and_a_data_set_it_lacks_stands_beside_its_first() -> None:
     target = Target(paper.load("fastat"), dataset="tinyimagenet")  # on the other data sets it is ResNet-18
     assert target.model_name == "preactresnet18"
     assert len(paper.numbers(target.grid, *target.in_paper)) == 20
     assert Target(paper.load("fastat"), dataset="digits").model_name == "resnet18"
-
-
-def test_a_data_set_that_the_paper_lacks_stands_beside_its_first() -> None:
     target = Target(paper.load("components"), dataset="digits")
     assert target.in_paper == ("pathmnist", "preactresnet18")
     target = Target(paper.load("main"), dataset="imagenet100", model="senet18")  # each alone is in the paper

@@ -120,11 +120,8 @@ def test_rotation_there_and_back_hardly_shrinks_a_perturbation() -> None:
     assert moves[1].from_canvas(stored).abs().mean() > 0.9
 
 
-def test_an_identity_transform_is_no_transform() -> None:
+def test_an_identity_transform_is_none_and_gradient_norms_may_have_another_scale() -> None:
     assert_same(run(atas(), transform=Transform()), run(atas()))
-
-
-def test_gradient_norms_can_be_given_the_scale_of_another_batch_size() -> None:
     plain, scaled = atas(warmup=0), atas(warmup=0, grad_reference_batch=12)
     for method in (plain, scaled):
         run(method)

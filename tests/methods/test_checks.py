@@ -27,7 +27,7 @@ def test_a_wrong_batch_is_refused(x: Tensor, message: str) -> None:
         create("fgsm", LINF).step(two_layer(torch.float32), x, torch.tensor([0, 1]))
 
 
-def test_a_wrong_label_and_probabilities_are_noticed() -> None:
+def test_a_wrong_label_and_probabilities_are_noticed_and_rounding_is_accepted() -> None:
     model, (x, y) = two_layer(), images()
     with pytest.raises(UserError, match="labels run from 0 to 3, but the model has 3 classes"):
         create("fgsm", LINF).step(model, x, y + (y == 2).long())
@@ -35,10 +35,6 @@ def test_a_wrong_label_and_probabilities_are_noticed() -> None:
         create("fgsm", LINF).step(model, x, y[:3])
     with pytest.warns(UserWarning, match="probabilities"):
         create("fgsm", LINF).step(nn.Sequential(model, nn.Softmax(1)), x, y)
-
-
-def test_rounding_just_outside_the_box_is_accepted() -> None:
-    model, (x, y) = two_layer(), images()
     create("fgsm", Linf("8/255")).step(model, x - 1e-5, y)
     create("fgsm", L2(0.5)).step(model, x + 1e-5, y)
 

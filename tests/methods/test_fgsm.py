@@ -30,12 +30,9 @@ def test_l2_step_has_length_eps_along_the_gradient() -> None:
     torch.testing.assert_close(out.x_adv.flatten(1), expected, rtol=0, atol=1e-9)
 
 
-def test_step_scales_with_eps_through_alpha() -> None:
+def test_a_step_scales_with_eps_and_a_longer_one_is_clipped_to_the_ball() -> None:
     half, small = (run(create("fgsm", LINF, alpha=0.5))[0], run(create("fgsm", LINF.scaled(0.5)))[0])
     assert torch.equal(half.x_adv, small.x_adv)
-
-
-def test_a_step_longer_than_eps_is_clipped_to_the_ball() -> None:
     for norm, threat in BALLS.items():
         long, plain = (run(create("fgsm", threat, alpha=alpha))[0] for alpha in (2.0, 1.0))
         assert (threat.size(long.x_adv - X) <= threat.eps + 1e-9).all(), norm

@@ -25,16 +25,13 @@ def update(method: Any, g: Tensor) -> Tensor:
     return crafted.x_adv - x
 
 
-def test_momentum_of_a_batch_of_four_entries() -> None:
+def test_momentum_of_a_batch_of_four_entries_and_of_signs() -> None:
     method = prepared("fgsm-mep", shape=(1,))
     method.mom.values[0] = -3.0
     trained = update(method, torch.tensor([[3.0], [-1.0], [0.0], [0.0]]))
     assert method.mom.values[:4].flatten().tolist() == pytest.approx([0.75 - 0.9, -0.25, 0, 0])
     assert trained[0].item() == pytest.approx(EPS)
     assert method.delta.values[:4].flatten().tolist() == pytest.approx([-EPS, -EPS, 0, 0], abs=1e-7)
-
-
-def test_momentum_of_signs_adds_signs() -> None:
     method = prepared("fgsm-mep", mom_of="sign")
     run(method)
     assert method.mom.values[INDEX].abs().unique().tolist() == [1.0]

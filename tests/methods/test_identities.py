@@ -10,7 +10,6 @@ from sora.methods import create
 
 from .toys import EPS, ETA, INDEX, LINF, X, Y, assert_same, assert_same_gradients, prepared, run
 
-Options = dict[str, Any]
 PLAIN = {"sample": False, "adaptive": False, "box_noise": True}  # SORA without what is new in it
 SIGNS = (torch.rand(X.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) - 0.5).sign()
 

@@ -70,7 +70,7 @@ def test_loss_and_gradient_run_through_both_passes() -> None:
     assert_loss(ran, F.cross_entropy(z1, Y) + 50 * js)
 
 
-def test_noise_replaces_a_share_between_lo_and_hi() -> None:
+def test_noise_replaces_a_share_between_lo_and_hi_and_a_step_may_leave_the_ball() -> None:
     method, x = prepared("liet", k=2.0), torch.zeros(64, 3, 32, 32)
     shares, signs = set(), set()
     for _ in range(20):
@@ -81,8 +81,5 @@ def test_noise_replaces_a_share_between_lo_and_hi() -> None:
     assert 0.09 < min(shares) < max(shares) < 0.51
     assert max(shares) - min(shares) > 0.05
     assert signs == {-1, 1}
-
-
-def test_without_the_ball_the_step_leaves_it() -> None:
     wide, x = prepared("liet", k=2.0, lo=1.0, hi=1.0, clip_ball=False), 0.3 + 0.4 * X
     assert (run(wide, x=x)[0].x_adv - x).abs().max() > 1.5 * EPS

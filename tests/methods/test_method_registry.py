@@ -37,7 +37,7 @@ def toy() -> str:
     return "toy-noise"
 
 
-def test_a_method_from_outside_is_created_by_name_and_trains(toy: str) -> None:
+def test_a_method_from_outside_trains_by_name_with_the_same_errors_and_record(toy: str) -> None:
     assert toy in methods.names()
     assert toy in methods.names(in_all=True)
     (x, y), method = images(), create(toy, LINF, gain=0.5)
@@ -45,16 +45,10 @@ def test_a_method_from_outside_is_created_by_name_and_trains(toy: str) -> None:
     assert 0 < (out.x_adv - x).abs().max() <= 0.5 * LINF.eps + 1e-9
     assert any((g != 0).any() for g in gradients)
     assert out.pert_align.isnan()
-
-
-def test_a_method_from_outside_gets_the_same_errors(toy: str) -> None:
     with pytest.raises(UserError, match=r"toy-noise\.gain is -1\.0; allowed: 0 or more"):
         create(toy, LINF, gain=-1)
     with pytest.raises(UserError, match="method 'toy-noise' is already registered"):
         methods.register(toy, "again")(methods.info(toy).cls)
-
-
-def test_instance_class_and_registry_have_the_same_record(toy: str) -> None:
     entry = methods.info(toy)
     assert create(toy, LINF).info is entry.cls.info is entry
     assert entry.compilable
@@ -62,13 +56,10 @@ def test_instance_class_and_registry_have_the_same_record(toy: str) -> None:
     assert methods.info("pgd-2").cls.info is methods.info("pgd")
 
 
-def test_the_order_of_names_does_not_depend_on_the_first_import() -> None:
+def test_the_order_of_names_is_the_papers_whatever_is_imported_first() -> None:
     code = "import sora.methods.trades; print(*sora.methods.names())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == methods.names()
-
-
-def test_the_order_of_names_is_the_papers() -> None:
     paper = ["benign", "fgsm", "free", "fgsm-rs", "gradalign", "nuat", "zerograd", "multigrad", "n-fgsm"]
     paper += ["atas", "aaer", "elle", "sora", "pgd-2", "pgd-10", "trades", "fgsm-ckpt"]
     paper += ["gat", "fgsm-mep", "fgsm-ep", "fgsm-bp", "fgsm-rs-cs", "fgsm-mep-cs"]

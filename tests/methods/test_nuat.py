@@ -88,15 +88,12 @@ def test_nuclear_norm_is_right_and_survives_nan_zero_and_half_precision() -> Non
     assert nuclear_norm(torch.eye(3, dtype=torch.float16)).item() == pytest.approx(3.0)
 
 
-def test_gats_lambda_is_boosted_from_epoch_87_of_100() -> None:
+def test_gats_loss_runs_through_both_passes_and_lambda_is_boosted_from_epoch_87_of_100() -> None:
     method, values = prepared("gat", epochs=100), []
     for epoch in (86, 87):
         method.begin_epoch(epoch)
         values.append(method.lam.item())
     assert values == [10.0, 40.0]
-
-
-def test_gats_loss_is_clean_cross_entropy_plus_the_distance_through_both_passes() -> None:
     ran = run(prepared("gat"))
     clean, adversarial = MODEL(X), MODEL(ran[0].x_adv)
     change = (clean.softmax(1) - adversarial.softmax(1)).square().sum(1).mean()

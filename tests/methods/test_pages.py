@@ -68,13 +68,10 @@ def test_example_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "tensor(" in capsys.readouterr().out
 
 
-def test_every_page_belongs_to_a_method_and_presets_share_theirs() -> None:
+def test_every_page_belongs_to_a_method_or_is_linked_by_the_index_of_results() -> None:
     assert methods.page("pgd-2") == methods.page("pgd-10") == methods.page("pgd")
     pages = sorted(path.stem for path in (ROOT / "docs" / "methods").glob("*.md"))
     assert [name for name in pages if name != "README"] == FAMILIES
-
-
-def test_the_index_of_results_links_every_page() -> None:
     folder = ROOT / "docs" / "results"
     links = re.findall(r"\]\(([\w-]+\.md)\)", (folder / "README.md").read_text(encoding="utf-8"))
     assert sorted(links) == sorted(page.name for page in folder.glob("*.md") if page.name != "README.md")

@@ -66,7 +66,7 @@ def prepared(model: nn.Module) -> Headed:
     return method
 
 
-def test_a_head_and_its_optimiser_are_part_of_the_state() -> None:
+def test_a_head_and_its_optimiser_are_part_of_the_state_and_leave_no_gradient() -> None:
     model, (x, y) = two_layer(), images()
     method, fresh = prepared(model), prepared(model)
     for _ in range(3):
@@ -78,18 +78,12 @@ def test_a_head_and_its_optimiser_are_part_of_the_state() -> None:
         one.step(copy.deepcopy(model), x, y)
     for name, value in method.state_dict().items():
         assert torch.equal(value, fresh.state_dict()[name]), name
-
-
-def test_loading_a_state_from_before_the_first_step_clears_the_optimiser() -> None:
     model, (x, y) = two_layer(), images()
     method = prepared(model)
     state = {name: value.clone() for name, value in method.state_dict().items()}
     first = method.step(copy.deepcopy(model), x, y).extras["head"]
     method.load_state_dict(state)
     assert torch.equal(method.step(copy.deepcopy(model), x, y).extras["head"], first)
-
-
-def test_an_own_step_leaves_no_gradient_on_the_model() -> None:
     model, (x, y) = two_layer(), images()
     method = prepared(model)
     method.craft(model, Inputs(x, y, ()))

@@ -94,12 +94,9 @@ def test_noise_is_clamped_before_the_gradient_only_with_box_noise() -> None:
         assert torch.equal(seen[0][1], start)
 
 
-def test_sampling_switched_off_uses_alpha_star_everywhere() -> None:
+def test_without_sampling_alpha_star_is_everywhere_and_without_room_the_noise_is_boxed() -> None:
     out, _ = run(create("sora", Linf(EPS, box=None), sample=False, v0=0.0), noise=ETA)
     torch.testing.assert_close((out.x_adv - X - ETA).abs(), torch.full_like(X, 0.02), rtol=0, atol=1e-8)
-
-
-def test_no_room_for_a_step_trains_on_the_boxed_noise() -> None:
     none = create("sora", BALLS["l2"], sample=False)
     none.alpha_star.zero_()
     for method in (create("sora", LINF, alpha_max=0, sample=False), none):
@@ -107,13 +104,10 @@ def test_no_room_for_a_step_trains_on_the_boxed_noise() -> None:
     assert torch.equal(run(create("sora", Linf(0)))[0].x_adv, X)
 
 
-def test_linearity_of_the_step_is_what_v_averages() -> None:
+def test_v_averages_the_linearity_of_steps_and_eps_warm_up_makes_them_shorter() -> None:
     method = at(0.0)
     out, _ = run(method)
     assert method.v.item() == pytest.approx(0.05 * out.linearity.clamp(-1, 1).item(), rel=1e-5)
-
-
-def test_eps_warm_up_never_takes_a_step_of_the_larger_radius() -> None:
     method = create("sora", LINF)
     method.threat = LINF.scaled(0.25)
     assert run(method)[0].step_size.item() == pytest.approx(CAP / 4, rel=1e-6)

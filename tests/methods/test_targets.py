@@ -59,12 +59,9 @@ def test_random_rows_keep_the_true_class_and_are_new_at_every_use() -> None:
     torch.testing.assert_close(pair[0], torch.tensor([0.75, 0.25]))
 
 
-def test_the_amount_may_be_a_tensor_that_stays_on_its_device() -> None:
+def test_the_amount_may_be_a_tensor_and_half_precision_logits_get_float32_targets() -> None:
     rows = soft_targets(LOGITS, LABEL, torch.tensor(0.4), "others")
     torch.testing.assert_close(rows, soft_targets(LOGITS, LABEL, 0.4, "others"), rtol=1e-6, atol=1e-8)
-
-
-def test_half_precision_logits_get_float32_targets() -> None:
     loss = loss_with(Smoothing(0.4), LOGITS.half(), LABEL)
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(1.516614, abs=1e-3)

@@ -81,15 +81,12 @@ def test_wide_initialisation_is_kaiming_normal_fan_out() -> None:
     assert network.head.bias.eq(0).all()
 
 
-def test_vit_has_six_heads_and_no_dropout() -> None:
+def test_vit_has_six_heads_no_dropout_and_its_initialisation() -> None:
     with torch.device("meta"):
         network: Any = create("vit-small", 10).network
     assert {(block.attention.heads, block.attention.scale) for block in network.blocks} == {(6, 1 / 8)}
     assert {m.eps for m in network.modules() if isinstance(m, nn.LayerNorm)} == {1e-6}
     assert not any(isinstance(m, nn.Dropout) for m in network.modules())
-
-
-def test_vit_initialisation() -> None:
     network: Any = create("vit-small", 10, width=96, depth=1).network
     for module in network.modules():
         if isinstance(module, nn.Linear):

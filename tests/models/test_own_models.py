@@ -59,15 +59,12 @@ def given(name: str, *args: int, **kwargs: object) -> dict[str, object]:
     return create(name, *args, **kwargs).given  # type: ignore[arg-type, return-value]
 
 
-def test_it_gets_what_its_signature_accepts(module: str) -> None:
+def test_a_builder_or_class_gets_what_its_signature_accepts_and_is_not_wrapped(module: str) -> None:
     sizes = {"num_classes": 4, "in_channels": 1, "image_size": 16}
     assert given(f"{module}:every", 4, 1, 16) == {**sizes, "width": 8, "depth": 2}
     assert given(f"{module}:every", 4, 1, 16, width=3, depth=1) == {**sizes, "width": 3, "depth": 1}
     assert given(f"{module}:few", 4, 1, 16) == {"num_classes": 4, "image_size": 16}
     assert given(f"{module}:any_", 4, 1, 16, a=1) == {**sizes, "a": 1}
-
-
-def test_a_class_is_a_builder_too_and_nothing_is_wrapped_with_normalisation(module: str) -> None:
     assert given(f"{module}:Net", 4)["num_classes"] == 4
     assert type(create(f"{module}:few", 4, mean=[0.5], std=[0.5])).__name__ == "Net"
 

@@ -94,14 +94,11 @@ def test_the_collapse_has_both_runs_and_the_surroundings_of_the_alarm(runs: Path
     assert same.colour == lines[same.name]
 
 
-def test_radii_are_overlaid_on_an_absolute_axis(runs: Path) -> None:
+def test_radii_are_overlaid_on_an_absolute_axis_and_the_step_size_has_eps_and_the_cap(runs: Path) -> None:
     [panel] = panels_of("eps-overlay", runs)
     lines = [item for item in panel.items if isinstance(item, Line)]
     assert len(lines) == 2
     assert lines[0].x[0] == pytest.approx(-2 * 255 * THREAT.eps)
-
-
-def test_the_step_size_has_eps_and_the_cap(runs: Path) -> None:
     fgsm, sora = panels_of("step-size", runs)
     assert fgsm.title == "fgsm-s0: digits, preactresnet18"
     assert [getattr(item, "name", "") for item in fgsm.items] == ["step size", "eps = 25.5/255"]

@@ -20,13 +20,10 @@ def test_the_fgsm_example_is_at_one_zero(threat: Threat) -> None:
     assert float(threat.size(fgsm - x)) <= threat.eps + 1e-6
 
 
-def test_points_of_the_plane_stay_in_the_box() -> None:
+def test_points_of_the_plane_stay_in_the_box_and_the_centre_has_the_clean_loss() -> None:
     model, (x, y) = smooth(), images(4)
     far = plane(model, x, y, Linf(0.9), seed=0).at(torch.tensor(2.0), torch.tensor(-2.0))
     assert 0 <= float(far.min()) <= float(far.max()) <= 1
-
-
-def test_the_loss_at_the_centre_is_the_clean_loss() -> None:
     model, (x, y) = smooth(), images()
     surface = measure("landscape", model, (x, y), points=5, span=1)
     assert surface["axis"] == [-1.0, -0.5, 0.0, 0.5, 1.0]

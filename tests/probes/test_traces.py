@@ -32,14 +32,11 @@ def test_a_step_that_was_repeated_after_a_rollback_counts_once(tmp_path: Path) -
     assert series["loss"]["values"][-1] == 9.0
 
 
-def test_a_fall_is_reported_once_and_a_constant_never() -> None:
+def test_falls_are_reported_once_and_series_scaled() -> None:
     assert len(falling_windows([1.0] * 300 + [0.0] * 300)) == 1
     assert falling_windows([0.7] * 600) == []
     assert falling_windows([0.0] * 300 + [1.0] * 300) == []  # this is a rise
     assert falling_windows([]) == []
-
-
-def test_scaling() -> None:
     assert scaled([0.2, 0.5], "as is") == [0.2, 0.5]
     assert scaled([2.0, 4.0, 3.0], "scaled") == [0, 1, 0.5]
     assert scaled([1e-4, 1e-2, 1.0], "log, scaled") == pytest.approx([0, 0.5, 1])
@@ -53,7 +50,7 @@ def test_every_metric_with_a_colour_is_drawn_as_registered() -> None:
         assert (look and look[:3]) == expected
 
 
-def test_series_and_sentence_of_training(tmp_path: Path) -> None:
+def test_series_and_sentence_of_training_also_before_anything_is_logged(tmp_path: Path) -> None:
     probe = probes.create("training")
     result = probe.measure(logged_run(tmp_path / "run"))
     assert result["alarms"] == [22]
@@ -63,10 +60,6 @@ def test_series_and_sentence_of_training(tmp_path: Path) -> None:
         "PertAlign 0.10 at step 40; alarms at step 22; "
         "accuracy on held-out images clean 80.0 %, fgsm 50.0 %, pgd10 20.0 % (n = 100)"
     )
-
-
-def test_a_run_that_has_logged_nothing_yet(tmp_path: Path) -> None:
-    probe = probes.create("training")
     result = probe.measure(RunFolder(tmp_path))
     assert probe.sentence(result) == "PertAlign not logged; no alarms"
     probe.picture({"empty": result}, tmp_path / "empty.png")

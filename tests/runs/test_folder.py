@@ -233,7 +233,7 @@ def test_a_log_of_a_finished_run_that_is_not_as_it_was_is_refused(damage, whole:
         folder.read_log("metrics")
 
 
-def test_an_empty_folder_has_nothing(tmp_path: Path) -> None:
+def test_an_empty_folder_has_nothing_and_a_line_that_is_being_written_is_not_read(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     assert not folder.exists()
     assert not folder.is_finished()
@@ -248,10 +248,6 @@ def test_an_empty_folder_has_nothing(tmp_path: Path) -> None:
         folder.read_model()
     with pytest.raises(UserError, match="no snapshot of step 3; it has: none"):
         folder.snapshots.file(3)
-
-
-def test_a_line_that_is_being_written_is_not_read(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
     log = folder.open_log("metrics")
     log.append({"step": 1, "loss": math.nan})
     log.close()

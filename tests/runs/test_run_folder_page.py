@@ -75,14 +75,11 @@ def test_every_key_of_a_log_or_result_is_described(name: str, runs: list[Path]) 
     assert [key for key in keys(found) if not is_described(key, [*patterns, *parents])] == []
 
 
-def test_every_block_of_the_settings_is_described(runs: list[Path]) -> None:
+def test_every_block_of_the_settings_and_every_file_is_described(runs: list[Path]) -> None:
     section = PAGE.partition("\n## `config.yaml`\n")[2].partition("\n## ")[0]
     content = yaml.safe_load((runs[0] / "config.yaml").read_text())
     assert [block for block in content if f"`{block}" not in section] == []
     assert [key for key in keys({"absolute": content["absolute"]}) if f"`{key}`" not in section] == []
-
-
-def test_every_file_is_described(runs: list[Path]) -> None:
     table = PAGE.partition("\n## ")[0]
     listed = set(re.findall(r"`([\w.-]+?)/?`", table))
     assert [path.name for run in runs for path in run.iterdir() if path.name not in listed] == []

@@ -52,14 +52,11 @@ def test_bad_settings_get_one_line(changes, message) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_every_setting_is_in_exactly_one_group() -> None:
+def test_every_setting_is_in_one_group_and_presets_set_their_familys_options() -> None:
     names = field_names()
     assert len(names) == len(set(names))
     assert set(names) == {field.name for field in dataclasses.fields(Settings)}
     assert list(GROUPS) == ["data", "network", "threat", "labels", "optimisation", "watching", "machine"]
-
-
-def test_presets_set_their_familys_options() -> None:
     settings = Settings.build({"method": "pgd-2"})
     assert (settings.set["pgd.steps"], settings.set["pgd.alpha"]) == (2, 0.5)
     assert Settings.build({"method": "pgd-10", "set": {"pgd.steps": 7}}).hyper().steps == 7

@@ -103,13 +103,10 @@ def test_a_file_names_no_run_folder_outside_the_working_directory(out: str) -> N
     assert resolve(f"out: '{out}'\n", out=out).out == out
 
 
-def test_a_file_names_folders_inside_the_working_directory() -> None:
+def test_a_file_names_folders_inside_the_working_directory_only() -> None:
     assert resolve("out: runs/a\n").out == "runs/a"
     assert resolve(f"out: '{Path('runs').resolve()}'\n").folder() == Path("runs").resolve()
     assert resolve("dataset: folder:photos\ndata_dir: packed\n").data_dir == "packed"
-
-
-def test_a_file_names_no_place_to_pack_images_in() -> None:
     own = "dataset: folder:photos\ndata_dir: /tmp/elsewhere\n"
     with pytest.raises(UserError, match=r"data_dir '/tmp/elsewhere' .* repeat it: --data-dir"):
         resolve(own)
@@ -117,9 +114,6 @@ def test_a_file_names_no_place_to_pack_images_in() -> None:
         resolve("data_dir: /tmp/elsewhere\n", dataset="npz:a.npz")
     assert resolve(own, data_dir="/tmp/elsewhere").data_dir == "/tmp/elsewhere"
     assert resolve("dataset: cifar10\ndata_dir: /tmp/elsewhere\n").data_dir == "/tmp/elsewhere"  # only read
-
-
-def test_origins_in_a_file_are_no_permission() -> None:
     with pytest.raises(UserError, match="outside the working directory"):
         resolve("out: /tmp/elsewhere\norigins: {out: flag}\n")
     with pytest.raises(UserError, match="which runs your own code"):

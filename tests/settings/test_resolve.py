@@ -90,15 +90,12 @@ def test_a_recipes_own_network_size_is_not_forced_on_another() -> None:
     assert other.mean == own.mean
 
 
-def test_a_network_with_its_own_recipe_uses_it() -> None:
+def test_a_network_or_norm_with_its_own_recipe_uses_it_and_another_norm_needs_a_radius() -> None:
     resolved = resolve(dataset="cifar10", model="vit-small")
     assert resolved.recipes == ("cifar10", "cifar10-vit")
     settings = resolved.settings
     assert (settings.optimizer, settings.lr, settings.weight_decay) == ("sgd", 0.2, 5e-4)  # the paper's
     assert resolve(dataset="tissuemnist", model="vit-small").recipes[-1] == "tissuemnist"
-
-
-def test_a_norm_with_its_own_recipe_uses_it_and_another_needs_a_radius() -> None:
     resolved = resolve(dataset="cifar10", norm="l2")
     assert (resolved.settings.eps, resolved.origins["eps"]) == ("0.5", "recipe cifar10-l2")
     with pytest.raises(UserError, match=r"eps 8/255 \(recipe .*\) is meant for linf; pass --eps for l2"):

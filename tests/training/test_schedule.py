@@ -13,16 +13,13 @@ def rates(total: int, updates: int, **settings: object) -> list[float]:
     return [schedule.learning_rate(Settings(**settings), update, total) for update in range(updates)]
 
 
-def test_cyclic_rises_to_the_middle_and_falls() -> None:
+def test_cyclic_cosine_and_multistep_rates() -> None:
     found = rates(10, 11, lr=0.2, lr_min=0.01, schedule="cyclic")
     assert (found[0], found[5], found[10]) == pytest.approx((0.01, 0.2, 0.01))
     assert found[:6] == sorted(found[:6])
     assert found[5:] == sorted(found[5:], reverse=True)
     odd = rates(5, 6, lr=0.2, lr_min=0.01, schedule="cyclic")  # rises over the smaller half
     assert max(range(6), key=odd.__getitem__) == 2
-
-
-def test_cosine_and_multistep() -> None:
     found = rates(100, 101, lr=0.05, lr_min=0.001, schedule="cosine")
     assert (found[0], found[50], found[100]) == pytest.approx((0.05, 0.0255, 0.001))
     found = rates(8, 8, lr=0.1, schedule="multistep", milestones=(0.5, 0.75))

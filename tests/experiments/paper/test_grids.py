@@ -75,14 +75,11 @@ def test_the_ablations_of_sora_change_one_switch_each() -> None:
     ]
 
 
-def test_common_settings_and_those_of_a_row_reach_the_run() -> None:
+def test_settings_reach_the_run_and_an_unknown_name_is_answered_with_the_nearest() -> None:
     l2 = resolved(paper.load("l2"), "sora", model="senet18").settings
     assert (l2.norm, l2.eps, l2.model, l2.dataset) == ("l2", "0.5", "senet18", "cifar10")
     row = resolved(paper.load("training-eps"), "sora-eps12").settings
     assert (row.method, row.eps, row.dataset, row.epochs) == ("sora", "12/255", "cifar10", 30)
-
-
-def test_an_unknown_grid_or_row_is_answered_with_the_nearest_name() -> None:
     with pytest.raises(UserError, match="unknown table 'component'; did you mean 'components'"):
         paper.load("component")
     with pytest.raises(UserError, match="did you mean 'no-sampling'"):

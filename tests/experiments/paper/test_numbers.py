@@ -95,14 +95,11 @@ def test_a_value(grid, dataset, model, row, metric, mean, std) -> None:
     assert (value.mean, value.std) == (mean, std)
 
 
-def test_what_is_not_a_number_is_kept_as_text() -> None:
+def test_what_is_not_a_number_is_kept_as_text_and_what_the_paper_leaves_out_is_absent() -> None:
     free = paper.numbers(paper.load("cost"))["free"]
     assert (free["forwards"].mean, free["forwards"].text) == (None, "m")
     assert free["memory"].text == "O(batch)"
     assert paper.numbers(paper.load("datasets"))["pathmnist"]["shape"].text == "3x28x28"
-
-
-def test_what_the_paper_leaves_out_is_absent() -> None:
     main = paper.load("main")
     assert "atas" not in paper.numbers(main, "tinyimagenet", "preactresnet18")
     assert paper.numbers(main, "digits", "preactresnet18") == {}
@@ -129,7 +126,7 @@ def test_the_names_of_the_paper_lead_to_names_that_exist() -> None:
     assert set(names["benchmark"].values()) <= set(paper.load("fastat").rows)
 
 
-def test_autoattack_exceeds_pgd_for_aaer_on_resnet18_only() -> None:
+def test_what_the_main_table_shows_about_autoattack_and_about_other_single_step_methods() -> None:
     grid = paper.load("main")
     impossible = {
         (dataset, model, row)
@@ -138,10 +135,6 @@ def test_autoattack_exceeds_pgd_for_aaer_on_resnet18_only() -> None:
         if "pgd10" in values and values["aa"].mean > values["pgd10"].mean
     }
     assert impossible == {("cifar10", "resnet18", "aaer"), ("cifar100", "resnet18", "aaer")}
-
-
-def test_another_single_step_method_is_often_ahead_of_sora() -> None:
-    grid = paper.load("main")
     not_compared = {"benign", "sora", "pgd-2", "pgd-10", "trades"}
     leads, within = [], 0
     for pair in paper.pairs(grid):
