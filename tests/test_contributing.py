@@ -32,15 +32,12 @@ def test_the_method_trains_with_its_options() -> None:
     assert float(out.step_size) == pytest.approx(2 / 255)
 
 
-def test_the_attack_evaluates() -> None:
+def test_the_attack_evaluates_and_every_field_of_a_method_is_described() -> None:
     run(ATTACK)
     x, y = torch.rand(20, 1, 4, 4), torch.arange(20) % 2
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))
     evaluation = sora.evaluate(model, (x, y), sora.Linf("8/255"), attacks=["clean", "noise"])
     assert set(evaluation.accuracy) == {"clean", "noise"}
-
-
-def test_every_field_that_a_method_gets_or_returns_is_described() -> None:
     for record, names in (
         (Inputs, [field.name for field in dataclasses.fields(Inputs)]),
         (Crafted, list(Crafted._fields)),

@@ -109,12 +109,9 @@ def test_sphere_has_length_exactly_eps(shape: tuple[int, ...], eps: float, seed:
     torch.testing.assert_close(L2(eps).size(noise), torch.full(shape[:1], eps), rtol=1e-5, atol=0)
 
 
-def test_l2_projection_keeps_the_direction() -> None:
+def test_l2_projection_keeps_the_direction_and_linfs_is_zero_without_a_gradient() -> None:
     projected = L2(1.0, box=None).project(torch.tensor([[3.0, 4.0], [0.3, 0.4]]))
     torch.testing.assert_close(projected, torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
-
-
-def test_linf_direction_is_zero_without_a_gradient_and_box_none_never_clamps() -> None:
     direction = Linf(0.1).direction(torch.tensor([[2.0, 0.0, -1e-30, math.nan]]))
     assert direction.tolist() == [[1.0, 0.0, -1.0, 0.0]]
     z = torch.tensor([[-5.0, 7.0]])

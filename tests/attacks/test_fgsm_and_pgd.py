@@ -80,16 +80,13 @@ def test_pgd_equals_fgsm_on_a_linear_two_class_model(seed: int, eps: float) -> N
     torch.testing.assert_close(one, ten, atol=2e-6, rtol=0)
 
 
-def test_fgsm_steps_against_the_gradient_for_negative_eps() -> None:
+def test_negative_eps_steps_back_and_gradients_are_taken_where_pixels_touch_the_box() -> None:
     model, (x, y) = net(0), batch(0)
     x = 0.3 + 0.4 * x
     forward, back = fgsm(model, x, y, Linf(0.1), eps=0.1), fgsm(model, x, y, Linf(0.1), eps=-0.1)
     torch.testing.assert_close(forward - x, x - back)
     assert torch.equal(fgsm(model, x, y, Linf(0.1), eps=0.0), x)
-
-
-def test_gradients_are_taken_where_pixels_touch_the_box() -> None:
-    """A clamp between leaf and model would hide the gradient of every pixel at 0 or 1."""
+    # A clamp between leaf and model would hide the gradient of every pixel at 0 or 1.
     model, x = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]])
     with torch.no_grad():
         model[1].weight.copy_(torch.tensor([[-1.0, 1.0, -1.0, 1.0], [1.0, -1.0, 1.0, -1.0]]))

@@ -76,19 +76,16 @@ def test_results_added_later_reach_the_comparison(sora, tiny, tmp_path) -> None:
     assert {row.count(",") for row in rows} == {header.count(",")}
 
 
-def test_a_run_that_fails_is_named_and_the_others_are_kept(sora, tiny, tmp_path) -> None:
+def test_failed_runs_are_named_others_kept_and_refused_ones_leave_nothing(sora, tiny, tmp_path) -> None:
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "fgsm-s0").write_text("a file where the run folder should be")
     flags = [*tiny, "--epochs", "1", "--methods", "fgsm,sora", "--out", tmp_path / "c", "--resume"]
     assert "fgsm-s0 failed" in sora("compare", *flags, code=1).err
     assert list(json.loads((tmp_path / "c" / "comparison.json").read_text())["methods"]) == ["sora"]
-
-
-def test_runs_that_are_refused_at_the_start_leave_nothing(sora, tiny, tmp_path) -> None:
     (tmp_path / "empty").touch()
-    flags = [*tiny, "--methods", "fgsm", "--init", tmp_path / "empty", "--out", tmp_path / "c"]
+    flags = [*tiny, "--methods", "fgsm", "--init", tmp_path / "empty", "--out", tmp_path / "d"]
     assert "no run finished (fgsm-s0: sora: " in sora("compare", *flags, code=1).err
-    assert not (tmp_path / "c").exists()
+    assert not (tmp_path / "d").exists()
 
 
 def test_demo_tells_the_story_and_saves_a_picture(sora, tmp_path) -> None:

@@ -82,14 +82,11 @@ def test_more_accuracy_under_pgd_is_never_a_worse_verdict(n: int, data: st.DataO
     assert severity == sorted(severity)
 
 
-def test_a_verdict_needs_both_attacks() -> None:
+def test_a_verdict_needs_both_attacks_and_an_evaluation_prints_as_one_line() -> None:
     with pytest.raises(UserError, match="fgsm and pgd10"):
         verdict({"clean": 1.0}, 10)
     assert result(clean=1, fgsm=3).verdict is None
     assert result(repeat=50, fgsm=1, pgd10=9).verdict == "overfitted"
-
-
-def test_an_evaluation_prints_as_one_line() -> None:
     assert repr(result(repeat=10, clean=1, fgsm=2, pgd10=3)) == (
         "Evaluation(linf 0.1, n=100: clean 90.0 %, fgsm 80.0 %, pgd10 70.0 %; robust)"
     )

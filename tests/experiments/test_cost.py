@@ -67,13 +67,10 @@ def test_runs_that_find_a_gpu_are_computed_one_after_another(monkeypatch: pytest
     assert [default_jobs(8, device) for device in ("auto", "cuda:1", "cpu")] == [1, 1, 4]
 
 
-def test_autoattack_counts_the_passes_of_all_its_parts() -> None:
+def test_passes_of_autoattack_and_of_evaluations_between_epochs() -> None:
     single = attack_passes(create("apgd-ce"), 10)
     assert attack_passes(create("aa"), 10) > 5 * single
     assert attack_passes(create("pgd10"), 10) >= 10
-
-
-def test_evaluations_between_epochs_count_both_kinds_of_weights_where_they_compete() -> None:
     common = {"epochs": 10, "attacks": ("clean", "pgd10")}
     once = sum(attack_passes(create(name), 10) for name in ("clean", "pgd10"))
     assert passes_while_training(Settings(**common), 50_000, 10) == 10 * 1000 * once

@@ -24,7 +24,7 @@ def test_a_variant_from_text() -> None:
     assert variant.values["eps"] == "4/255"
 
 
-def test_every_variant_has_every_seed_in_a_folder_of_its_own() -> None:
+def test_every_variant_has_every_seed_in_a_folder_and_wins_over_what_is_common() -> None:
     variants = [parse_variant("1.5 x: sora sora.alpha_max=1.5"), *of_methods("fgsm")]
     runs = plan(Request({"dataset": "digits", "batch_size": 32}), variants, 2, Path("out"))
     names = [resolved.settings.folder().name for resolved in runs]
@@ -32,9 +32,6 @@ def test_every_variant_has_every_seed_in_a_folder_of_its_own() -> None:
     assert [resolved.settings.variant for resolved in runs] == ["1.5 x", "1.5 x", None, None]
     assert runs[0].origins["set.sora.alpha_max"] == "variant 1.5 x"
     assert runs[0].origins["batch_size"] == "flag"
-
-
-def test_a_variant_wins_over_what_is_common() -> None:
     variants = [Variant("a", {"method": "sora", "batch_size": 16, "set": {"sora.beta": 0.3}})]
     request = Request({"batch_size": 64, "set": {"sora.beta": 0.1, "sora.alpha0": 0.05}})
     (resolved,) = plan(request, variants, 1, Path("out"))

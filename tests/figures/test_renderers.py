@@ -74,16 +74,13 @@ def test_another_ending_is_refused(tmp_path: Path) -> None:
         on_paper.save(fig.Figure([fig.Panel(ITEMS[:1])]), tmp_path / "figure.gif")
 
 
-def test_text_on_the_page_is_shown_literally() -> None:
+def test_text_on_the_page_is_shown_literally_and_numbers_are_short_and_never_nan() -> None:
     items: list[fig.Item] = [fig.Line([1], [2], "<a href='x'>link</a> & more"), fig.Note(0, 0, "<b>")]
     [panel] = on_page.render(fig.Figure([fig.Panel(items, x=fig.Axis("<i>"))]))
     plot = panel["plot"]
     assert plot["data"][-1]["name"] == "&lt;a href='x'&gt;link&lt;/a&gt; &amp; more"
     assert plot["layout"]["annotations"][0]["text"] == "&lt;b&gt;"
     assert plot["layout"]["xaxis"]["title"]["text"] == "&lt;i&gt;"
-
-
-def test_numbers_on_the_page_are_short_and_never_nan() -> None:
     [panel] = on_page.render(
         fig.Figure([fig.Panel([fig.Line([1, 2, 3], [0.123456, float("nan"), float("inf")])])])
     )

@@ -79,15 +79,12 @@ def test_strict_takes_pert_align_from_the_cross_entropy_alone() -> None:
     assert_same_gradients(full[1], strict[1])
 
 
-def test_the_long_schedule_ramps_the_regulariser_up_over_epochs() -> None:
+def test_the_long_schedule_ramps_the_regulariser_up_and_each_variant_has_its_defaults() -> None:
     losses = {epoch: mixed(epoch, ramp_epochs=20)[0].loss.item() for epoch in (1, 6, 21, 30)}
     plain, full = mixed(lambda1=0)[0].loss.item(), mixed()[0].loss.item()
     assert losses[1] == plain  # the authors count epochs from 0
     assert losses[6] - plain == pytest.approx((full - plain) / 4)
     assert losses[21] == losses[30] == full
-
-
-def test_each_variant_has_its_own_defaults() -> None:
     n, rs = (create("aaer", LINF, variant=variant).hyper for variant in ("n", "rs"))
     assert (n.alpha, n.lambda1, n.lambda2, n.lambda3) == (1.0, 1.0, 1.5, 0.15)
     assert (rs.alpha, rs.lambda1, rs.lambda2, rs.lambda3) == (1.25, 1.0, 2.5, 1.5)

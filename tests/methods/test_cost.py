@@ -34,7 +34,7 @@ def test_the_registry_has_the_cost_that_is_measured(name: str) -> None:
     assert stated == (measured.forwards + measured.backwards) / 2
 
 
-def test_the_table_has_the_papers_count_and_time_in_multiples_of_fgsm() -> None:
+def test_the_table_has_the_papers_count_and_memory_grows_with_the_graphs_a_method_holds() -> None:
     rows = cost_table(["fgsm", "sora"], batch_size=4, rounds=1)
     assert [row["name"] for row in rows] == ["fgsm", "sora"]
     assert rows[0]["relative_time"] == 1.0
@@ -42,9 +42,6 @@ def test_the_table_has_the_papers_count_and_time_in_multiples_of_fgsm() -> None:
     assert rows[1]["paper"] == "2 / 2"
     names = "name paper forwards backwards peak_bytes seconds relative_time"
     assert set(rows[0]) == set(names.split())
-
-
-def test_memory_grows_with_the_graphs_a_method_holds() -> None:
     peaks = {name: measure(name, batch_size=4, rounds=1).peak_bytes for name in ("fgsm", "multigrad", "nuat")}
     assert peaks["fgsm"] * 1.3 < peaks["nuat"]
     assert peaks["fgsm"] * 2 < peaks["multigrad"]

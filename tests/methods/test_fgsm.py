@@ -48,14 +48,11 @@ def test_fgsm_rs_steps_from_the_clamped_noise(alpha: float) -> None:
     torch.testing.assert_close(out.x_adv, (X + delta).clamp(0, 1), rtol=0, atol=1e-12)
 
 
-def test_n_fgsm_reaches_beyond_eps_but_not_beyond_three() -> None:
+def test_n_fgsm_reaches_up_to_three_eps_and_pgd_10_the_corner_of_a_linear_loss() -> None:
     out, _ = run(create("n-fgsm", LINF))
     assert EPS < (out.x_adv - X).abs().max() <= 3 * EPS + 1e-6
     (eta,) = create("n-fgsm", LINF, k=4).draw(torch.zeros(50, 2, 4, 4))
     assert 3.9 * EPS < eta.abs().max() <= 4 * EPS
-
-
-def test_pgd_10_on_a_linear_loss_ends_in_the_corner() -> None:
     weights = torch.linspace(-1.0, 1.1, 32, dtype=torch.float64)
     out, _ = run(create("pgd-10", LINF), line(weights), y=torch.ones_like(Y))
     corner = (X + EPS * weights.sign().view(2, 4, 4)).clamp(0, 1)

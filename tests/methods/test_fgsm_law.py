@@ -110,15 +110,12 @@ def test_the_passes_are_of_the_start_then_the_image_then_the_adversarial_input(r
         torch.testing.assert_close(inputs, expected, rtol=0, atol=1e-6)
 
 
-def test_features_are_not_held_after_the_step() -> None:
+def test_features_are_not_held_and_a_batch_in_parts_is_judged_as_a_whole() -> None:
     model, method = copy.deepcopy(MODEL), prepared("fgsm-law")
     method.step(model, X, Y)
     with pytest.raises(UserError, match="was not used"):
         _ = method.features.last
     assert not model[-1]._forward_pre_hooks
-
-
-def test_a_batch_in_parts_is_judged_as_a_whole() -> None:
     method, y = prepared("fgsm-law", model=one_weight(0.0)), torch.zeros(50, dtype=torch.long)
     theta = method.hyper.theta
     for first, second, expected in ((0, 50, theta > 0.5), (0, 10, theta > 0.1), (50, 50, False)):

@@ -25,15 +25,12 @@ def test_loss_and_gradient_run_through_all_three_passes(mix_graph: bool) -> None
     torch.testing.assert_close(method.delta.values[INDEX], (x_new - X).float(), rtol=0, atol=1e-7)
 
 
-def test_perturbations_are_never_refilled() -> None:
+def test_perturbations_are_never_refilled_and_box_mix_clamps_the_mixture() -> None:
     method = prepared("fgsm-pco")
     method.delta.values.fill_(0.001)
     for epoch in range(1, 111):
         method.begin_epoch(epoch)
     assert (method.delta.values == 0.001).all()
-
-
-def test_box_mix_clamps_the_mixture() -> None:
     free, boxed = (run(prepared("fgsm-pco", box_mix=box))[0].x_adv for box in (False, True))
     assert free.min() < 0
     torch.testing.assert_close(boxed, free.clamp(0, 1))

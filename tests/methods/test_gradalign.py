@@ -46,16 +46,13 @@ def test_lambda_by_radius_gives_the_authors_values(pixels: int, expected: float)
     assert weight() == pytest.approx(0.2, abs=1e-6)
 
 
-def test_zero_start_is_plain_fgsm_with_the_regulariser_at_unboxed_noise() -> None:
+def test_zero_start_is_plain_fgsm_and_examples_without_gradient_are_left_out() -> None:
     out, _ = run(create("gradalign", LINF, start="zero"), noise=ETA)
     fgsm, _ = run(create("fgsm", LINF))
     torch.testing.assert_close(out.x_adv, fgsm.x_adv, rtol=0, atol=1e-12)
     torch.testing.assert_close(out.pert_align, fgsm.pert_align)
     g1, g2 = gradient_at(MODEL, X, Y), gradient_at(MODEL, X + ETA, Y)
     torch.testing.assert_close(out.extras["omega"], misalignment(g1, g2))
-
-
-def test_examples_without_gradient_are_left_out_and_none_left_gives_zero() -> None:
     g1 = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
     g2 = torch.tensor([[0.0, 1.0], [1.0, 1.0]], requires_grad=True)
     assert misalignment(g1, g2).item() == 1.0

@@ -163,14 +163,10 @@ def test_a_method_declares_what_makes_it_depend_on_the_number_of_epochs(label: s
 
 
 @each_row
-def test_one_image_is_a_batch(label: str) -> None:
+def test_one_image_is_a_batch_and_forwards_are_what_the_registry_says(label: str) -> None:
     model, x, y = batch_for("two layers", count=1)
     for out in steps(from_row(label, LINF, x, model), model, x, y):
         assert out.loss.isfinite()
-
-
-@each_row
-def test_forwards_are_what_the_registry_says(label: str) -> None:
     model, x, y = batch_for("batchnorm")
     seen = []
     model.register_forward_hook(lambda module, args, logits: seen.append(len(logits)))

@@ -32,15 +32,12 @@ def test_attack_ascends_the_divergence_step_by_step(norm: str, length: float) ->
     assert out.step_size.item() == pytest.approx(length)
 
 
-def test_the_update_passes_are_clean_adversarial_and_clean_as_the_authors() -> None:
+def test_passes_are_clean_adversarial_and_clean_and_gradients_finite_at_underflows() -> None:
     x = X.float()
     out, seen = passes(create("trades", LINF), batchnorm(), x)
     assert [training for training, _ in seen] == [False] * 11 + [True] * 3  # these move BatchNorm
     for (_, inputs), wanted in zip(seen[-3:], (x, out.x_adv, x), strict=True):
         assert torch.equal(inputs, wanted)
-
-
-def test_gradient_stays_finite_where_a_probability_underflows() -> None:
     clean = torch.tensor([[200.0, 0.0, -200.0]], requires_grad=True)
     divergence(clean, torch.tensor([[0.0, 200.0, 0.0]])).sum().backward()
     assert clean.grad is not None

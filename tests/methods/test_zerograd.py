@@ -24,12 +24,9 @@ def test_each_example_has_its_own_interpolated_threshold(q: float) -> None:
     assert torch.equal(without_smallest(g, q), expected.view_as(g))
 
 
-def test_equal_entries_are_all_kept() -> None:
+def test_equal_entries_are_kept_and_end_on_the_border_and_zeroed_ones_keep_their_noise() -> None:
     g = torch.full((2, 5), 0.3)
     assert torch.equal(without_smallest(g, 0.45), g)
-
-
-def test_kept_pixels_end_on_the_border_and_zeroed_ones_keep_their_noise() -> None:
     out, _ = run(create("zerograd", LINF, q=0.5), noise=ETA)
     start = (X + ETA).clamp(0, 1)
     g = gradient_at(MODEL, start, Y)

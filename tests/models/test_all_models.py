@@ -92,7 +92,7 @@ def test_stages_keeps_the_first_stages_of_two_blocks_each(name: str, stages: int
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_both_modes_are_deterministic_and_evaluation_changes_no_buffer(name: str) -> None:
+def test_modes_and_seeds_are_deterministic_and_evaluation_changes_no_buffer(name: str) -> None:
     model, x = small(name).eval(), torch.rand(4, 3, 32, 32)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     assert torch.equal(model(x), model(x))
@@ -100,9 +100,6 @@ def test_both_modes_are_deterministic_and_evaluation_changes_no_buffer(name: str
     model.train()  # without dropout
     assert torch.equal(model(x), model(x))
 
-
-@pytest.mark.parametrize("name", SMALL)
-def test_the_same_seed_gives_the_same_weights(name: str) -> None:
     def weights(seed: int) -> Tensor:
         torch.manual_seed(seed)
         return torch.cat([p.flatten() for p in small(name).parameters()])

@@ -287,16 +287,13 @@ def test_fifty_long_runs_fit_into_the_page(tmp_path: Path) -> None:
     assert page.count("details", **{"class": "run"}) == 50
 
 
-def test_a_folder_without_runs_and_a_wrong_ending_are_refused(tmp_path: Path) -> None:
+def test_runs_of_one_name_are_told_apart_and_a_wrong_place_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no run in"):
         write_page([tmp_path], tmp_path / "page.html")
     with pytest.raises(UserError, match="there is no folder"):
         write_page([tmp_path / "none"], tmp_path / "page.html")
     with pytest.raises(UserError, match=r"must end in \.html"):
         write_page([tmp_path], tmp_path / "page.pdf")
-
-
-def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     for parent in ("first", "second"):
         write_run(tmp_path / parent / "fgsm-s0")
     text = read([tmp_path], tmp_path / "page.html")[0].text

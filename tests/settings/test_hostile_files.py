@@ -76,14 +76,11 @@ def test_a_mistake_is_one_short_line(text: str, message: str) -> None:
     assert time.monotonic() - started < 60  # the bomb would take hours
 
 
-def test_only_regular_files_are_read() -> None:
+def test_only_regular_files_are_read_as_yaml() -> None:
     os.mkfifo("fifo.yaml")
     for path in ("fifo.yaml", "/dev/zero", "."):
         with pytest.raises(UserError, match=r"not a regular file|is a folder"):
             read_config_file(path)
-
-
-def test_yaml_is_otherwise_what_it_was() -> None:
     text = "a: [1, 2.5, x, null, true]\nb: {c: 'd'}\ne: |\n  text\n"
     assert parse_yaml(text) == yaml.safe_load(text)
 

@@ -81,16 +81,13 @@ def test_mistakes_in_a_file_are_one_line(text: str, message: str, file) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_recipes_own_network_size_is_not_forced_on_another() -> None:
+def test_a_network_or_norm_has_its_own_recipe_and_another_norm_needs_a_radius() -> None:
     own = resolve(dataset="digits").settings
     other = resolve(dataset="digits", model="resnet18").settings
     assert (own.width, own.set["model.stages"]) == (16, 2)
     assert other.width is None
     assert "model.stages" not in other.set
     assert other.mean == own.mean
-
-
-def test_a_network_or_norm_with_its_own_recipe_uses_it_and_another_norm_needs_a_radius() -> None:
     resolved = resolve(dataset="cifar10", model="vit-small")
     assert resolved.recipes == ("cifar10", "cifar10-vit")
     settings = resolved.settings

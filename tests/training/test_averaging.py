@@ -76,15 +76,12 @@ class Batches(nn.Module):
         return self.norm(x)  # type: ignore[no-any-return]
 
 
-def test_statistics_are_estimated_on_batches_of_all_classes_of_images_stored_class_by_class() -> None:
+def test_statistics_are_estimated_on_batches_of_all_classes_at_the_size_of_test_images() -> None:
     labels = torch.arange(4).repeat_interleave(50)
     images = (labels * 60).to(torch.uint8).reshape(-1, 1, 1, 1).expand(-1, 2, 2, 1)  # a grey level per class
     new = with_estimated_statistics(Batches(), ImageSet(images, labels), 64, CPU)
     assert isinstance(new, Batches)
     assert new.means == pytest.approx([90 / 255] * 4, abs=0.01)
-
-
-def test_statistics_are_estimated_at_the_size_and_with_the_classes_of_the_test_images() -> None:
     labels = torch.arange(5).repeat_interleave(20)
     large = torch.zeros(100, 12, 12, 1, dtype=torch.uint8)
     test = ImageSet(large[:10, :8, :8], labels[:10])
