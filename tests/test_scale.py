@@ -73,7 +73,7 @@ def test_a_step_sends_its_gradients_once_and_sora_eight_bytes(name: str, more: i
         assert sum(sent) == step * more
 
 
-def test_ten_steps_of_soras_log_are_960_bytes(sent: list[int]) -> None:
+def test_soras_log_and_memory_and_preactresnet_have_the_bytes_of_the_page(sent: list[int]) -> None:
     method = methods.create("sora", Linf(8 / 255))
     journal = Journal({}, torch.device("cpu"))
     for _ in range(10):
@@ -82,9 +82,6 @@ def test_ten_steps_of_soras_log_are_960_bytes(sent: list[int]) -> None:
     journal.collect()
     assert sent == [960]
     assert "log of ten steps 960" in PAGE
-
-
-def test_preactresnet_sends_and_sora_remembers_what_the_page_says() -> None:
     count = sum(p.numel() for p in models.create("preactresnet18", 10).parameters())
     assert f"{count / 1e6:.1f} million parameters: {4 * count / 1e6:.0f} MB" in PAGE
     method = methods.create("sora", Linf(8 / 255))

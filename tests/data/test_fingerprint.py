@@ -31,7 +31,7 @@ def test_it_is_short_stable_and_independent_of_names() -> None:
     assert data.load("digits").fingerprint == data.load("digits").fingerprint
 
 
-def test_any_change_of_the_data_changes_it() -> None:
+def test_any_change_of_the_data_changes_it_and_a_view_equals_a_copy() -> None:
     changed = images()
     changed.images[7, 1, 2, 0] ^= 1
     other_label = images().labels.clone()
@@ -47,9 +47,6 @@ def test_any_change_of_the_data_changes_it() -> None:
         dataset(train=images(6, seed=1), test=images()),
     ]
     assert len({variant.fingerprint for variant in variants}) == len(variants)
-
-
-def test_a_view_equals_a_copy_of_what_it_selects() -> None:
     view = images().subset(torch.tensor([5, 2, 9])).center(2, 2)
     copy = ImageSet(view.gather(torch.arange(3)).permute(0, 2, 3, 1).contiguous(), view.labels)
     assert view.fingerprint == copy.fingerprint

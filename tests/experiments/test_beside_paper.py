@@ -108,7 +108,7 @@ def test_seeds_are_paired_also_where_one_is_missing() -> None:
     assert {line["metric"]: line["seeds"]} == {"fgsm": "0"}
 
 
-def test_all_formats_hold_every_cell() -> None:
+def test_all_formats_hold_every_cell_under_the_heads_of_columns() -> None:
     table = made_up()
     lines = list(csv.DictReader(io.StringIO(csv_lines(table))))
     assert len(lines) == 12
@@ -123,8 +123,5 @@ def test_all_formats_hold_every_cell() -> None:
     assert "in ours: fgsm; in the paper: fgsm" in text
     assert "population deviation" in text
     assert "note: a note" in text
-
-
-def test_heads_of_columns() -> None:
     heads = [title_of(metric) for metric in ("pgd10", "fgsm@3/255", "aa-gap", "memory")]
     assert heads == ["PGD-10", "FGSM at 3/255", "AA, gap", "memory"]

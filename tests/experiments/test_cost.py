@@ -67,7 +67,7 @@ def test_runs_that_find_a_gpu_are_computed_one_after_another(monkeypatch: pytest
     assert [default_jobs(8, device) for device in ("auto", "cuda:1", "cpu")] == [1, 1, 4]
 
 
-def test_passes_of_autoattack_and_of_evaluations_between_epochs() -> None:
+def test_estimates_count_the_passes_of_all_evaluations_and_the_longest_run() -> None:
     single = attack_passes(create("apgd-ce"), 10)
     assert attack_passes(create("aa"), 10) > 5 * single
     assert attack_passes(create("pgd10"), 10) >= 10
@@ -78,9 +78,6 @@ def test_passes_of_autoattack_and_of_evaluations_between_epochs() -> None:
     assert passes_while_training(Settings(**common, eval_every=0), 50_000, 10) == 0
     chosen = Settings(**common, keep="best-robust", ema=0.9995)
     assert passes_while_training(chosen, 5_000, 10) == 2 * 10 * 500 * once
-
-
-def test_more_jobs_than_runs_do_not_shorten_the_longest_run() -> None:
     found = Estimate(jobs=4, threads=1, train_hours={"a": 3.0, "b": 1.0}, attack_hours={"a": 0.5, "b": 0.5})
     assert found.wall_hours == 3.5
     assert replace(found, jobs=1).wall_hours == 5.0

@@ -88,13 +88,10 @@ def test_flags_are_merged_with_the_options_of_a_grid_file(tmp_path) -> None:
     assert given["set"] == {"sora.beta": 0.1, "sora.alpha0": 0.05}
 
 
-def test_the_folder_of_the_data_is_planned_as_the_runs_store_it(tmp_path, monkeypatch) -> None:
+def test_the_data_folder_is_planned_as_stored_and_empty_options_are_none(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (resolved,) = plan(Request({"data_dir": "data"}), of_methods("fgsm"), 1, Path("out"))
     assert resolved.settings.data_dir == str(tmp_path.resolve() / "data")
-
-
-def test_empty_options_of_a_row_are_none(tmp_path) -> None:
     (tmp_path / "g.yaml").write_text("rows: {a: {set: }}")
     given, variants = read_grid(str(tmp_path / "g.yaml"), {})
     (resolved,) = plan(Request(given), variants, 1, Path("out"))
@@ -152,7 +149,7 @@ def test_values_of_every_seed_are_kept() -> None:
     assert Cell((1.0, None, 3.0)).summary()["mean"] == 2.0
 
 
-def test_a_mean_over_some_of_the_seeds_says_so(tmp_path) -> None:
+def test_a_mean_over_some_seeds_says_so_and_the_line_below_names_what_all_runs_share(tmp_path) -> None:
     accuracies = [{"clean": 0.5}, {"clean": 0.7, "aa": 0.2}]
     comparison = compared(*(summary(seed=seed, accuracy=own) for seed, own in enumerate(accuracies)))
     head, [row] = table(comparison)
@@ -161,9 +158,6 @@ def test_a_mean_over_some_of_the_seeds_says_so(tmp_path) -> None:
     write(comparison, tmp_path)
     [line] = csv.DictReader((tmp_path / "comparison.csv").open())
     assert (line["clean_seeds"], line["aa_seeds"], line["seeds"]) == ("2", "1", "0 1")
-
-
-def test_the_line_under_a_table_names_the_code_and_machine_that_all_runs_share() -> None:
     other = {"versions": {"torch": "3"}, "machine": {"cpu": "y", "gpu": None, "threads": 1}}
     assert protocol(compared(summary(), summary(seed=1))).endswith("; torch 2, x, 1 thread.")
     assert protocol(compared(summary(), summary(seed=1, machine=other["machine"]))).endswith("; torch 2.")

@@ -72,7 +72,7 @@ def test_resets_come_before_epochs_10_and_20_of_30_only() -> None:
     assert (method.u == 3.0).all()
 
 
-def test_warm_up_ends_after_epoch_5_and_survives_a_checkpoint() -> None:
+def test_warm_up_ends_after_epoch_5_and_survives_checkpoints_of_any_version() -> None:
     method, resumed = atas(), atas()
     method.begin_epoch(5)
     run(method)
@@ -81,9 +81,6 @@ def test_warm_up_ends_after_epoch_5_and_survives_a_checkpoint() -> None:
     resumed.load_state_dict(method.state_dict())
     run(resumed)
     assert (resumed.u[INDEX] > 0).all()
-
-
-def test_the_state_of_an_earlier_version_is_accepted() -> None:
     method, other = atas(), atas()
     method.delta.values.fill_(0.01)
     state = method.state_dict()

@@ -45,16 +45,13 @@ def test_gamma_follows_the_last_change_between_its_bounds(du: float, gamma: floa
     assert made.term(torch.tensor(1 + gamma + 1e-4)).item() > 0.0
 
 
-def test_the_mean_weighs_batches_by_their_size_and_the_change_is_signed() -> None:
+def test_the_mean_weighs_batches_by_their_size_and_skips_what_is_not_finite() -> None:
     made = constraint(u=2.0)
     made.add(torch.tensor(1.0), 128)
     made.add(torch.tensor(2.0), 80)
     made.begin_epoch(2)
     assert made.u.item() == pytest.approx(1.384615, abs=1e-6)
     assert made.du.item() == pytest.approx(1.384615 - 2, abs=1e-6)
-
-
-def test_a_loss_that_is_not_finite_never_becomes_the_mean() -> None:
     made = constraint()
     made.add(torch.tensor(math.nan), 128)
     made.begin_epoch(2)

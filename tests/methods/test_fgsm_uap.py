@@ -23,7 +23,7 @@ def update(method: Any, g: Tensor, group: list[int]) -> None:
     method.update_state(Inputs(x, torch.tensor(group), ()), crafted, learned)
 
 
-def test_entries_move_by_their_size_and_stay_within_it() -> None:
+def test_entries_move_by_their_size_and_momentum_may_average_signs() -> None:
     method = prepared("fgsm-uap", shape=(1,), mu=0.0)
     method.u.fill_(1.0)
     seen = []
@@ -31,9 +31,6 @@ def test_entries_move_by_their_size_and_stay_within_it() -> None:
         update(method, torch.tensor([[sign]]), [0])
         seen.append(method.u.item())
     assert seen == [0, -1, -1, 0, 1, 1]
-
-
-def test_momentum_of_signs_averages_signs() -> None:
     method = prepared("fgsm-cuap", shape=(1,), mom_of="sign")
     update(method, torch.tensor([[3.0], [-1.0], [0.5], [7.0]]), [1, 1, 1, 0])
     assert method.m.flatten().tolist() == pytest.approx([1.0, 1 / 3, 0.0])

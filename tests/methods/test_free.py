@@ -12,14 +12,11 @@ def free(**options: object) -> Any:
     return prepared("free", **options).double()
 
 
-def test_first_replay_of_the_first_batch_trains_on_clean_images() -> None:
+def test_the_first_replay_trains_on_clean_images_and_later_ones_on_the_perturbation() -> None:
     out, gradients = run(free())
     assert torch.equal(out.x_adv, X)
     for one, other in zip(gradients, run(create("benign", LINF))[1], strict=True):
         assert torch.equal(one, other)
-
-
-def test_with_one_replay_the_second_batch_starts_from_the_perturbation_of_the_first() -> None:
     method, (x2, y2) = free(replays=1), images(seed=2)
     run(method)
     delta = (X + EPS * gradient_at(MODEL, X, Y).sign()).clamp(0, 1) - X

@@ -111,7 +111,7 @@ def test_every_option_refuses_what_is_outside_its_range(name: str) -> None:
 
 
 @each_method
-def test_registry_entry_is_complete_and_a_norm_without_definition_is_refused(name: str) -> None:
+def test_registry_entry_is_complete_norms_are_checked_and_methods_can_be_pickled(name: str) -> None:
     entry = methods.info(name)
     for norm in BALLS.keys() - entry.norms:
         with pytest.raises(UserError, match=f"{name} is not defined for {norm}; allowed: linf"):
@@ -125,10 +125,6 @@ def test_registry_entry_is_complete_and_a_norm_without_definition_is_refused(nam
     if entry.venue:  # a method of one's own may have no paper yet
         assert entry.paper
         assert entry.venue[-4:].isdigit()
-
-
-@each_method
-def test_the_option_strict_leaves_penalties_out_of_pert_align_and_methods_can_be_pickled(name: str) -> None:
     method = create(name, LINF)
     offered = "strict" in {field.name for field in fields(method.hyper)}
     assert create(name, LINF, **({"strict": True} if offered else {})).strict_gradient == offered

@@ -45,7 +45,7 @@ def test_the_noise_is_signs_of_half_eps_and_nuats_may_be_uniform(name: str) -> N
     assert noise.abs().min() < 0.1 * EPS
 
 
-def test_nuats_attack_ascends_cross_entropy_plus_nuclear_norm() -> None:
+def test_nuats_attack_and_loss_are_cross_entropy_plus_nuclear_norm() -> None:
     start = (X + SIGNS * EPS / 2).clamp(0, 1).requires_grad_()
     objective = F.cross_entropy(MODEL(start), Y)
     objective = objective + 4.0 / len(X) * torch.linalg.svdvals(MODEL(start) - MODEL(X).detach()).sum()
@@ -53,9 +53,6 @@ def test_nuats_attack_ascends_cross_entropy_plus_nuclear_norm() -> None:
     moved = ((start + EPS * g.sign()).clamp(0, 1) - X).clamp(-EPS, EPS)
     out, _ = run(create("nuat", LINF), noise=SIGNS * EPS / 2)
     torch.testing.assert_close(out.x_adv, (X + moved).clamp(0, 1), rtol=0, atol=1e-9)
-
-
-def test_nuats_loss_is_clean_cross_entropy_plus_the_norm_of_the_logits_change() -> None:
     ran = run(create("nuat", LINF, lam=2.0))
     clean, adversarial = MODEL(X), MODEL(ran[0].x_adv)
     change = torch.linalg.svdvals(adversarial - clean).sum()

@@ -45,12 +45,9 @@ def test_rows_sum_to_one(kind: str, amount: float) -> None:
     assert (rows >= 0).all()
 
 
-def test_uniform_smoothing_is_torchs() -> None:
+def test_uniform_smoothing_is_torchs_and_random_rows_are_new_at_every_use() -> None:
     expected = F.cross_entropy(MODEL(X), Y, label_smoothing=0.3)
     torch.testing.assert_close(loss_with(Smoothing(0.3), MODEL(X), Y), expected)
-
-
-def test_random_rows_keep_the_true_class_and_are_new_at_every_use() -> None:
     logits, y = torch.zeros(20, 10, dtype=torch.float64), torch.arange(20) % 10
     one, two = (soft_targets(logits, y, 0.4, "random") for _ in range(2))
     assert (one.gather(1, y[:, None]) == 1 - 0.4).all()

@@ -26,7 +26,7 @@ def test_the_target_of_the_true_class_falls_over_the_epochs(relax: str, expected
     assert method.gam.item() > 0.15
 
 
-def test_targets_of_attack_and_update_at_015() -> None:
+def test_targets_at_015_and_the_penalty_of_one_example() -> None:
     method, y = prepared("tdat", beta=0.0), torch.tensor([0])
     logits = torch.randn(1, 10)
     parts = -logits.log_softmax(1)[0]
@@ -34,9 +34,6 @@ def test_targets_of_attack_and_update_at_015() -> None:
     outer = 0.235 * parts[0] + 0.085 * parts[1:].sum()
     assert method.attack_loss(logits, y).item() == pytest.approx(inner.item(), rel=1e-4)
     assert method.train_loss(logits, y).item() == pytest.approx(outer.item(), rel=1e-5)
-
-
-def test_the_penalty_of_one_example_and_its_gradient_at_equal_logits() -> None:
     z0, z1, p = torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2), torch.tensor([0.5])
     assert 0.6 * weighted_distance(z0, z1, p, squared=True).item() == pytest.approx(6.931759, abs=1e-5)
     assert 0.6 * weighted_distance(z0, z1, p, squared=False).item() == pytest.approx(1.386352, abs=1e-6)

@@ -20,7 +20,7 @@ def is_channels_last(weight: torch.Tensor) -> bool:
     return weight.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_only_wide_convolutions_have_weights_and_inputs_in_nchw() -> None:
+def test_only_wide_convolutions_are_in_nchw_and_no_number_changes_beyond_rounding() -> None:
     model, seen = fast_layout(wide()), list[bool]()
     assert is_channels_last(model[0].weight)
     assert not model[0].weight.is_contiguous()
@@ -30,9 +30,6 @@ def test_only_wide_convolutions_have_weights_and_inputs_in_nchw() -> None:
     assert seen == [True]
     assert hooks(model) == hooks(fast_layout(model)) == 1  # a second call adds none
     assert model[2].weight.is_contiguous()
-
-
-def test_the_layout_changes_no_number_beyond_rounding() -> None:
     torch.manual_seed(1)
     model = create("preactresnet18", 10, width=32).double()
     x = torch.rand(4, 3, 32, 32, dtype=torch.float64)

@@ -127,7 +127,7 @@ def test_first_peaks_are_before_the_first_fall() -> None:
     assert theory.first_peaks(lengths, curves.T).tolist() == [2, 4, 1]
 
 
-def test_a_model_without_gradients_has_a_sentence_and_a_picture(tmp_path: Path) -> None:
+def test_a_model_without_gradients_has_a_picture_and_eps_zero_is_refused(tmp_path: Path) -> None:
     model = smooth()
     with torch.no_grad():
         model[3].weight.zero_()
@@ -136,8 +136,5 @@ def test_a_model_without_gradients_has_a_sentence_and_a_picture(tmp_path: Path) 
     assert "nan" in probe.sentence(result)
     probe.picture({"one": result}, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 1000
-
-
-def test_eps_zero_is_refused() -> None:
     with pytest.raises(UserError, match="eps is 0"):
         measure("curvature", smooth(), images(), Linf(0))

@@ -11,7 +11,7 @@ from sora.runs import RunFolder
 from .toys import logged_run
 
 
-def test_series_of_all_logs(tmp_path: Path) -> None:
+def test_series_of_all_logs_in_which_a_repeated_step_counts_once(tmp_path: Path) -> None:
     result = probes.create("traces").measure(logged_run(tmp_path / "run"))
     series = result["series"]
     assert series["loss"]["steps"] == list(range(1, 41))
@@ -21,10 +21,7 @@ def test_series_of_all_logs(tmp_path: Path) -> None:
     assert series["held-out pgd10"]["values"] == [0.4, 0.2]
     assert [event["event"] for event in result["events"]] == ["alarm"]
     assert len(result["falls"]) == 1
-
-
-def test_a_step_that_was_repeated_after_a_rollback_counts_once(tmp_path: Path) -> None:
-    run = logged_run(tmp_path / "run")
+    run = logged_run(tmp_path / "again")
     with run.log_path("metrics").open("a") as log:
         log.write('{"step": 40, "loss": 9.0, "pert_align": 0.5}\n')
     series = probes.create("traces").measure(run)["series"]

@@ -24,7 +24,7 @@ def file(tmp_path: Path):
     return write
 
 
-def test_flags_win_over_file_over_recipe_over_default(file) -> None:
+def test_flags_win_over_file_over_recipe_over_default_also_with_an_equal_value(file) -> None:
     resolved = resolve(file("epochs: 5\nlr: 0.1\n"), dataset="digits", lr=0.3)
     settings = resolved.settings
     assert (settings.lr, settings.epochs, settings.eps, settings.momentum) == (0.3, 5, "0.15", 0.9)
@@ -32,9 +32,6 @@ def test_flags_win_over_file_over_recipe_over_default(file) -> None:
     assert origins[0] == "flag"
     assert origins[1].endswith("settings.yaml")
     assert origins[2:] == ["recipe digits", "default"]
-
-
-def test_an_explicit_value_wins_also_where_it_equals_the_default() -> None:
     assert resolve(dataset="digits", method="free").settings.epochs == 7
     resolved = resolve(dataset="digits", method="free", epochs=30)
     assert resolved.settings.epochs == 30

@@ -22,7 +22,7 @@ def shown(capsys: Any, monkeypatch: Any, width: int, line: dict[str, float] = LI
     return next(row for row in re.split(r"[\r\n]", text)[::-1] if "epoch" in row)
 
 
-def test_at_80_columns_place_time_and_bar_come_before_the_numbers(capsys: Any, monkeypatch: Any) -> None:
+def test_place_and_bar_come_first_and_a_wide_terminal_has_all_numbers(capsys: Any, monkeypatch: Any) -> None:
     row = shown(capsys, monkeypatch, 80)
     assert row.startswith("epoch 11/30  step 4000/11730 ")
     assert re.search(r"(\d+:\d\d:\d\d|-:--:--)", row)
@@ -30,9 +30,6 @@ def test_at_80_columns_place_time_and_bar_come_before_the_numbers(capsys: Any, m
     assert "loss 1.234" in row or "loss 1.235" in row
     assert "images/s" not in row
     assert len(row.rstrip()) <= 80
-
-
-def test_a_wide_terminal_has_all_numbers(capsys: Any, monkeypatch: Any) -> None:
     row = shown(capsys, monkeypatch, 140)
     for part in ("PertAlign 0.88", "alpha 0.0314", "1234 images/s"):
         assert part in row
