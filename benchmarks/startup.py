@@ -13,6 +13,7 @@ COMMANDS = {
     "import sora": ["-c", "import sora"],
     "import torch": ["-c", "import torch"],
     "sora --help": ["-m", "sora", "--help"],
+    "sora train --help": ["-m", "sora", "train", "--help"],
     "sora list methods": ["-m", "sora", "list", "methods"],
     "sora train --dry-run": ["-m", "sora", "train", "--dry-run"],
 }

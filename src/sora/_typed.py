@@ -45,6 +45,19 @@ class Options:
         return cls(**values)
 
 
+@dataclasses.dataclass(frozen=True)
+class LabelOptions(Options):
+    """Which labels the cross-entropy of training uses; metrics and evaluation always use hard ones."""
+
+    smoothing: float = option(
+        0.0, "label smoothing: share of probability taken from the true class", low=0, high=1
+    )
+    smoothing_kind: Literal["uniform", "others", "random"] = option(
+        "uniform", "how it is spread: over all classes, over the others equally, over the others at random"
+    )
+    smooth_attack: bool = option(True, "smooth the labels of the attack too, not only the weight update's")
+
+
 def coerce(name: str, value: Any, hint: Any) -> Any:
     """Convert `value` to the type `hint` names, or raise the one-line error that says what is allowed."""
     origin, args = get_origin(hint), get_args(hint)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sora._order import fast_order
 from sora.methods import Method, StepOutput, create
 from sora.threat import L2, Linf, Threat
 
@@ -97,6 +98,7 @@ def passes(
 ) -> tuple[StepOutput, list[tuple[bool, Tensor]]]:
     """One step on a copy of the model: what it returned, the mode and the input of each forward pass."""
     model, seen = copy.deepcopy(model), list[tuple[bool, Tensor]]()
+    fast_order(model, x)  # the passes that compare the memory orders are over
     model.register_forward_pre_hook(lambda module, args: seen.append((module.training, args[0].detach())))
     return method.step(model, x, y, **{"index": INDEX[: len(x)]} | known), seen
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sora._checks import checking
+from sora._order import fast_order
 from sora._passes import bare, frozen
 from sora._seeds import mix, seeded
 from sora._task import PLAIN
@@ -129,11 +130,10 @@ class AutoPart(_FromPackage):
             part = self if self.targets else self.for_classes(_classes(model, x))
 
             def in_float32(z: Tensor) -> Tensor:  # the package computes in no other precision
-                return model(z.to(x.dtype)).float()  # type: ignore[no-any-return]
+                return model(fast_order(model, z.to(x.dtype))).float()  # type: ignore[no-any-return]
 
-            attacked = model if x.dtype == torch.float32 else in_float32
             # The package views tensors flat, which channels-last inputs do not allow.
-            x_adv: Tensor = build(part, attacked, x.device, threat, seed).perturb(x.float().contiguous(), y)
+            x_adv: Tensor = build(part, in_float32, x.device, threat, seed).perturb(x.float().contiguous(), y)
         return x_adv.detach().to(x.dtype)
 
 

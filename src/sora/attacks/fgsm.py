@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sora._checks import checking
+from sora._order import fast_order
 from sora._passes import bare, frozen, gradient_of
 from sora._task import PLAIN, Task
 from sora.attacks._base import Attack, register
@@ -13,7 +14,14 @@ from sora.threat import Threat, parse_eps
 
 
 def fgsm(
-    model: nn.Module, x: Tensor, y: Tensor, threat: Threat, eps: float | None = None, *, task: Task = PLAIN
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    threat: Threat,
+    eps: float | None = None,
+    *,
+    task: Task = PLAIN,
+    channels_last: bool = True,
 ) -> Tensor:
     """Take one step of length `eps` along the gradient's direction, clamped to the box; no random start.
 
@@ -24,9 +32,13 @@ def fgsm(
         threat: The norm and the box.
         eps: Length of the step instead of the threat's radius; a negative one steps against the gradient.
         task: The loss; by default cross-entropy.
+        channels_last: Let images on the CPU pass through the model in channels-last order, which is faster;
+            the model and the order of the result stay as they are.
     """
-    with checking(bare(model), x, y, threat, task), frozen(bare(model)):
-        gradient, _ = gradient_of(lambda output: task.loss_of(output, y), bare(model), x)
+    model = bare(model)
+    inputs = fast_order(model, x) if channels_last else x
+    with checking(model, x, y, threat, task), frozen(model):
+        gradient, _ = gradient_of(lambda output: task.loss_of(output, y), model, inputs)
     return threat.step(x, gradient, threat.eps if eps is None else parse_eps(eps))
 
 

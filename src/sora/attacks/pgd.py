@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sora._checks import check_model, check_threat, checking
+from sora._order import fast_order
 from sora._passes import ascend, bare, frozen
 from sora._seeds import seeded
 from sora._task import PLAIN, Task
@@ -36,6 +37,7 @@ def pgd(
     eot: int = 1,
     *,
     task: Task = PLAIN,
+    channels_last: bool = True,
 ) -> Tensor:
     """Return the best last iterate of projected gradient ascent from random starts, example by example.
 
@@ -53,6 +55,8 @@ def pgd(
         generator: Source of the random starts, on the device of `x`; torch's global one by default.
         eot: Passes over which each gradient is averaged, for models with randomness in the forward pass.
         task: The loss and what is correct; by default cross-entropy and classes.
+        channels_last: Let images on the CPU pass through the model in channels-last order, which is faster;
+            the model and the order of the result stay as they are.
     """
     if not (_is_count(steps) and _is_count(restarts) and _is_count(eot)):
         raise UserError(
@@ -65,22 +69,27 @@ def pgd(
     check_threat(threat)
     length = STEP * threat.eps if step_size is None else parse_eps(step_size)
     model = bare(model)
+    images = fast_order(model, x) if channels_last else x
 
-    def restart(inputs: Tensor, labels: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the last iterate of one restart and its score: 1 for a success, or the loss."""
+    def restart(inputs: Tensor, labels: Tensor, noise: Tensor) -> Tensor:
+        """Return the last iterate of one restart."""
         start = threat.clamp(inputs + noise)
 
         def loss(logits: Tensor) -> Tensor:
             return task.loss_of(logits, labels)
 
-        at = ascend(loss, model, inputs, start, threat, steps, length, eot=eot).x_adv
-        with torch.no_grad():
-            logits = model(at)
+        return ascend(loss, model, inputs, start, threat, steps, length, eot=eot).x_adv
+
+    @torch.no_grad()
+    def score_of(at: Tensor, labels: Tensor) -> Tensor:
+        """Return 1 for a success, or the loss."""
+        logits = model(at)
         right = task.right(logits, labels) if select == "any" else None
-        return at, task.loss_of(logits, labels, "none") if right is None else (~right).float()
+        return task.loss_of(logits, labels, "none") if right is None else (~right).float()
 
     with checking(model, x, y, threat, task), frozen(model):
-        best, score = restart(x, y, threat.random_start(x, generator))
+        best = restart(images, y, threat.random_start(x, generator))
+        score = score_of(best, y) if restarts > 1 else x.new_empty(0)
         for _ in range(restarts - 1):
             noise = threat.random_start(x, generator)
             # A success cannot be improved: later restarts attack the remaining examples only.
@@ -88,10 +97,11 @@ def pgd(
             rows = (score <= 0).nonzero()[:, 0] if judged else torch.arange(len(x), device=x.device)
             if len(rows) == 0:
                 break
-            candidate, new = restart(x[rows], y[rows], noise[rows])
+            candidate = restart(images[rows], y[rows], noise[rows])
+            new = score_of(candidate, y[rows])
             better = new > score[rows]
             best[rows[better]], score[rows[better]] = candidate[better], new[better]
-    return best
+    return best.contiguous() if x.is_contiguous() else best
 
 
 def _is_count(value: object) -> bool:
@@ -159,5 +169,5 @@ class PGD(Attack):
 
     @property
     def passes(self) -> int:
-        """Each step, the prediction of each restart, and the final prediction."""
-        return self.restarts * (self.steps * self.eot + 1) + 1
+        """Each step, the prediction of each restart if there are several, and the final prediction."""
+        return self.restarts * (self.steps * self.eot + (self.restarts > 1)) + 1

@@ -6,14 +6,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sora._devices import launched_rank
 from sora._files import plain
 from sora._process import end_with_parent
 from sora.cli._flags import SettingsFlags
 from sora.cli._parse import flag, parse_with_settings
 from sora.errors import UserError
-from sora.runs import RunFolder
-from sora.runs.resume import settings_of_run
 
 
 @dataclass(frozen=True)
@@ -39,6 +36,11 @@ def run(argv: list[str]) -> int:
     """Resolve the settings, train, print the summary."""
     end_with_parent()
     flags, given = parse_with_settings(Flags, argv, "train")
+    # Here and not above: the help does not wait for torch.
+    from sora._devices import launched_rank
+    from sora.runs import RunFolder
+    from sora.runs.resume import settings_of_run
+
     resolved = settings_of_run(flags.request(given), flags.resuming(), dry_run=flags.dry_run)
     if flags.dry_run:
         record = json.dumps(plain(resolved.record()), indent=2)

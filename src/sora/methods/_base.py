@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from sora import curvature
 from sora._checks import check_gradients, check_model, check_threat, checking, outside_box
+from sora._order import fast_order
 from sora._passes import Scale, bare, evaluating, gradient_of, held, scaled, unscaled
 from sora._registry import Registry
 from sora._seeds import GENERATOR
@@ -167,6 +168,7 @@ class Method(nn.Module, ABC):
         transform: Any = None,
         noise: Tensor | tuple[Tensor, ...] | None = None,
         loss_scale: Scale = None,
+        channels_last: bool = True,
     ) -> StepOutput:
         """Craft an adversarial batch and add its gradients to the model's parameters.
 
@@ -179,18 +181,23 @@ class Method(nn.Module, ABC):
             noise: What `draw(x)` returns, to replace the method's own random numbers.
             loss_scale: Factor on the loss in both passes, for float16; gradients the method uses itself
                 are divided by it again.
+            channels_last: Let images on the CPU pass through the model in channels-last order, which is
+                faster; the model and the order of the result stay as they are.
         """
         inner = bare(model)  # attack gradients are this process' own, not averaged over ranks
         check_model(inner)
+        images = fast_order(inner, x) if channels_last else x
         check, done = self.task.check_trained, self._checked
         checks = checking(inner, x, y, self.threat, self.task, check=check, done=done)
         with held(inner), GENERATOR, checks:
-            batch = Inputs(x, y, self.noise_for(x, noise), index, transform, loss_scale, self.first_row)
+            noise = self.noise_for(x, noise)  # drawn in the memory order of `x`
+            batch = Inputs(images, y, noise, index, transform, loss_scale, self.first_row)
             with self.attacking(inner, self.info.crafts_in_attack_mode):
                 crafted = self.craft(inner, batch)
             learned = self.learn(model, batch, crafted)
             check_gradients(inner)
-        return self.finish(batch, crafted, learned)
+        out = self.finish(batch, crafted, learned)
+        return out if images is x else out._replace(x_adv=out.x_adv.contiguous())
 
     def noise_for(self, x: Tensor, given: Tensor | tuple[Tensor, ...] | None) -> tuple[Tensor, ...]:
         """Return the random numbers of a step: those given, which may be a single tensor, or new ones."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sora._passes import Scale, precise
 from sora._registry import Entry
-from sora._typed import Options, option
+from sora._typed import LabelOptions, Options, option
 
 if TYPE_CHECKING:
     from sora.methods._base import Method
@@ -105,16 +105,8 @@ Kind = Literal["uniform", "others", "random"]
 
 
 @dataclass(frozen=True)
-class Smoothing(Options):
-    """Which labels the cross-entropy of training uses; metrics and evaluation always use hard ones."""
-
-    smoothing: float = option(
-        0.0, "label smoothing: share of probability taken from the true class", low=0, high=1
-    )
-    smoothing_kind: Literal["uniform", "others", "random"] = option(
-        "uniform", "how it is spread: over all classes, over the others equally, over the others at random"
-    )
-    smooth_attack: bool = option(True, "smooth the labels of the attack too, not only the weight update's")
+class Smoothing(LabelOptions):
+    """The cross-entropy with these labels."""
 
     def targets(self, logits: Tensor, y: Tensor, *, attack: bool = False) -> Tensor:
         """Return the targets of the attack or of the weight update: labels, or rows of probabilities."""

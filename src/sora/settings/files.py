@@ -19,7 +19,8 @@ from sora import data
 from sora import methods as known_methods
 from sora._files import SETTINGS, absolute, read_text
 from sora.errors import UserError, short, unknown
-from sora.settings.fields import GROUPS, Settings, field_names, is_given
+from sora.settings.fields import Settings, field_names, is_given
+from sora.settings.groups import GROUPS
 
 CONFIG_FORMAT = 2  # 1: a flat table without a format number
 GRID_CONFIG = "SORA_GRID_CONFIG"  # environment variable: the file in which a grid stored a run's settings

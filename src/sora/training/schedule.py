@@ -4,7 +4,7 @@ import math
 
 from torch.optim import Optimizer
 
-from sora.settings.fields import OptimisationSettings, ThreatSettings
+from sora.settings.groups import OptimisationSettings, ThreatSettings
 
 RISING = 0.3  # share of the epochs in which the one-cycle rate rises
 FIRST = 25  # the highest one-cycle rate divided by the first
