@@ -1,6 +1,8 @@
 """The memory order in which images pass through a model: channels-last where its convolutions are faster."""
 
-from weakref import WeakKeyDictionary
+from collections.abc import Iterator
+from contextlib import contextmanager
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +13,7 @@ from sora._seeds import seeded
 PROBED = 2  # images on which a model's outputs in both orders are compared
 
 _AGREES = WeakKeyDictionary[nn.Module, dict[object, bool]]()
+_KEPT = WeakSet[nn.Module]()
 
 
 def fast_order(model: nn.Module, x: Tensor) -> Tensor:
@@ -24,7 +27,7 @@ def fast_order(model: nn.Module, x: Tensor) -> Tensor:
     """
     if not isinstance(model, nn.Module) or not isinstance(x, Tensor):
         return x  # refused later
-    if x.dim() != 4 or x.device.type != "cpu":
+    if x.dim() != 4 or x.device.type != "cpu" or model in _KEPT:
         return x
     if x.is_contiguous(memory_format=torch.channels_last) or not x.is_floating_point():
         return x
@@ -34,6 +37,16 @@ def fast_order(model: nn.Module, x: Tensor) -> Tensor:
         convolves = any(isinstance(module, nn.Conv2d) for module in model.modules())
         known[key] = convolves and not compiled and _agrees(model, x[:PROBED].detach())
     return x.contiguous(memory_format=torch.channels_last) if known[key] else x
+
+
+@contextmanager
+def own_order(model: nn.Module) -> Iterator[None]:
+    """Leave the inputs of a model in the order they have, inside the block."""
+    _KEPT.add(model)
+    try:
+        yield
+    finally:
+        _KEPT.discard(model)
 
 
 def close(first: object, second: object) -> bool:

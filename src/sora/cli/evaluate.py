@@ -78,6 +78,7 @@ class Flags:
     adversarial: str | None = flag(
         None, "instead of running attacks: check the images in such a file, made for this model or another"
     )
+    compile: bool = flag(False, "compile the copy of the network that long attacks run on; takes minutes")
     json: bool = flag(False, "print the records as JSON")
     quiet: bool = flag(False, "no progress bar")
 
@@ -114,6 +115,7 @@ def run(argv: list[str]) -> int:
             trust=flags.trust,
             trust_source=source,
             doubts=subject.doubts,
+            compile=flags.compile,
         )
         try:
             evaluations = evaluate_into(

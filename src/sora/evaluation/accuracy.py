@@ -1,6 +1,7 @@
 """Accuracy under attacks: the same batches and the same random numbers every time."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -11,22 +12,25 @@ from torch import Tensor, nn
 
 from sora._checks import check_model, check_threat
 from sora._devices import pick_device
+from sora._order import own_order
 from sora._passes import bare, frozen, held
 from sora._seeds import seeded
 from sora._task import CLASSES, PLAIN, Judge, Task
 from sora.attacks import Attack, create_all
 from sora.errors import UserError, short
 from sora.evaluation.examples import Data, Examples, as_examples, in_precision_of
+from sora.evaluation.fast_copy import fast_copy, same_function
 from sora.evaluation.fingerprints import Fingerprint, fingerprint_of, hash_inputs, identity_of, state_name
 from sora.evaluation.progress import PassMeter
 from sora.evaluation.scores import OBSERVED, Evaluation
 from sora.evaluation.trust import masking_tests
-from sora.evaluation.units import AttackRunner, UnitStore
+from sora.evaluation.units import LONG, AttackRunner, UnitStore
 from sora.evaluation.validity import AttackFailed, inspect_model
 from sora.runs.facts import versions as installed_versions
 from sora.threat import Threat
 
 BATCH = 250
+INSPECTED = 64  # examples of the first batch that show whether an accuracy of the model has a meaning
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,13 @@ class EvaluationOptions:
     trust_source: nn.Module | None = None
     doubts: Sequence[str] = ()
     task: Task = PLAIN
+    fast: bool = True
+    compile: bool = False
+
+    @property
+    def copy_kind(self) -> str:
+        """What results that come from a copy of the model are stored as."""
+        return "compiled" if self.compile else "folded"
 
     def __post_init__(self) -> None:
         for what, number, low in (("batch size", self.batch_size, 1), ("seed", self.seed, 0)):
@@ -76,6 +87,8 @@ def evaluate(
     loss: str | Judge = CLASSES,
     outputs: Callable[[Any], Tensor] | None = None,
     correct: Judge | None = None,
+    fast: bool = True,
+    compile: bool = False,
 ) -> Evaluation:
     """Measure a model's accuracy in evaluation mode; it is left in the mode it was in.
 
@@ -105,6 +118,11 @@ def evaluate(
         outputs: From what the model returns to a tensor; logits are recognised without it.
         correct: A function `(output, target) -> (B,)` of bools. A loss of your own without it gives mean
             losses (`Evaluation.losses`) in place of accuracies, and no verdict.
+        fast: Let images on the CPU pass through the model in channels-last order, and run attacks of many
+            passes (AutoAttack, PGD with restarts) on a copy of the model whose BatchNorm layers are folded.
+            Every result is checked on the model itself. The settings of an attack say if it used the copy,
+            and on which examples the two differed; these are attacked again on the model.
+        compile: Compile the copy, which takes minutes and makes its passes faster.
 
     Raises:
         AttackFailed: An attack left the ball, the box or the shape of its inputs. It is raised after the
@@ -115,7 +133,7 @@ def evaluate(
     check_threat(threat)
     options = EvaluationOptions(
         batch_size, seed, num_classes, device, progress, shard, network, keep_inputs, trust, trust_source,
-        task=Task(loss, outputs, correct),
+        task=Task(loss, outputs, correct), fast=fast, compile=compile,
     )  # fmt: skip
     examples, fingerprint = as_examples(data), None
     if state is not None:
@@ -149,10 +167,14 @@ def measure(
     device, seed, batch_size = placed(model, options.device), options.seed, options.batch_size
     folder = None if state is None else Path(state) / state_name(fingerprint or {}, threat)
     source, task = options.trust_source or model, options.task
-    reads = task.reading(model)
-    with held(model, source), frozen(model), reads, PassMeter(model, options.progress) as meter:
+    copied, long = None, any(part.passes >= LONG for each in attacks for part in each.parts or (each,))
+    if options.fast and task == PLAIN and long:
+        with held(model), frozen(model):  # before the meter and others add hooks
+            copied = fast_copy(model, options.compile)
+    reads, order = task.reading(model), nullcontext() if options.fast else own_order(model)
+    with held(model, source), frozen(model), reads, order, PassMeter(model, options.progress) as meter:
         examples = in_precision_of(model, examples)
-        x, y = examples.take(torch.arange(min(batch_size, len(examples.labels))), device)
+        x, y = examples.take(torch.arange(min(batch_size, INSPECTED, len(examples.labels))), device)
         with seeded(seed):
             inspection = inspect_model(model, x, y, examples.labels, threat, options.num_classes, task)
         read = replace(task, outputs=None)
@@ -161,7 +183,11 @@ def measure(
         for attack in attacks:
             attack.check(x, y, threat)
         versions = {attack.name: code_versions(attack, threat) for attack in attacks}
-        runner = AttackRunner(model, examples, threat, device, options, UnitStore(folder, [*versions]), meter)
+        if copied and (inspection.randomised or inspection.dynamic or not same_function(model, copied, x, y)):
+            copied = None
+        meter.count(copied)
+        store = UnitStore(folder, [*versions])
+        runner = AttackRunner(model, examples, threat, device, options, store, meter, copied)
         outcomes = runner.run(attacks)
         findings = masking_tests(model, examples, threat, device, options) if options.trust else []
     settings = {}
@@ -172,6 +198,9 @@ def measure(
                 settings[attack.name]["loss"] = float(losses.double().mean())
             if len(attack.parts) > 1:
                 settings[attack.name]["broken"] = runner.broken[attack.name]
+            if attack.name in runner.differed:
+                differed = runner.differed[attack.name]
+                settings[attack.name]["copy"] = {"kind": options.copy_kind, "differed": differed}
     evaluation = Evaluation(
         threat,
         task.labels(examples.labels),

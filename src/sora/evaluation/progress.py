@@ -11,6 +11,7 @@ from torch import nn
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+    from torch.utils.hooks import RemovableHandle
 
 
 INTERVAL = 30.0  # seconds between two lines where there is no terminal
@@ -50,6 +51,7 @@ class PassMeter:
         self._limit = 0.0  # highest count the bar may show before the current unit has ended
         self._bar: Progress | None = None
         self._last_line = time.monotonic()
+        self._hooks: list[RemovableHandle] = []
 
     def __enter__(self) -> PassMeter:
         if self._show:
@@ -57,14 +59,20 @@ class PassMeter:
             self._task = self._bar.add_task("", total=None)
             if self._bar.console.is_terminal:
                 self._bar.start()
-            self._hook = self._model.register_forward_hook(self._count)
+            self.count(self._model)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
-            self._hook.remove()
+            for hook in self._hooks:
+                hook.remove()
             if self._bar.console.is_terminal:  # elsewhere it would print an empty line
                 self._bar.stop()
+
+    def count(self, model: nn.Module | None) -> None:
+        """Count the passes through this module too."""
+        if self._bar is not None and model is not None:
+            self._hooks.append(model.register_forward_hook(self._count))
 
     @property
     def completed(self) -> float:

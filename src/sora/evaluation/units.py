@@ -33,15 +33,20 @@ if TYPE_CHECKING:
     from sora.evaluation.accuracy import EvaluationOptions
 
 TIMEOUT = timedelta(days=1)
+LONG = 100  # passes per example from which an attack runs on a copy of the model
 NAMES = "attacks.txt"  # which attacks the units beside it belong to
 
 
 class Attacked(NamedTuple):
-    """The outcome of an attack on some examples: answers, and inputs and losses if kept."""
+    """The outcome of an attack on some examples: answers, and inputs and losses if kept.
+
+    `differed` is 1 where an attack on a copy of the model succeeded on one of the two only.
+    """
 
     predictions: Tensor
     inputs: Tensor | None = None
     losses: Tensor | None = None
+    differed: Tensor | None = None
 
     def put(self, rows: Tensor | slice, part: Attacked) -> None:
         """Enter the outcome of some of the examples."""
@@ -73,7 +78,8 @@ class UnitStore:
             predictions = stored.tensors.get("predictions", torch.empty(0))
             inputs = stored.tensors.get("inputs")
             if stored.verified and predictions.shape == (count,) and (inputs is not None) >= with_inputs:
-                return Attacked(predictions, inputs, stored.tensors.get("losses"))
+                rest = (stored.tensors.get(name) for name in ("losses", "differed"))
+                return Attacked(predictions, inputs, *rest)
         return None
 
     def save(self, key: str, outcome: Attacked) -> None:
@@ -121,10 +127,12 @@ class AttackRunner:
         options: EvaluationOptions,
         store: UnitStore,
         meter: PassMeter,
+        copied: nn.Module | None = None,
     ) -> None:
         self._model, self._examples, self._threat, self._device = model, examples, threat, device
         self._options, self._store, self._meter = options, store, meter
         self._task, self._labels = options.task, options.task.labels(examples.labels)
+        self._copied = copied  # of the model, for attacks of many passes
         shard = options.shard
         self._rank, self._world = (distributed.get_rank(), distributed.get_world_size()) if shard else (0, 1)
         # A rank may wait for hours for the last unit of another; the default group would time out.
@@ -136,6 +144,12 @@ class AttackRunner:
         """Attacks whose own code is wrong, and what it did."""
         self.broken: dict[str, dict[str, int]] = {}
         """How many images each part of an attack broke that the parts before it did not."""
+        self.differed: dict[str, list[int]] = {}
+        """Images that an attack on the copy broke on one of copy and model only, if it used the copy."""
+
+    def model_for(self, attack: Attack) -> nn.Module:
+        """Return what an attack runs on: the copy, if there is one, for attacks of many passes."""
+        return self._copied if self._copied is not None and attack.passes >= LONG else self._model
 
     def run(self, attacks: Sequence[Attack]) -> dict[str, Attacked]:
         """Return the outcome of each attack that has a valid one, by name."""
@@ -161,16 +175,25 @@ class AttackRunner:
         labels = self._labels
         everything = torch.arange(len(labels))
         if not attack.parts:
-            return self._stage((attack,), everything)
+            outcome = self._stage((attack,), everything)
+            self._note(attack, everything, outcome)
+            return outcome
         clean = self._stage((create("clean"),), everything)
         outcome = Attacked(*(None if each is None else each.clone() for each in clean))  # type: ignore[arg-type]
         broken = {}
         for chain in chains(attack):
             remaining = (outcome.predictions == labels).nonzero()[:, 0]
-            outcome.put(remaining, self._stage(chain, remaining))
+            stage = self._stage(chain, remaining)
+            outcome.put(remaining, stage)
+            self._note(attack, remaining, stage)
             broken[chain[-1].name] = len(remaining) - int((outcome.predictions == labels).sum())
         self.broken[attack.name] = broken
         return outcome
+
+    def _note(self, attack: Attack, positions: Tensor, stage: Attacked) -> None:
+        if stage.differed is not None:
+            found = {*self.differed.get(attack.name, []), *positions[stage.differed > 0].tolist()}
+            self.differed[attack.name] = sorted(found)
 
     def _stage(self, chain: tuple[Attack, ...], positions: Tensor) -> Attacked:
         """Return the outcome of the last attack of a chain, for the examples that the chain left."""
@@ -180,7 +203,7 @@ class AttackRunner:
         batches = torch.split(positions, size) if len(positions) else ()
         own = range(self._rank, len(batches), self._world)
         self._meter.plan(key, attack.passes * sum(len(batches[number]) for number in own))
-        outcome, stopped = self._empty(len(positions)), None
+        outcome, stopped = self._empty(len(positions), attack), None
         for number in own:
             title = f"{attack.name}, batch {number + 1} of {len(batches)}"
             with self._meter.unit(title, attack.passes * len(batches[number])):
@@ -197,7 +220,7 @@ class AttackRunner:
     def _agree(self, outcome: Attacked, stopped: Void | Invalid | None, attack: Attack) -> None:
         """Bring the units of all ranks together; raise on all of them if one was stopped by a unit."""
         if self._group is not None:  # units of other ranks are -1 here, their losses minus infinity
-            for values in (outcome.predictions, outcome.losses):
+            for values in (outcome.predictions, outcome.losses, outcome.differed):
                 if values is not None:
                     distributed.all_reduce(values, distributed.ReduceOp.MAX, self._group)
             kinds = (None, Void, Invalid)
@@ -209,23 +232,42 @@ class AttackRunner:
         if stopped is not None:
             raise stopped
 
-    def _empty(self, count: int) -> Attacked:
+    def _empty(self, count: int, attack: Attack) -> Attacked:
         x, _ = self._examples.take(torch.arange(1), torch.device("cpu"))
         inputs = x.new_zeros((count, *x.shape[1:])) if self._options.keep_inputs else None
         losses = None if self._task.answers_classes else torch.full((count,), -torch.inf)
-        return Attacked(torch.full((count,), -1), inputs, losses)
+        differed = None if self.model_for(attack) is self._model else torch.zeros(count, dtype=torch.int64)
+        return Attacked(torch.full((count,), -1), inputs, losses, differed)
 
     def _unit(self, key: str, attack: Attack, number: int, positions: Tensor) -> Attacked:
-        keep_inputs = self._options.keep_inputs
+        keep_inputs, model = self._options.keep_inputs, self.model_for(attack)
+        key += "" if model is self._model else f".{self._options.copy_kind}"  # rounding decides some results
         stored = self._store.load(key, len(positions), keep_inputs)
         if stored is not None:
             return stored
         x, y = self._examples.take(positions, self._device)
-        given = x.clone()
         seed = mix(self._options.seed, attack.stream, number)
+        outcome = self._attacked(model, attack, x, y, seed)
+        if model is not self._model:
+            assert outcome.inputs is not None
+            with torch.no_grad():
+                believed = model(outcome.inputs.to(self._device)).argmax(1) == y
+            right = outcome.predictions == y.cpu()
+            differed = believed.cpu() != right
+            again = (differed & right).nonzero()[:, 0]  # broken on the copy only
+            if len(again):
+                outcome.put(again, self._attacked(self._model, attack, x[again], y[again], seed))
+            outcome = outcome._replace(differed=differed.long())
+        outcome = outcome if keep_inputs else outcome._replace(inputs=None)
+        self._store.save(key, outcome)
+        return outcome
+
+    def _attacked(self, model: nn.Module, attack: Attack, x: Tensor, y: Tensor, seed: int) -> Attacked:
+        """Attack `model`, and return what the model itself answers to the attacked inputs."""
+        given = x.clone()
         with seeded(seed):  # for a model that draws random numbers
-            with finite_gradients(self._model, attack.name):
-                x_adv = attack(self._model, x, y, self._threat, seed)
+            with finite_gradients(model, attack.name):
+                x_adv = attack(model, x, y, self._threat, seed)
             check_unchanged(given, x)
             check_attacked(attack.name, x, x_adv, self._threat)
             kept = x_adv.clone()
@@ -234,9 +276,7 @@ class AttackRunner:
                 predictions = answers_of(self._task, output, y).cpu()
                 losses = None if self._task.answers_classes else self._task.loss_of(output, y, "none").cpu()
         check_unchanged(kept, x_adv)
-        outcome = Attacked(predictions, kept.cpu() if keep_inputs else None, losses)
-        self._store.save(key, outcome)
-        return outcome
+        return Attacked(predictions, kept.cpu(), losses)
 
 
 def chains(attack: Attack) -> list[tuple[Attack, ...]]:
