@@ -43,7 +43,7 @@ def test_every_epoch_and_around_an_alarm(settings: BuildSettings, script: Any) -
 
 
 def test_those_around_an_alarm_survive_kills(settings: BuildSettings, script: Any) -> None:
-    script(collapse_from(55))
+    script(collapse_from(57))
     options = LONG | {"checkpoint_every": 3}
     whole, broken = (settings("scripted", out=name, **options) for name in ("whole", "broken"))
     scripted_run(whole)
