@@ -38,17 +38,13 @@ def for_any_gradient(test: Callable[..., None]) -> Callable[..., None]:
 
 
 @for_any_gradient
-def test_projection_is_inside_the_ball_idempotent_and_keeps_what_is_inside(norm, z, eps) -> None:
+def test_projections_and_projected_steps_end_in_the_ball_and_change_nothing_else(norm, z, eps) -> None:
     ball = norm(eps, box=None)
     inside = ball.project(z)
     assert (ball.size(inside) <= eps * (1 + 1e-5)).all()
     torch.testing.assert_close(ball.project(inside), inside, rtol=1e-5, atol=0)
     small = unit(z) * eps * 0.99
     assert torch.equal(ball.project(small), small)
-
-
-@for_any_gradient
-def test_a_projected_step_ends_in_ball_and_box_and_does_not_change_the_gradient(norm, z, eps) -> None:
     ball, before = norm(eps), z.clone()
     x = torch.rand(z.shape, generator=torch.Generator().manual_seed(0))
     start = ball.inside(x, -z)

@@ -21,7 +21,7 @@ def same(a: Batch, b: Batch) -> bool:
     return torch.equal(a.x, b.x) and torch.equal(a.y, b.y) and torch.equal(a.index, b.index)
 
 
-def test_an_epoch_shows_every_image_once_and_as_it_is() -> None:
+def test_an_epoch_shows_every_image_once_and_batches_carry_their_transform() -> None:
     source = images(100)
     batches = list(Loader(source, 32, Augment.parse(()), seed=0).epoch(0))
     assert [len(b.y) for b in batches] == [32, 32, 32, 4]
@@ -31,9 +31,6 @@ def test_an_epoch_shows_every_image_once_and_as_it_is() -> None:
     x = torch.cat([b.x for b in batches])
     assert torch.equal((x * 255).round().to(torch.uint8), source.gather(index))
     assert torch.equal(torch.cat([b.y for b in batches]), source.labels[index])
-
-
-def test_batches_are_float_channels_last_and_carry_their_transform() -> None:
     source = images(40)
     for batch in Loader(source, 20, AUGMENT, seed=0).epoch(3):
         assert batch.x.dtype == torch.float32

@@ -157,15 +157,12 @@ def test_without_held_out_images_a_tenth_of_the_training_images_is_watched(val: 
     assert len(split(dataset(), holdout=0, limit_train=0).watched) == 0
 
 
-def test_larger_training_images_are_held_out_and_watched_at_test_size() -> None:
+def test_held_out_images_have_the_test_size_and_are_the_same_whatever_else_is_asked() -> None:
     train = ImageSet(torch.zeros(100, 8, 8, 3, dtype=torch.uint8), torch.zeros(100, dtype=torch.long))
     large = Dataset("toy", train, train.center(6, 6), None, ("a",))
     parts, everything = split(large), split(large, holdout=0)
     assert parts.train.images.shape[1:3] == everything.train.images.shape[1:3] == (8, 8)
     assert parts.holdout.images.shape[1:3] == everything.watched.images.shape[1:3] == (6, 6)
-
-
-def test_the_same_images_whatever_else_is_asked() -> None:
     few = split(dataset(), holdout=100, limit_train=50, limit_test=20)
     many = split(dataset(), holdout=100, limit_train=300, limit_test=20)
     assert read(few.holdout) == read(many.holdout)

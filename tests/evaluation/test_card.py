@@ -77,16 +77,13 @@ def test_card_has_numbers_training_and_loading() -> None:
         assert words in text
 
 
-def test_card_states_what_is_missing_doubtful_or_unknown() -> None:
+def test_card_states_what_is_missing_or_doubtful_and_versions_of_what_was_run() -> None:
     numbers, text = card(FACTS, evaluation(clean=30, fgsm=10, pgd10=190))
     assert (numbers["autoattack_acc"], numbers["unreliable"]) == ("", True)
     for words in ("AutoAttack was not run", "**overfitted**", "exceeds clean accuracy", "Unknown."):
         assert words in text
     assert "normalisation is its first layer" not in text  # it is custom code
     assert "module `own` must be importable" in text
-
-
-def test_only_attacks_that_run_a_package_name_its_version() -> None:
     inputs = torch.rand(8, 3, 5, 5, generator=torch.Generator().manual_seed(0))
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(75, 5))
     result = evaluate(model, (inputs, torch.arange(8) % 5), Linf(0.05), "fgsm,apgd-ce")

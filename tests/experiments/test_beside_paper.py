@@ -44,15 +44,12 @@ def made_up(*, comparable: bool = True, **changes) -> Table:
     return Table(dataclasses.replace(GRID, **changes), cells, ("ours: digits",), comparable)
 
 
-def test_a_cell_has_both_deviations_and_the_difference() -> None:
+def test_a_cell_has_both_deviations_and_shows_the_kind_that_theirs_is() -> None:
     cell = Cell((70.0, 80.0), value(74.5, 0.5))
     assert cell.population_std == pytest.approx(5.0)
     assert cell.sample_std == pytest.approx(statistics.stdev([70.0, 80.0]))
     assert (cell.ours("population"), cell.theirs(), cell.difference) == ("75.00 ± 5.00", "74.50 ± 0.50", 0.5)
     assert (Cell((70.0,)).ours(), Cell().ours(), Cell().theirs()) == ("70.00", "-", MISSING)
-
-
-def test_the_deviation_is_of_the_kind_that_theirs_is() -> None:
     table = made_up(source="benchmark", deviation="sample")
     _, lines = grid_of(table)
     assert ["sora", "ours", "75.00 ± 7.07", "51.00 ± 1.41", "45.00 ± 1.41", "-"] in lines
@@ -63,7 +60,7 @@ def test_the_deviation_is_of_the_kind_that_theirs_is() -> None:
     assert "paper" not in text
 
 
-def test_differences_are_printed_only_between_equal_experiments() -> None:
+def test_differences_are_of_equal_experiments_and_orders_are_compared_by_rank() -> None:
     _, lines = grid_of(made_up())
     assert ["", "diff.", "+0.50", "+1.00", "+1.00", ""] in lines
     assert ["", "paper", MISSING, MISSING, MISSING, MISSING] in lines
@@ -71,9 +68,6 @@ def test_differences_are_printed_only_between_equal_experiments() -> None:
     assert all(line[1] != "diff." for line in grid_of(other)[1])
     assert other.record()["rows"]["sora"]["clean"]["difference"] is None
     assert made_up().record()["rows"]["sora"]["clean"]["difference"] == 0.5
-
-
-def test_the_order_is_compared_by_rank() -> None:
     assert correlation([(1, 10), (2, 20), (3, 15)]) == {
         "spearman": pytest.approx(0.5),
         "kendall": pytest.approx(1 / 3),

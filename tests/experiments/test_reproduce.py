@@ -28,7 +28,7 @@ def test_three_seeds_by_default() -> None:
     assert [run.settings.seed for run in Target(paper.load("l2")).runs()] == [0, 1, 2]
 
 
-def test_scaled_down_runs_say_in_what() -> None:
+def test_scaled_down_runs_say_in_what_and_rows_are_chosen_by_name_or_method() -> None:
     scale = {"epochs": 3, "width": 16, "limit_train": 64, "limit_test": 50}
     target = Target(paper.load("main"), seeds=1, methods=("free", "sora"), scale=scale)
     settings = {run.settings.method: run.settings for run in target.runs()}
@@ -40,9 +40,6 @@ def test_scaled_down_runs_say_in_what() -> None:
     assert smaller["limit_train"] == (64, None)
     assert smaller["batch_size"] == (64, 128)
     assert scaled_down(target, {run.settings.method: run.settings for run in target.full_runs()}) == {}
-
-
-def test_rows_are_chosen_by_name_or_method() -> None:
     grid = paper.load("batch-size")
     assert [v.name for v in Target(grid, methods=("sora-b32",)).variants()] == ["sora-b32"]
     assert len(Target(grid, methods=("n-fgsm",)).variants()) == 5
@@ -64,7 +61,7 @@ def test_the_model_is_one_of_the_papers_and_a_data_set_it_lacks_stands_beside_it
     assert paper.numbers(target.grid, *target.in_paper) == {}
 
 
-def test_the_benchmark_has_its_own_recipe_and_protocol() -> None:
+def test_the_benchmark_has_its_own_protocol_and_gaps_are_of_the_same_seed() -> None:
     target = Target(paper.load("fastat"), seeds=1, methods=("liet", "pgd-10-last", "n-fgsm", "free"))
     settings = {run.settings.variant or run.settings.method: run.settings for run in target.runs()}
     assert {each.model for each in settings.values()} == {"resnet18"}
@@ -75,9 +72,6 @@ def test_the_benchmark_has_its_own_recipe_and_protocol() -> None:
     assert (settings["pgd-10-last"].ema, settings["liet"].ema) == (None, 0.9995)
     assert (settings["liet"].smoothing, settings["n-fgsm"].smoothing) == (0.0, 0.4)
     assert (settings["free"].epochs, settings["free"].set["free.replays"]) == (50, 4)
-
-
-def test_gaps_are_differences_to_sora_of_the_same_seed() -> None:
     ours, sora = Cell((90.0, None, 80.0, 50.0)), Cell((70.0, 70.0, 75.0, None))
     found = gaps({"fgsm": {"clean": ours}, "sora": {"clean": sora}})
     assert found == {

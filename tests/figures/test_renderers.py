@@ -49,7 +49,7 @@ def test_the_ending_decides_the_format_and_the_same_figure_is_the_same_file(name
     assert contents[0] == contents[1]
 
 
-def test_dollar_signs_are_no_formulas(tmp_path: Path) -> None:
+def test_dollar_signs_are_no_formulas_and_bars_with_equal_labels_stay_apart(tmp_path: Path) -> None:
     name = "a$_$b"
     panel = fig.Panel(
         [fig.Line([1, 2], [3, 4], name), fig.Note(1, 3, name)], name, fig.Axis(name, names={1.0: name})
@@ -57,9 +57,6 @@ def test_dollar_signs_are_no_formulas(tmp_path: Path) -> None:
     figure = fig.Figure([panel, fig.Panel([fig.Bars([name], [1])])], title=name)
     on_paper.save(figure, tmp_path / "figure.png")
     assert on_paper.svg(figure).startswith("<?xml")
-
-
-def test_bars_with_equal_labels_stay_apart() -> None:
     [axes] = on_paper.draw(fig.Figure([fig.Panel([fig.Bars(["same", "same"], [3, 4])])])).axes
     assert [bar.get_x() + bar.get_width() / 2 for bar in axes.patches] == [0, 1]
     assert [text.get_text() for text in axes.get_xticklabels()] == ["same", "same"]
@@ -87,7 +84,7 @@ def test_text_on_the_page_is_shown_literally_and_numbers_are_short_and_never_nan
     assert panel["plot"]["data"][-1]["y"] == [0.1235, None, None]
 
 
-def test_an_existing_file_or_link_beside_a_figure_is_not_touched(tmp_path: Path) -> None:
+def test_files_beside_a_figure_are_not_touched_and_infinity_is_left_out(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine")
     (tmp_path / ".figure.png").symlink_to(victim)
@@ -96,9 +93,6 @@ def test_an_existing_file_or_link_beside_a_figure_is_not_touched(tmp_path: Path)
     assert victim.read_text() == "mine"
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert not (tmp_path / "figure.png").is_symlink()
-
-
-def test_what_lies_at_infinity_is_left_out_of_the_page() -> None:
     items: list[fig.Item] = [
         fig.Line([1], [2]),
         fig.Rule(math.inf, "y", "cap"),

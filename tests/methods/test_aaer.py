@@ -52,15 +52,12 @@ def mixed(epoch: int = 1, **options: object) -> Ran:
     return ran
 
 
-def test_parameter_gradients_depend_on_lambda2_only_without_detaching() -> None:
+def test_the_loss_has_the_regulariser_and_lambda2_reaches_gradients_only_if_not_detached() -> None:
     one, other = (mixed(lambda2=value) for value in (1.5, 8.5))
     assert one[0].loss != other[0].loss
     assert_same_gradients(one[1], other[1])
     through = [mixed(lambda2=value, detach_ce=False)[1] for value in (1.5, 8.5)]
     assert max((a - b).abs().max() for a, b in zip(*through, strict=True)) > 1e-4
-
-
-def test_loss_is_cross_entropy_plus_the_regulariser_at_the_start_points_logits() -> None:
     out, _ = mixed()
     z0, z1 = CURVED((MANY + NOISE).clamp(0, 1)), CURVED(out.x_adv)
     l0, l1 = (F.cross_entropy(z, LABELS, reduction="none") for z in (z0, z1))

@@ -17,7 +17,7 @@ def fgsm_at(curve: Result) -> dict[float, float]:
     return dict(zip(curve["multiples"], curve["fgsm"], strict=True))
 
 
-def test_agrees_with_evaluate_at_the_trained_radius() -> None:
+def test_it_agrees_with_evaluate_and_radii_beyond_the_pixel_range_are_measured() -> None:
     model, data = smooth(), images()
     curve = measure("eps-curve", model, data)
     accuracy = evaluate(model, data, THREAT, ("clean", "fgsm")).accuracy
@@ -25,9 +25,6 @@ def test_agrees_with_evaluate_at_the_trained_radius() -> None:
     assert fgsm_at(curve)[1.0] == accuracy["fgsm"]
     assert (curve["multiples"][0], curve["multiples"][-1], len(curve["multiples"])) == (-2, 4, 49)
     assert [p is None for p in curve["pgd10"]] == [m < 0 for m in curve["multiples"]]
-
-
-def test_radii_beyond_the_pixel_range_are_measured_and_the_axis_names_eps() -> None:
     curve = measure("eps-curve", smooth(), images(), Linf(0.5))
     assert len(curve["pgd10"]) == len(curve["multiples"])
     assert all(share is not None for share in curve["pgd10"][-32:])

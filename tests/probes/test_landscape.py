@@ -33,14 +33,11 @@ def test_points_of_the_plane_stay_in_the_box_and_the_centre_has_the_clean_loss()
     assert surface["way"][-1] == pytest.approx(surface["loss"][2][4])
 
 
-def test_bump_is_zero_where_the_loss_only_rises_and_positive_behind_a_hill() -> None:
+def test_bumps_are_behind_hills_and_coordinates_are_found_without_float64() -> None:
     assert measure("landscape", smooth(), images(), points=3)["bump"] == 0
     x = torch.full((3, 1, 4, 4), 0.5)
     data = (x, torch.ones(3, dtype=torch.long))
     assert measure("landscape", Bumpy(), data, Linf(0.18), points=3)["bump"] > 1
-
-
-def test_coordinates_are_found_on_a_device_without_float64() -> None:
     x, y = images(1)
     around = plane(smooth(), x, y, THREAT, seed=0)
     point = around.at(torch.tensor(0.5), torch.tensor(-0.25))

@@ -151,24 +151,11 @@ def _summary(method: str, seed: int, dataset: str, model: str, collapsed: bool, 
         name: {"n": 360, "low": max(0, share - 0.03), "high": share + 0.03, "eps": sizes[name], "steps": 1}
         for name, share in accuracy.items()
     }
-    return {
-        "method": method,
-        "dataset": dataset,
-        "model": model,
-        "seed": seed,
-        "epochs": 3,
-        "parameters": 1234,
-        "n_train": 1000,
-        "threat": {"norm": "linf", "eps": THREAT.eps},
-        "accuracy": accuracy,
-        "attacks": attacks,
-        "fingerprint": {"weights": "w", "data": "d"},
-        "pert_align": {"last": 0.1 if collapsed else 0.8, "min": 0.05},
-        "co": {"verdict": verdict, "guard": "warn", "events": [{"step": alarm}] if collapsed else []},
-        "train_seconds": 20.0 + seed + 5 * len(method),
-        "images_per_second": 500.0,
-        "peak_memory_mb": 200.0 + 10 * len(method),
-        "versions": {"torch": "2.6"},
-        "machine": {"system": "a system", "cpu": "a processor", "gpu": None, "threads": 1},
-        "warnings": [],
-    }
+    facts: dict[str, Any] = {"method": method, "dataset": dataset, "model": model, "seed": seed, "epochs": 3}
+    facts |= {"parameters": 1234, "n_train": 1000, "threat": {"norm": "linf", "eps": THREAT.eps}}
+    facts |= {"accuracy": accuracy, "attacks": attacks, "fingerprint": {"weights": "w", "data": "d"}}
+    facts |= {"pert_align": {"last": 0.1 if collapsed else 0.8, "min": 0.05}, "images_per_second": 500.0}
+    facts |= {"co": {"verdict": verdict, "guard": "warn", "events": [{"step": alarm}] if collapsed else []}}
+    facts |= {"train_seconds": 20.0 + seed + 5 * len(method), "peak_memory_mb": 200.0 + 10 * len(method)}
+    machine = {"system": "a system", "cpu": "a processor", "gpu": None, "threads": 1}
+    return facts | {"versions": {"torch": "2.6"}, "machine": machine, "warnings": []}

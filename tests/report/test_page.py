@@ -67,7 +67,7 @@ def names_of(plots: list[dict[str, Any]]) -> set[str]:
     return {trace.get("name", "") for plot in plots for trace in plot["data"]}
 
 
-def test_what_was_measured_on_earlier_weights_is_not_shown(tmp_path: Path) -> None:
+def test_results_of_earlier_weights_and_runs_given_twice_are_left_out(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", probes=True)
     run.write_model({}, {})
     curve = run.read_probe("eps-curve")
@@ -76,9 +76,6 @@ def test_what_was_measured_on_earlier_weights_is_not_shown(tmp_path: Path) -> No
     page, _ = read([run.path], tmp_path / "page.html")
     assert "No eps curve of these weights; the stored result is of earlier ones." in page.text
     assert "No loss landscape" not in page.text  # its file is of an older version, without a checksum
-
-
-def test_a_run_given_twice_leaves_the_means_as_they_are(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / f"sora-s{seed}", "sora", seed) for seed in (0, 1)]
     runs += [write_run(tmp_path / "fgsm-s0"), write_run(tmp_path / "copy", "sora", 1)]
     page, _ = read([run.path for run in runs], tmp_path / "page.html")

@@ -31,7 +31,7 @@ def test_the_hash_follows_what_decides_the_numbers(settings: BuildSettings) -> N
     assert len({settings_hash(settings(**change)) for change in ({}, *changes)}) == 7
 
 
-def test_versions_and_machine_of_a_result() -> None:
+def test_versions_machine_and_sizes_of_data_belong_to_a_result() -> None:
     found = versions()
     assert found["torch"] == torch.__version__
     assert set(found) >= {"sora", "commit", "python", "numpy"}
@@ -41,9 +41,6 @@ def test_versions_and_machine_of_a_result() -> None:
     assert facts["gpu"] is None
     assert machine_line(facts) == f"{facts['cpu']}, 1 thread"
     assert machine_line(facts | {"gpu": "a GPU", "threads": 4}) == "a GPU, 4 threads"
-
-
-def test_a_data_set_that_is_stored_larger_than_it_is_tested_says_so() -> None:
     images = ImageSet(torch.zeros(4, 12, 12, 3, dtype=torch.uint8), torch.tensor([0, 1, 0, 1]))
     facts = describe_data(Dataset("large", images, images.center(8, 8), None, ("a", "b")))
     assert (facts["image_size"], facts["stored_size"]) == ([8, 8], [12, 12])

@@ -38,7 +38,7 @@ def test_flags_win_over_file_over_recipe_over_default_also_with_an_equal_value(f
     assert resolved.origins["epochs"] == "flag"
 
 
-def test_what_a_file_says_about_one_method_stays_there(file) -> None:
+def test_grouped_and_flat_files_are_the_same_and_parts_for_one_method_stay_there(file) -> None:
     path = file("epochs: 9\nmethods:\n  free: {epochs: 4}\nset: {fgsm.alpha: 1.5, sora.beta: 0.1}\n")
     assert resolve(path, method="free").settings.epochs == 4
     sora = resolve(path, method="sora")
@@ -46,9 +46,6 @@ def test_what_a_file_says_about_one_method_stays_there(file) -> None:
     assert sora.settings.set["sora.beta"] == 0.1
     assert not [key for key in sora.settings.set if key.startswith("fgsm")]
     assert sora.origins["set.sora.beta"].endswith("settings.yaml")
-
-
-def test_grouped_and_flat_files_are_the_same_and_yaml_reads_small_numbers_as_text(file) -> None:
     flat = resolve(file("epochs: 3\neps: '0.1'\n")).settings
     grouped = resolve(file("optimisation: {epochs: 3}\nthreat:\n  eps: '0.1'\n")).settings
     assert flat == grouped

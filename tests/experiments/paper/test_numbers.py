@@ -44,14 +44,11 @@ def every_value(name: str) -> list[paper.Value]:
     return [value for table in tables for row in table.values() for value in row.values()]
 
 
-def test_every_table_has_all_its_values() -> None:
+def test_every_table_has_all_its_values_and_the_main_grid_its_24_pairs() -> None:
     labels = [(name, value.label) for name in GRIDS for value in every_value(name)]
     counts = Counter(label for name, label in labels if (name, label) != ("main", "tab:results"))  # of `gap`
     assert counts == COUNTS
     assert len(COUNTS) == 42 + 1
-
-
-def test_the_main_grid_has_24_pairs_and_imagenet_from_the_headline_table() -> None:
     grid = paper.load("main")
     assert len(paper.pairs(grid)) == 24
     sora = paper.numbers(grid, "imagenet100", "preactresnet18")["sora"]
