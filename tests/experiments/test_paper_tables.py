@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from sora.errors import UserError
-from sora.experiments import paper, paper_tables
+from sora.experiments import paper, reproduce
 from sora.experiments.reproduce import Target
 
 
 def cost_of(*methods: str, **given: Any) -> Any:
     target = Target(paper.load("cost"), methods=methods, scale={"width": 4}, given=given)
-    return paper_tables.reproduce(target)
+    return reproduce.reproduce(target)
 
 
 @pytest.mark.parametrize(
@@ -26,9 +26,9 @@ def test_memory_is_in_multiples_of_fgsm_and_the_header_names_the_machine(given, 
         passes = {"forwards": 2, "backwards": 2}
         return [{"name": name, "peak_bytes": measured[name] * 2**23, **passes} for name in names]
 
-    monkeypatch.setattr(paper_tables, "cost_table", cost_table)
-    monkeypatch.setattr(paper_tables, "pick_device", torch.device)
-    monkeypatch.setattr(paper_tables, "machine", lambda device: {"gpu": f"chip of {device}", "threads": 1})
+    monkeypatch.setattr(reproduce, "cost_table", cost_table)
+    monkeypatch.setattr(reproduce, "pick_device", torch.device)
+    monkeypatch.setattr(reproduce, "machine", lambda device: {"gpu": f"chip of {device}", "threads": 1})
     table = cost_of("sora", "pgd-10", **given)  # fgsm is not a row
     texts = {name: row["memory"].text for name, row in table.cells.items()}
     assert texts == {"sora": "1.50 x, 3.0 MB/image", "pgd-10": "2.50 x, 5.0 MB/image"}

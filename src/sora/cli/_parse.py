@@ -11,7 +11,6 @@ import dataclasses
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
@@ -55,7 +54,8 @@ def parse_with_settings(
     own, groups = _flags(spec), {}
     for name, group in GROUPS.items():
         flags = [each for each in _flags(group, pairs=True) if each.name not in without]
-        flags = [dataclasses.replace(each, help=texts.get(each.name, each.help)) for each in flags]
+        for each in flags:
+            each.help = texts.get(each.name, each.help)
         groups[name] = group.__doc__, flags
     given = _given(argv, verb, spec, own, groups)
     return spec(**{each.name: given.pop(each.name) for each in own if each.name in given}), given
@@ -130,54 +130,27 @@ def _given(
 
 def _flags(spec: Any, *, pairs: bool = False) -> list[_Flag]:
     """Return the flags that a dataclass declares."""
-    hints, found = get_type_hints(spec), []
-    for field in dataclasses.fields(spec):
-        allowed = allowed_range(field.metadata)
-        text = field.metadata["help"] + (f" ({allowed})" if allowed else "")
-        found.append(_Flag(field.name, hints[field.name], field.default, text, field.metadata, pairs))
-    return found
+    hints = get_type_hints(spec)
+    return [_Flag(field, hints[field.name], pairs) for field in dataclasses.fields(spec)]
 
 
 def _written(name: str) -> str:
     return f"--{name.rstrip('_').replace('_', '-')}"  # `from_` is --from; the name itself is a keyword
 
 
-@dataclass(frozen=True)
 class _Flag:
-    """One flag or positional argument."""
+    """One flag or positional argument; with `pairs` also `--no-NAME`, for a value that a file may set."""
 
-    name: str
-    hint: Any
-    default: Any
-    help: str
-    shown: Mapping[str, Any]
-    pairs: bool  # whether there is also `--no-NAME`, for a value that a file or recipe may set
-
-    @property
-    def kind(self) -> Any:
-        """The type, apart from None."""
-        kinds = get_args(self.hint)
-        return kinds[0] if type(None) in kinds else self.hint
-
-    @property
-    def several(self) -> bool:
-        """Whether it may be repeated."""
-        return get_origin(self.kind) in (dict, Sequence)
-
-    @property
-    def absent(self) -> Any:
-        """What stands for it if it is not given."""
-        return () if self.several else None
-
-    @property
-    def written(self) -> str:
-        """What errors call it."""
-        return self.name if self.shown.get("positional") else _written(self.name)
-
-    @property
-    def required(self) -> bool:
-        """Whether it is an argument that must be given."""
-        return "positional" in self.shown and not self.shown["metavar"].startswith("[")
+    def __init__(self, field: dataclasses.Field[Any], hint: Any, pairs: bool) -> None:
+        self.name, self.default, self.hint, self.pairs = field.name, field.default, hint, pairs
+        self.shown: Mapping[str, Any] = field.metadata
+        allowed, kinds = allowed_range(self.shown), get_args(hint)
+        self.help = self.shown["help"] + (f" ({allowed})" if allowed else "")
+        self.kind: Any = kinds[0] if type(None) in kinds else hint  # the type, apart from None
+        self.several = get_origin(self.kind) in (dict, Sequence)  # whether it may be repeated
+        self.absent: Any = () if self.several else None  # its value if it is not given
+        self.written = self.name if self.shown.get("positional") else _written(self.name)  # in errors
+        self.required = "positional" in self.shown and not self.shown["metavar"].startswith("[")
 
     def field(self) -> tuple[str, Any, Any]:
         """Return the field that tyro is given: optional text, or an optional switch."""

@@ -73,7 +73,7 @@ def run(argv: list[str]) -> int:
     if flags.dry_run:
         return _dry_run(target, flags)
     from sora.experiments.beside_paper import write
-    from sora.experiments.paper_tables import reproduce
+    from sora.experiments.reproduce import reproduce
 
     with flags.chosen_engine() as engine:
         table = reproduce(target, flags.jobs, quiet=flags.quiet, engine=engine)
@@ -122,16 +122,15 @@ def _list(*, as_json: bool) -> int:
     from sora.experiments import paper
 
     grids = [paper.load(name) for name in paper.names()]
-    if as_json:
-        facts = [{"table": grid.name, "title": grid.title, "rows": len(grid.rows)} for grid in grids]
-        keys = ("datasets", "models", "attacks", "labels")
-        lists = [{key: list(getattr(grid, key)) for key in keys} for grid in grids]
-        print(json.dumps([first | more for first, more in zip(facts, lists, strict=True)], indent=2))
-        return 0
-    rows = []
+    rows, records = [], []
     for grid in grids:
         used = [", ".join(names) or "-" for names in (grid.datasets, grid.models)]
         rows.append([grid.name, grid.title, str(len(grid.rows)), *used])
+        lists = {key: list(getattr(grid, key)) for key in ("datasets", "models", "attacks", "labels")}
+        records.append({"table": grid.name, "title": grid.title, "rows": len(grid.rows), **lists})
+    if as_json:
+        print(json.dumps(records, indent=2))
+        return 0
     plain_table("", ["table", "title", "rows", "data sets", "networks"], rows)
     print(
         "the first data set and network are the default; `sora reproduce TABLE --dry-run` estimates the time"

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
-from typing_extensions import TypedDict
 
 from sora._files import TEXT, parse_json, replace_file
 from sora._passes import frozen
@@ -21,6 +20,7 @@ from sora.evaluation.accuracy import BATCH, placed
 from sora.evaluation.examples import as_examples, in_precision_of
 from sora.evaluation.scores import Evaluation
 from sora.evaluation.validity import answers_of, check_attacked
+from sora.runs.facts import shape
 from sora.threat import threat
 
 PREFIX = "adversarial_"  # of the array of an attack
@@ -92,14 +92,8 @@ UNPROVEN = "names and settings of attacks are what the file says; only the image
 _SHOWN = ("norm", "eps", "steps", "step_size", "restarts", "seed", "batch_size")
 
 
-class _Ball(TypedDict):
-    norm: str
-    given: str | float
-
-
-class _Facts(TypedDict):
-    threat: _Ball
-    attacks: Annotated[dict[str, dict[str, Any]], msgspec.Meta(min_length=1)]
+_ATTACKS = Annotated[dict[str, dict[str, Any]], msgspec.Meta(min_length=1)]
+_FACTS = shape({"threat": shape({"norm": str, "given": str | float}), "attacks": _ATTACKS})
 
 
 def _read(path: Path, dataset: Dataset) -> tuple[ArrayArchive, dict[str, Any], ImageSet]:
@@ -112,7 +106,7 @@ def _read(path: Path, dataset: Dataset) -> tuple[ArrayArchive, dict[str, Any], I
         raise TEXT.refusal(f"{path}: its array about")
     try:
         facts: dict[str, Any] = parse_json(str(file.array("about")))
-        msgspec.convert(facts, _Facts)
+        msgspec.convert(facts, _FACTS)
     except ValueError as error:
         raise UserError(f"{path} is not a file of attacked images: about: {error}") from None
     count = file.headers["positions"].shape[:1]

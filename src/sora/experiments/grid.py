@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
@@ -27,23 +26,13 @@ POLL = 0.3  # seconds between checks of the processes
 PATIENCE = 60.0  # seconds that the runs of a killed grid get to write their checkpoints
 
 
-@dataclass
 class Job:
-    """One run of a grid, and the handle of the process that computes it."""
+    """One run of a grid: its folder, its name in messages, the handle of the process that computes it."""
 
-    resolved: Resolved
-    handle: Handle | None = None
-    error: str = ""
-
-    @property
-    def folder(self) -> RunFolder:
-        """Its run folder."""
-        return RunFolder(self.resolved.settings.folder())
-
-    @property
-    def name(self) -> str:
-        """Its name in tables and messages."""
-        return self.folder.name
+    def __init__(self, resolved: Resolved) -> None:
+        self.resolved, self.folder = resolved, RunFolder(resolved.settings.folder())
+        self.name, self.error = self.folder.name, ""
+        self.handle: Handle | None = None
 
     @property
     def work(self) -> Work:

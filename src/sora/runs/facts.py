@@ -111,7 +111,7 @@ def _digest(record: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def _shape(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> Any:
+def shape(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> Any:
     """Return the type of a JSON table that has these entries; it may have others, which are not checked."""
     fields: list[Any] = [*required.items(), *((name, kind, None) for name, kind in (optional or {}).items())]
     return msgspec.defstruct("Facts", fields)
@@ -120,33 +120,33 @@ def _shape(required: Mapping[str, Any], optional: Mapping[str, Any] | None = Non
 _LIST: Any = list  # as values, because the types of their elements are made here
 _DICT: Any = dict
 _TABLE = dict[str, Any]
-_THREAT = _shape({"norm": str, "eps": float})
-_ATTACK = _shape(
+_THREAT = shape({"norm": str, "eps": float})
+_ATTACK = shape(
     {"n": int, "low": float, "high": float},
     {"eps": float | None, "step_size": float | None, "versions": _TABLE | None}
     | dict.fromkeys(("steps", "restarts"), int | None),
 )
 _RESULT = {"threat": _THREAT, "accuracy": dict[str, float], "attacks": _DICT[str, _ATTACK]}
-_EVENT = _shape({"step": int}, {"changed": _TABLE | None})  # an alarm
-_MACHINE = _shape({"system": str, "cpu": str | None, "gpu": str | None, "threads": int})
-SUMMARY = _shape(
+_EVENT = shape({"step": int}, {"changed": _TABLE | None})  # an alarm
+_MACHINE = shape({"system": str, "cpu": str | None, "gpu": str | None, "threads": int})
+SUMMARY = shape(
     _RESULT
     | {"method": str, "dataset": str, "model": str, "seed": int, "epochs": int}
-    | {"train_seconds": float, "images_per_second": float | None, "versions": _shape({"torch": str})}
+    | {"train_seconds": float, "images_per_second": float | None, "versions": shape({"torch": str})}
     # PertAlign: mean of the last 50 steps, and the lowest value of the guard's average.
-    | {"pert_align": _shape({"last": float | None, "min": float | None})}
+    | {"pert_align": shape({"last": float | None, "min": float | None})}
     # What the guard saw, and the verdict.
-    | {"co": _shape({"events": _LIST[_EVENT], "verdict": str | None, "guard": str}, {"watched_steps": int})},
+    | {"co": shape({"events": _LIST[_EVENT], "verdict": str | None, "guard": str}, {"watched_steps": int})},
     {"variant": str | None, "parameters": int | None, "n_train": int | None}
     | {"peak_memory_mb": float | None, "warnings": list[str], "logs_blake2b": dict[str, str]}
-    | {"machine": _MACHINE | None, "fingerprint": _shape({"weights": str, "data": str}) | None}
-    | {"data": _shape({}, {"fingerprint": str, "classes": list[str] | None}) | None},
+    | {"machine": _MACHINE | None, "fingerprint": shape({"weights": str, "data": str}) | None}
+    | {"data": shape({}, {"fingerprint": str, "classes": list[str] | None}) | None},
 )
 """`summary.json`."""
-EVALUATION = _shape(
+EVALUATION = shape(
     _RESULT | {"predictions": dict[str, str], "num_classes": int, "zero_gradients": float},
     {"dataset": str | None, "verdict": str | None, "fingerprint": _TABLE | None, "void": dict[str, str]}
-    | {"void_versions": dict[str, _TABLE | None], "trust": _LIST[_shape({"outcome": str})]},
+    | {"void_versions": dict[str, _TABLE | None], "trust": _LIST[shape({"outcome": str})]},
 )
 """One record of `evaluation.json`."""
 

@@ -111,7 +111,12 @@ class Request:
         chosen = [] if stored is not None else self._recipes()
         base = [Layer(STORED, parse_config(stored, STORED).values)] if stored is not None else []
         recipe_layers = self._recipe_layers(chosen, method)
-        values, origins = _merge([*base, *recipe_layers, *self._own_layers(method)], method)
+        own = (
+            Layer(self._name, self._file.values),
+            Layer(f"{self._name}, {method}", self._file.methods.get(method, {})),
+        )
+        given = Layer(self.source, self.given, explicit=True)
+        values, origins = _merge([*base, *recipe_layers, *own, given], method)
         settings = Settings.build(values)
         _refuse_code_from_files(settings, origins, self.source)
         _refuse_places_from_files(settings, origins, self.source)
@@ -176,10 +181,6 @@ class Request:
         ]
         return general + special
 
-    def _own_layers(self, method: str) -> list[Layer]:
-        name, file, given = self._name, self._file, Layer(self.source, self.given, explicit=True)
-        return [Layer(name, file.values), Layer(f"{name}, {method}", file.methods.get(method, {})), given]
-
 
 def _for_model(values: Mapping[str, Any], trained: str | None, intended: str | None) -> dict[str, Any]:
     """Return a recipe's values; without those of its own model if another one is trained."""
@@ -210,16 +211,11 @@ def _merge(layers: list[Layer], method: str) -> tuple[dict[str, Any], dict[str, 
                 values[key], origins[key] = value, origin
                 continue
             check_options(value or {}, method)
-            own = _options_for(value or {}, method, explicit)
+            known = (methods.info(method).family, "model")  # explicit ones of others stay, to be refused
+            own = {name: v for name, v in (value or {}).items() if explicit or name.split(".")[0] in known}
             options |= own
             origins |= {f"set.{name}": origin for name in own}
     return {**values, "set": options}, origins
-
-
-def _options_for(options: Mapping[str, Any], method: str, explicit: bool) -> dict[str, Any]:
-    """Return the options of this method and of the model; explicit ones of others stay, to be refused."""
-    family = methods.info(method).family
-    return {key: v for key, v in options.items() if explicit or key.split(".")[0] in (family, "model")}
 
 
 def check_options(options: Mapping[str, Any], method: str) -> None:
