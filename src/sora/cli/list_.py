@@ -21,7 +21,6 @@ _COLUMNS = {
     "metrics": ("metric", "what it is"),
     "probes": ("probe", "what it shows"),
 }
-_YES = {True: "yes", False: "-"}
 METHODS_LEGEND = """\
 cost: passes of a step over the network, in multiples of ordinary training.
 memory: beyond ordinary training. A graph is the activations of a batch; "2 per image" are two stored
@@ -64,7 +63,11 @@ def _print_methods(rows: list[Row]) -> None:
     from sora.methods import GROUPS
 
     columns = ("method", "cost", "memory", "norms", "PertAlign")
-    texts = [row | {"cost": _number(row["cost"]), "PertAlign": _YES[row["PertAlign"]]} for row in rows]
+    costs = ["-" if row["cost"] is None else f"{row['cost']:g}" for row in rows]
+    texts = [
+        row | {"cost": cost, "PertAlign": "yes" if row["PertAlign"] else "-"}
+        for row, cost in zip(rows, costs, strict=True)
+    ]
     sizes = [max(len(text[name]) for text in (*texts, {name: name})) for name in columns]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDE
     beside = sum(sizes) + 2 * len(sizes) + max(len(row["what it does"]) for row in rows) <= width
@@ -81,10 +84,6 @@ def _print_methods(rows: list[Row]) -> None:
             if not beside:
                 print(textwrap.indent(textwrap.fill(text["what it does"], width - 4), " " * 4))
     print(f"\n{METHODS_LEGEND}")
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:g}"
 
 
 def _methods() -> list[Row]:

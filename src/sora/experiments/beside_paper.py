@@ -153,7 +153,8 @@ def footer(table: Table) -> list[str]:
     source, collapsed = table.grid.source, table.collapsed()
     lines = [_order_line(title_of(metric), found, source) for metric, found in table.order().items()]
     if collapsed["rows"]:
-        ours = ", ".join(_with_seeds(row, *counts) for row, counts in collapsed["ours_seeds"].items())
+        counts = collapsed["ours_seeds"].items()
+        ours = ", ".join(row if n == of else f"{row} ({n} of {of} seeds)" for row, (n, of) in counts)
         lines.append(
             "collapsed (PGD-10 below a quarter of FGSM, or of the best PGD-10; "
             f"n = {len(collapsed['rows'])}), in ours: {ours or 'none'}; "
@@ -163,10 +164,6 @@ def footer(table: Table) -> list[str]:
         kind = f"± is the {table.grid.deviation} deviation over the seeds"
         lines.append(f"{kind}, as in the {source}; the files have both kinds")
     return [*lines, *(f"note: {note}" for note in table.grid.notes)]
-
-
-def _with_seeds(row: str, fallen: int, seeds: int) -> str:
-    return row if fallen == seeds else f"{row} ({fallen} of {seeds} seeds)"
 
 
 def _order_line(title: str, found: Mapping[str, Any], source: str) -> str:

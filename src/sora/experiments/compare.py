@@ -234,9 +234,10 @@ def protocol(comparison: Mapping[str, Any]) -> str:
     threat, several = comparison["threat"], max(counts) > 1
     seeds = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
     machine, torch = comparison["machine"], comparison["versions"].get("torch")
+    model, parameters = comparison["model"], comparison.get("parameters")
     parts = [
         comparison["dataset"],
-        _model(comparison),
+        f"{model} ({parameters:,} parameters)" if model and parameters else model,  # width and options decide
         threat and f"{threat['norm']} eps {eps_text(threat['eps'])}",
         comparison["n_test"] and f"n = {comparison['n_test']} test images",
         f"{seeds} seed{'s' if several else ''}{' (mean ± standard deviation)' if several else ''}",
@@ -244,12 +245,6 @@ def protocol(comparison: Mapping[str, Any]) -> str:
     made_on = [torch and f"torch {torch}", machine and machine_line(machine)]
     groups = [", ".join(filter(None, group)) for group in (parts, made_on)]
     return f"{'; '.join(filter(None, groups))}."
-
-
-def _model(comparison: Mapping[str, Any]) -> str | None:
-    """Return the model's name with its size, which its width and other options decide."""
-    name, parameters = comparison["model"], comparison.get("parameters")
-    return f"{name} ({parameters:,} parameters)" if name and parameters else name
 
 
 def write(comparison: Mapping[str, Any], folder: Path) -> None:

@@ -175,10 +175,14 @@ def _progress(jobs: Sequence[Job], quiet: bool) -> Iterator[Callable[[], None]]:
                 done = _finished_epochs(job)
                 bars.update(tasks[job.name], completed=done / epochs)
                 if done > printed[job.name] and not console.is_terminal:
-                    losses = _losses(job)
+                    lines = job.folder.read_log(
+                        "metrics"
+                    )  # the last one of an epoch has what `sora train` prints
+                    losses = {line["epoch"]: line["loss"] for line in lines}
                     for epoch in range(printed[job.name] + 1, done + 1):
                         if epoch in losses:  # a run that its guard ended has no line for the others
-                            say(f"{job.name}: epoch {epoch}/{epochs}  loss {losses[epoch]}")
+                            loss = "-" if losses[epoch] is None else f"{losses[epoch]:.3f}"
+                            say(f"{job.name}: epoch {epoch}/{epochs}  loss {loss}")
                     printed[job.name] = done
                 if ended_now:
                     ended.add(job.name)
@@ -193,9 +197,3 @@ def _finished_epochs(job: Job) -> int:
         return job.resolved.settings.epochs
     line = job.folder.last_line("metrics")
     return line["epoch"] - 1 if line else 0
-
-
-def _losses(job: Job) -> dict[int, str]:
-    """Return the loss of each epoch of a run, as `sora train` prints it: that of its last line in the log."""
-    lines = job.folder.read_log("metrics")
-    return {line["epoch"]: "-" if line["loss"] is None else f"{line['loss']:.3f}" for line in lines}

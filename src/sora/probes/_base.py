@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -111,7 +111,13 @@ class ProbedModel:
         """Return the images in the model's precision; each batch that is taken from them is checked."""
         model = self.bare_model
         given = in_precision_of(model, as_examples(self.data))
-        examples = _Checked(given.load, given.labels, given.dtype, threat=self.threat)
+
+        def load(at: Tensor, device: torch.device) -> Tensor:
+            x = given.load(at, device)  # results of normalised images would be silently wrong
+            check_inputs(x, given.labels[at].to(device), self.threat, PLAIN)
+            return x
+
+        examples = replace(given, load=load)
         first = examples.take(torch.arange(1), self.device)
 
         def check(logits: Tensor, _: Tensor) -> None:
@@ -129,15 +135,3 @@ class ProbedModel:
         """Return all images and labels, on the model's device."""
         examples = self.examples()
         return examples.take(torch.arange(len(examples.labels)), self.device)
-
-
-@dataclass(frozen=True)
-class _Checked(Examples):
-    """Examples that must lie in the box: the results of normalised images would be silently wrong."""
-
-    threat: Threat = field(kw_only=True)
-
-    def take(self, positions: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        x, y = super().take(positions, device)
-        check_inputs(x, y, self.threat, PLAIN)
-        return x, y

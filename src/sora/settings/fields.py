@@ -51,7 +51,10 @@ class Settings(
         attacks.create_all(self.attacks)  # also raises if there is none
         check_metrics(self.monitor)
         self._check_combinations()
-        object.__setattr__(self, "set", self._complete_set())
+        family, hyper = methods.info(self.method).family, self.hyper()
+        names = [field.name for field in dataclasses.fields(hyper)]
+        complete = self.set | {f"{family}.{name}": getattr(hyper, name) for name in names}  # with defaults
+        object.__setattr__(self, "set", complete)
 
     def _check_combinations(self) -> None:
         method = methods.info(self.method)
@@ -81,12 +84,6 @@ class Settings(
         for key in self.set:
             if key.split(".")[0] not in (method.family, "model"):
                 raise UserError(f"{key!r} is not an option of {self.method}")
-
-    def _complete_set(self) -> dict[str, Any]:
-        """Return `set` with every hyper-parameter of the method, including defaults."""
-        family, hyper = methods.info(self.method).family, self.hyper()
-        names = [field.name for field in dataclasses.fields(hyper)]
-        return self.set | {f"{family}.{name}": getattr(hyper, name) for name in names}
 
     def hyper(self) -> methods.Hyper:
         """Return the method's hyper-parameters: its preset, changed by `set`."""
