@@ -20,19 +20,13 @@ _AREA, _RATIO, _TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # the usual random resi
 class Transform:
     """The transformation of each of B images: a crop, plain or resized, then a flip, then a rotation."""
 
-    pad: int = 0
-    """Black border around the image before the crop."""
+    pad: int = 0  # black border around the image before the crop
     top: Tensor | None = None
-    left: Tensor | None = None
-    """Corner of the crop window in the padded image, (B,)."""
-    box: Tensor | None = None
-    """Window of a resized crop: top, left, height, width, (B, 4)."""
-    size: int = 0
-    """Side of a resized crop's result."""
-    flip: Tensor | None = None
-    """Whether mirrored left to right, bool (B,)."""
-    angle: Tensor | None = None
-    """Degrees counter-clockwise, (B,)."""
+    left: Tensor | None = None  # corner of the crop window in the padded image, (B,)
+    box: Tensor | None = None  # window of a resized crop: top, left, height, width, (B, 4)
+    size: int = 0  # side of a resized crop's result
+    flip: Tensor | None = None  # whether mirrored left to right, bool (B,)
+    angle: Tensor | None = None  # degrees counter-clockwise, (B,)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Apply to (B, C, H, W), uint8 or float; pixels from outside an image are black."""
