@@ -54,8 +54,12 @@ class PreActBlock(nn.Module):
 class PreActResNet(nn.Module):
     """PreActResNet-18 with a 3x3 stem.
 
-    `width` is the number of channels of the first stage, which each further stage doubles; of the four stages
-    `stages` are kept, fewer for small images. A shape-changing shortcut reads its "raw" or "activated" input.
+    Args:
+        num_classes: Number of logits.
+        in_channels: Channels of the images.
+        width: Channels of the first stage; each further stage doubles them.
+        stages: How many of the four stages to keep; fewer for small images.
+        shortcut_input: What a shape-changing shortcut reads, "raw" or "activated".
     """
 
     def __init__(

@@ -36,7 +36,14 @@ class BasicBlock(nn.Module):
     paper="He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, CVPR 2016",
 )
 class ResNet(nn.Module):
-    """ResNet-18 with a 3x3 stem; `width` and `stages` as in `PreActResNet`."""
+    """ResNet-18 with a 3x3 stem.
+
+    Args:
+        num_classes: Number of logits.
+        in_channels: Channels of the images.
+        width: Channels of the first stage; each further stage doubles them.
+        stages: How many of the four stages to keep; fewer for small images.
+    """
 
     block: ClassVar[type[nn.Module]] = BasicBlock
 

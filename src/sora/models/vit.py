@@ -63,6 +63,8 @@ class ViT(nn.Module):
     """ViT-Small with small patches and a position embedding for exactly one image size.
 
     Args:
+        num_classes: Number of logits.
+        in_channels: Channels of the images.
         image_size: Height and width of the images, a multiple of `patch`.
         width: Length of a token, a multiple of `heads`.
         patch: Height and width of a patch.

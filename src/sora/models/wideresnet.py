@@ -24,6 +24,8 @@ class WideResNet(nn.Module):
     """WideResNet of three groups.
 
     Args:
+        num_classes: Number of logits.
+        in_channels: Channels of the images.
         width: Channels of the first group; each further group doubles them. The stem has 16, or
             `width` if that is less.
         depth: Number of layers, 6 n + 4 for n blocks per group.
