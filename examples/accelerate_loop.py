@@ -1,11 +1,17 @@
 """SORA and the guard with Hugging Face Accelerate.
 
     pip install 'sora-at[examples]'
-    accelerate launch examples/accelerate_loop.py
+    accelerate launch examples/accelerate_loop.py                  # one process, or one for each GPU
+    torchrun --nproc-per-node 2 examples/accelerate_loop.py --cpu  # two processes on the CPU
+
+For several processes on the CPU `accelerate launch` needs MPI: with `--cpu --num_processes 2` alone it starts
+one. Accelerate recognises the processes that torchrun starts.
 
 The method calls `.backward()` through the prepared model itself, so Accelerate's gradient averaging over
 processes works as usual; `accelerator.backward` is not needed.
 """
+
+import sys
 
 import torch
 from accelerate import Accelerator
@@ -17,6 +23,7 @@ import sora
 
 def main(epochs: int = 10, method_name: str = "sora", eps: float = 0.15, cpu: bool = False) -> list[str]:
     accelerator = Accelerator(cpu=cpu)
+    accelerator.print(f"{accelerator.num_processes} process(es) on {accelerator.device.type}")
     torch.manual_seed(0)
     model = sora.models.create("preactresnet18", 10, in_channels=1, image_size=8, width=16, stages=2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
@@ -50,4 +57,4 @@ def main(epochs: int = 10, method_name: str = "sora", eps: float = 0.15, cpu: bo
 
 
 if __name__ == "__main__":
-    main()
+    main(cpu="--cpu" in sys.argv)

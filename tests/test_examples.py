@@ -1,6 +1,9 @@
 """Every example runs; those for other packages where these are installed."""
 
 import importlib.util
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -53,3 +56,47 @@ def test_lightning(example) -> None:
 def test_accelerate(example) -> None:
     pytest.importorskip("accelerate")
     assert example("accelerate_loop").main(epochs=1, cpu=True) == []
+
+
+def test_mixed_precision(example, capsys: pytest.CaptureFixture[str]) -> None:
+    assert example("mixed_precision").main(epochs=1, device="cpu") < 2.5
+    assert "scale 65536" in capsys.readouterr().out  # no gradient overflowed
+
+
+def in_two_processes(name: str, *arguments: str) -> list[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [*command, str(EXAMPLES / f"{name}.py"), *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_ddp_in_two_processes() -> None:
+    printed = "".join(in_two_processes("ddp_loop"))  # two processes may print into one line
+    found = dict(re.findall(r"rank (\d), epoch 3: loss [\d.]+, sum of weights ([\d.-]+)", printed))
+    assert sorted(found) == ["0", "1"]
+    assert len(set(found.values())) == 1  # the same weights in both
+
+
+def test_accelerate_in_two_processes() -> None:
+    pytest.importorskip("accelerate")
+    first, *lines = in_two_processes("accelerate_loop", "--cpu")
+    assert first == "2 process(es) on cpu"
+    assert "epoch 10: loss" in lines[-1]
+
+
+def test_hugging_face_trainer(example, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    assert example("hf_trainer").main(steps=20, folder=str(tmp_path)) < 2.35
+
+
+def test_timm(example) -> None:
+    pytest.importorskip("torchvision", reason="timm cannot be imported without torchvision")
+    pytest.importorskip("timm")
+    assert example("timm_model").main(epochs=1).n == 100

@@ -20,12 +20,13 @@ SMALL = {
     "train": f"--epochs 1 {SMALL_DATA} {SMALL_MODEL} --threads 1 --attacks clean --log-every 1 --quiet",
     "evaluate": "--limit 20 --threads 1 --quiet",
     "probe": "--limit 8 --threads 1",
+    "export": "--limit 8 --threads 1",
     "figure": "--limit 8 --threads 1",
     "predict": "--threads 1",
     "demo": "--epochs 1 --quiet",
 }
 BUNDLED = ("digits", "folder:photos")  # data that a test has; runs on other data are only resolved
-READS_RUNS = ("evaluate", "probe", "predict", "compare", "report", "figure")
+READS_RUNS = ("evaluate", "export", "probe", "predict", "compare", "report", "figure")
 DATA_VERBS = ("list", "get", "check", "show")
 
 

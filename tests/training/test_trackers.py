@@ -199,7 +199,7 @@ class Closing(Hook):
 
 
 @pytest.mark.parametrize(
-    ("stop", "error"), [(kill_at(2), Killed), (SignalAfter(2, signal.SIGINT), Interrupted)]
+    ("stop", "error"), [(kill_at(2), Killed), (SignalAfter(2, signal.SIGTERM), Interrupted)]
 )
 def test_hooks_are_closed_in_every_case(settings, stop, error) -> None:
     hook = Closing()
