@@ -19,6 +19,11 @@ settings.load_profile("sora")
 _VARIABLE = "HYPOTHESIS_SEED"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the device of `tests/accelerator`, whose tests are left out without it."""
+    parser.addoption("--device", help="run tests/accelerator on this: emulated, or cuda, mps, xpu")
+
+
 @pytest.hookimpl(tryfirst=True)  # before the plugin of Hypothesis reads the option
 def pytest_configure(config: pytest.Config) -> None:
     """Choose a seed unless one is given. The workers of pytest-xdist inherit it by the environment."""

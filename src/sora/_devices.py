@@ -1,34 +1,71 @@
 """What a command computes on: the device, its threads, and the processes that train together."""
 
 import os
+from typing import Any
 
 import torch
 from torch import Tensor, distributed
 
+import sora
 from sora.errors import UserError, short
 
-USABLE = ("cpu", "cuda", "mps", "xpu")  # not "meta", whose tensors hold no numbers
 MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))
 """More processes or threads than this would only compete for the cores."""
 
 
+def accelerator() -> str | None:
+    """Return the kind of accelerator that torch offers here, such as cuda, mps or xpu; None without one."""
+    found = torch.accelerator.current_accelerator()
+    return found.type if found is not None and torch.accelerator.is_available() else None
+
+
 def device_name(name: str) -> str:
     """Return the device that `name` means: `auto` is a GPU if there is one, `cuda` this process' own GPU."""
+    found = accelerator()
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if name == "cuda" else name
+        name = found or "cpu"
+    return f"{name}:{os.environ.get('LOCAL_RANK', 0)}" if name == found else name
 
 
 def pick_device(name: str | torch.device) -> torch.device:
     """Return the device of that name, which must be usable."""
     try:
         device = torch.device(device_name(name) if isinstance(name, str) else name)
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).cpu()  # fails for "meta", whose tensors hold no numbers
     except (RuntimeError, AssertionError, TypeError, ImportError):
-        device = None
-    if device is None or device.type not in USABLE:
-        raise UserError(f"device {short(str(name))} is not available; allowed: cpu, cuda, cuda:N, auto")
+        found = accelerator()
+        numbers = range(torch.accelerator.device_count() if found else 0)
+        allowed = ", ".join(
+            ["auto", "cpu", *filter(None, [found]), *(f"{found}:{number}" for number in numbers)]
+        )
+        raise UserError(f"device {short(str(name))} is not available; allowed: {allowed}") from None
     return device
+
+
+def device_module(device: torch.device) -> Any:
+    """Return torch's module for this kind of device, such as `torch.cuda`; their functions differ."""
+    return torch.get_device_module(device)
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until an accelerator has done all its work."""
+    if device.type != "cpu":
+        device_module(device).synchronize()
+
+
+def counts_memory(device: torch.device) -> bool:
+    """Return whether `device_module` has a peak of this device's memory."""
+    return hasattr(device_module(device), "max_memory_allocated")
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the free bytes of a device; 4 GiB where torch does not tell."""
+    module = device_module(device)
+    if hasattr(module, "mem_get_info"):
+        return int(module.mem_get_info(device)[0])
+    if hasattr(module, "recommended_max_memory"):
+        return int(module.recommended_max_memory() - module.driver_allocated_memory())
+    return 4 << 30
 
 
 def device_for_float64(device: torch.device) -> torch.device:
@@ -47,6 +84,11 @@ def check_count(what: str, count: int, low: int) -> None:
     """Raise for a number of threads or processes that the machine cannot sensibly run."""
     if not low <= count <= MOST_THREADS:
         raise UserError(f"{what} is {count}; allowed: {low} to {MOST_THREADS}")
+
+
+def versions() -> str:
+    """Return the versions that processes which compute together must share."""
+    return f"sora {sora.__version__}, torch {torch.__version__}"
 
 
 def rank() -> int:

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
+
+from sora._devices import accelerator
 
 GENERATOR = threading.RLock()  # held while numbers are drawn from torch's global generators; after `held`
 STEP, EPOCH, INIT = 0, 1, 2  # streams of one run under its seed, so that no two of them draw the same numbers
@@ -23,6 +26,32 @@ def seeded(seed: int) -> Iterator[None]:
 
     A model or an attack that draws from them is then a function of the seed. Other threads wait.
     """
-    with GENERATOR, torch.random.fork_rng(range(torch.cuda.device_count())):
+    kind = accelerator()
+    restorable = kind is not None and hasattr(torch.get_device_module(kind), "get_rng_state")
+    devices = range(torch.accelerator.device_count() if restorable else 0)
+    with GENERATOR, torch.random.fork_rng(devices, device_type=kind or "cuda"):
         torch.manual_seed(seed)
         yield
+
+
+def generator_for(device: torch.device, seed: int) -> torch.Generator:
+    """Return a new generator on the device, or on the CPU for a device that has none."""
+    try:
+        generator = torch.Generator(device)
+    except RuntimeError:
+        generator = torch.Generator()
+    return generator.manual_seed(seed)
+
+
+def uniform(like: Tensor, low: float, high: float, generator: torch.Generator | None) -> Tensor:
+    """Return uniform noise in the shape, precision and place of a tensor."""
+    return _empty(like, generator).uniform_(low, high, generator=generator).to(like.device)
+
+
+def normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Return standard normal noise in the shape, precision and place of a tensor."""
+    return _empty(like, generator).normal_(generator=generator).to(like.device)
+
+
+def _empty(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    return torch.empty_like(like, device=like.device if generator is None else generator.device)

@@ -17,6 +17,7 @@ from sora import curvature
 from sora._checks import check_model, checking
 from sora._passes import bare, frozen, gradient_of
 from sora._registry import Entry, Registry
+from sora._seeds import generator_for, uniform
 from sora._task import PLAIN, Task
 from sora.attacks import pgd
 from sora.threat import Threat
@@ -59,7 +60,7 @@ class AttackedBatch:
 
     def generator(self, stream: int) -> torch.Generator:
         """Return a new generator; metrics with different `stream` numbers draw independent numbers."""
-        return torch.Generator(self.x.device).manual_seed(self.seed * 8 + stream)
+        return generator_for(self.x.device, self.seed * 8 + stream)
 
     @cached_property
     def clean(self) -> GradientAndLogits:
@@ -225,7 +226,7 @@ def elle(batch: AttackedBatch) -> Tensor:
     """Return ELLE's squared gap between the loss and its linear interpolation between two random points."""
     x, generator = batch.x, batch.generator(2)
     a, b = (x + batch.threat.random_start(x, generator) for _ in range(2))
-    weight = torch.rand(len(x), generator=generator, device=x.device, dtype=x.dtype)
+    weight = uniform(x.new_empty(len(x)), 0, 1, generator)
     between = torch.lerp(a, b, weight.view(-1, *[1] * (x.dim() - 1)))
     line = (1 - weight) * batch.losses_at(a) + weight * batch.losses_at(b)
     return (batch.losses_at(between) - line).square().mean()

@@ -15,6 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from sora._seeds import normal, uniform
 from sora.errors import UserError, short, unknown
 
 Box = tuple[float, float]
@@ -189,7 +190,7 @@ class Linf(Threat):
 
     def random_start(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Uniform noise in [-eps, eps], independent for each coordinate."""
-        return torch.empty_like(x).uniform_(-self.eps, self.eps, generator=generator)
+        return uniform(x, -self.eps, self.eps, generator)
 
     def direction(self, gradient: Tensor) -> Tensor:
         """The sign of the gradient, 0 where it is 0 or not a number."""
@@ -216,12 +217,12 @@ class L2(Threat):
 
     def sphere(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Noise of length exactly eps in a uniformly random direction."""
-        return unit(torch.empty_like(x).normal_(generator=generator)) * self.eps
+        return unit(normal(x, generator)) * self.eps
 
     def random_start(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Noise of length `eps * r` with r uniform in [0, 1], in a random direction."""
-        radius = torch.empty(x.shape[:1] + (1,) * (x.dim() - 1), dtype=x.dtype, device=x.device)
-        return self.sphere(x, generator) * radius.uniform_(generator=generator)
+        direction = self.sphere(x, generator)
+        return direction * uniform(x.new_empty(x.shape[:1] + (1,) * (x.dim() - 1)), 0, 1, generator)
 
     def direction(self, gradient: Tensor) -> Tensor:
         """The gradient divided by its length, 0 where it is 0."""

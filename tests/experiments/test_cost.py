@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from sora import methods
 from sora.attacks import create
@@ -62,9 +61,9 @@ def test_they_are_unknown_without_settings_or_if_pgd_replaced_the_method_at_time
 
 
 def test_runs_that_find_a_gpu_are_computed_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("sora._devices.accelerator", lambda: "mps")
     monkeypatch.setattr("os.cpu_count", lambda: 4)
-    assert [default_jobs(8, device) for device in ("auto", "cuda:1", "cpu")] == [1, 1, 4]
+    assert [default_jobs(8, device) for device in ("auto", "cuda:1", "mps", "cpu")] == [1, 1, 1, 4]
 
 
 def test_estimates_count_the_passes_of_all_evaluations_and_the_longest_run() -> None:

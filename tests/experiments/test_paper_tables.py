@@ -38,5 +38,5 @@ def test_memory_is_in_multiples_of_fgsm_and_the_header_names_the_machine(given, 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:99"])
 def test_costs_are_measured_on_a_device_that_is_there(device: str) -> None:
-    with pytest.raises(UserError, match=f"device '?{device}'? is not available; allowed: cpu"):
+    with pytest.raises(UserError, match=f"device '?{device}'? is not available; allowed: auto, cpu"):
         cost_of("sora", device=device)

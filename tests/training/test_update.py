@@ -184,15 +184,16 @@ class TestSeveralProcesses:
     @pytest.mark.parametrize(
         ("asked", "there", "found"),
         [
-            ("auto", True, "cuda:3"),
-            ("auto", False, "cpu"),
-            ("cuda", True, "cuda:3"),
-            ("cuda:1", True, "cuda:1"),
+            ("auto", "cuda", "cuda:3"),
+            ("auto", "xpu", "xpu:3"),
+            ("auto", None, "cpu"),
+            ("cuda", "cuda", "cuda:3"),
+            ("cuda:1", "cuda", "cuda:1"),
         ],
     )
-    def test_each_rank_has_its_own_gpu(self, monkeypatch, asked: str, there: bool, found: str) -> None:
+    def test_each_rank_has_its_own_gpu(self, monkeypatch, asked: str, there: str | None, found: str) -> None:
         monkeypatch.setenv("LOCAL_RANK", "3")
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+        monkeypatch.setattr("sora._devices.accelerator", lambda: there)
         assert device_name(asked) == found
 
     def test_the_stored_device_is_not_that_of_a_single_rank(self, settings: BuildSettings) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sora._checks import check_model, check_threat, checking
 from sora._order import fast_order
 from sora._passes import ascend, bare, frozen
-from sora._seeds import seeded
+from sora._seeds import generator_for, seeded
 from sora._task import PLAIN, Task
 from sora.attacks._base import Attack, register
 from sora.errors import UserError, short
@@ -153,7 +153,7 @@ class PGD(Attack):
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
         """Return the last iterate of a successful restart, if there is one."""
         check_model(model)
-        generator = torch.Generator(x.device).manual_seed(seed)
+        generator = generator_for(x.device, seed)
         with frozen(bare(model)), seeded(seed):  # for a model that draws random numbers
             own = {"restarts": self.restarts, "eot": self.eot, "task": self.task}
             return pgd(model, x, y, threat, self.steps, generator=generator, **own)  # type: ignore[arg-type]

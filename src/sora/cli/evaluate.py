@@ -60,7 +60,7 @@ class Flags:
     out: str | None = flag(
         None, "folder for evaluation.json; default: the run, or FILE-evaluation beside the weights FILE"
     )
-    device: str = flag("auto", "cpu, cuda, cuda:1 ...; auto: a GPU if there is one")
+    device: str = flag("auto", "cpu, cuda, cuda:1, mps, xpu ...; auto: a GPU if there is one")
     threads: int = flag(0, "CPU threads; 0: torch's choice")
     trust: bool = flag(
         False, "also run the masking tests: is the accuracy due to robustness or to attacks that fail?"

@@ -25,7 +25,7 @@ class Flags:
     eps: str | None = flag(None, "a radius other than the run's")
     attack: str = flag("pgd10", "the attack, from `sora list attacks`")
     model: str | None = flag(None, "for a run with a custom network: its package.module:function")
-    device: str = flag("auto", "cpu, cuda, cuda:1 ...; auto: a GPU if there is one")
+    device: str = flag("auto", "cpu, cuda, cuda:1, mps, xpu ...; auto: a GPU if there is one")
     threads: int = flag(0, "CPU threads; 0: torch's choice")
     json: bool = flag(False, "print as JSON")
 

@@ -55,7 +55,7 @@ class Flags:
     paper: bool = flag(False, "`overview` of the paper's own numbers")
     model: str | None = flag(None, "the run's custom model, package.module:function")
     data_dir: str | None = flag(None, DATA_DIR)
-    device: str = flag("auto", "cpu, cuda, cuda:1 ...; auto: a GPU if there is one")
+    device: str = flag("auto", "cpu, cuda, cuda:1, mps, xpu ...; auto: a GPU if there is one")
     threads: int = flag(0, "CPU threads; 0: torch's choice")
     json: bool = flag(False, "print the measurements as JSON")
 

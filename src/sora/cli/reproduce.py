@@ -42,7 +42,7 @@ class TableFlags:
     seed: int = flag(0, "the first seed")
     out: str | None = flag(None, "folder; default: runs/reproduce/TABLE-DATASET-MODEL")
     data_dir: str | None = flag(None, DATA_DIR)
-    device: str = flag("auto", "cpu, cuda, cuda:1 ...; auto: a GPU if there is one")
+    device: str = flag("auto", "cpu, cuda, cuda:1, mps, xpu ...; auto: a GPU if there is one")
     threads: int = flag(0, "CPU threads per run; 0: the cores divided by the jobs")
 
 

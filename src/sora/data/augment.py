@@ -34,6 +34,13 @@ class Transform:
             return self._turn(_resized_crop(images, self.box, self.size))
         return self._turn(self._crop(F.pad(images, [self.pad] * 4) if self.pad else images))
 
+    @classmethod
+    def joined(cls, parts: Sequence["Transform"]) -> "Transform":
+        """Return one record of the images of several batches."""
+        drawn = [name for name, value in vars(parts[0]).items() if isinstance(value, Tensor)]
+        whole: dict[str, Any] = {name: torch.cat([vars(part)[name] for part in parts]) for name in drawn}
+        return replace(parts[0], **whole)
+
     def canvas_size(self, height: int, width: int) -> tuple[int, int]:
         """Return the size of the padded image of which the crop is a window."""
         return height + 2 * self.pad, width + 2 * self.pad
@@ -57,7 +64,7 @@ class Transform:
 
     def to(self, device: torch.device | str) -> "Transform":
         """Return the same record on another device."""
-        return self._map(lambda value: value.to(device, non_blocking=True))
+        return self._map(lambda value: value.to(device))
 
     def __getitem__(self, part: slice) -> "Transform":
         """Return the record of some of the images."""

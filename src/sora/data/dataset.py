@@ -65,6 +65,16 @@ class ImageSet:
         rows = positions if self.rows is None else self.rows[positions]
         return self.images.index_select(0, rows).permute(0, 3, 1, 2)
 
+    def on(self, device: torch.device) -> "ImageSet":
+        """Return a copy of the selected images on a device."""
+        images = self.images if self.rows is None else self.images.index_select(0, self.rows)
+        return ImageSet(images.to(device), self.labels.to(device))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the selected images."""
+        return len(self) * self.images[0].numel() if len(self) else 0
+
     def batches(self, batch_size: int, device: torch.device | str = "cpu") -> Iterator[tuple[Tensor, Tensor]]:
         """Yield all images in order as (x in [0, 1], y), for evaluation."""
         for start in range(0, len(self), batch_size):

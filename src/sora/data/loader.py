@@ -1,16 +1,19 @@
 """Batches of one epoch, each a pure function of (seed, attempt, epoch, position)."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from sora._devices import free_memory
 from sora._seeds import mix
 from sora.data.augment import Augment, Transform
 from sora.data.dataset import ImageSet
 from sora.errors import UserError
 
+RESIDENT = 0.25  # share of an accelerator's free memory that the training images may take
 _ORDER, _AUGMENT = 0, 1  # two streams under one seed
 
 
@@ -31,7 +34,8 @@ class Loader:
 
     No state is kept between batches, so an epoch resumed at batch `start` continues as if it had never
     stopped. With `world` processes each takes a contiguous part of every batch, and together they see
-    what a single process would.
+    what a single process would. Images that take at most a quarter of an accelerator's free memory are copied
+    there once, and so are the random choices of an epoch: a batch then needs no copy.
     """
 
     def __init__(
@@ -51,8 +55,9 @@ class Loader:
                 f"--batch-size {batch_size} must lie between {world} (one image per process) "
                 f"and {len(images)} (the training images)"
             )
-        self.images, self.augment, self.seed = images, augment, seed
         self.device, self.rank, self.world = torch.device(device), rank, world
+        fits = self.device.type != "cpu" and images.nbytes <= RESIDENT * free_memory(self.device)
+        self.images, self.augment, self.seed = images.on(self.device) if fits else images, augment, seed
         starts = list(range(0, len(images), batch_size))
         # BatchNorm cannot train on one image: if too few images remain, they join the previous batch.
         if len(images) - starts[-1] < min(2 * world, batch_size):
@@ -70,17 +75,22 @@ class Loader:
     def epoch(self, epoch: int, attempt: int = 0, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of one epoch from `start` on; `attempt` counts restarts after a rollback."""
         order = torch.randperm(len(self.images), generator=_generator(self.seed, attempt, epoch, _ORDER))
-        for number in range(start, len(self)):
-            low, high = self._bounds[number : number + 2]
-            count, size = high - low, self.images.images.shape[1:3]
-            choices = _generator(self.seed, attempt, epoch, _AUGMENT, number)
-            # Drawn for the whole batch, then sliced, so that the number of processes changes nothing.
-            transform = self.augment.draw(count, size, choices)
-            share = slice(count * self.rank // self.world, count * (self.rank + 1) // self.world)
-            yield self._batch(order[low:high][share], transform[share])
+        order = order.to(self.images.labels.device)
+        # Drawn for whole batches, then sliced, so that the number of processes changes nothing.
+        transforms = Transform.joined([
+            self.augment.draw(
+                self._bounds[number + 1] - self._bounds[number],
+                self.images.images.shape[1:3],
+                _generator(self.seed, attempt, epoch, _AUGMENT, number),
+            )
+            for number in range(start, len(self))
+        ]).to(self.device)  # fmt: skip
+        first = self._bounds[start]
+        for low, high in pairwise(self._bounds[start:]):
+            begin, end = (low + (high - low) * rank // self.world for rank in (self.rank, self.rank + 1))
+            yield self._batch(order[begin:end], transforms[begin - first : end - first])
 
     def _batch(self, index: Tensor, transform: Transform) -> Batch:
-        transform = transform.to(self.device)
         images = transform(self._move(self.images.gather(index)))
         return Batch(
             x=images.float().div_(255).contiguous(memory_format=torch.channels_last),
@@ -90,8 +100,8 @@ class Loader:
         )
 
     def _move(self, tensor: Tensor) -> Tensor:
-        if self.device.type == "cuda":  # from pinned memory the host does not wait for the copy
-            return tensor.pin_memory().to(self.device, non_blocking=True)
+        if self.device.type == "cuda" and tensor.device.type == "cpu":
+            return tensor.pin_memory().to(self.device, non_blocking=True)  # the host does not wait
         return tensor.to(self.device)
 
 

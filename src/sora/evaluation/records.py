@@ -90,9 +90,9 @@ def evaluate_into(
 
 
 def _copy_weights(model: nn.Module) -> list[Tensor]:
-    """Copy all weights as bytes, because NaN is not equal to itself."""
+    """Copy all weights to the CPU, as the model may move, and as bytes: NaN is not equal to itself."""
     tensors = (value for value in plain_state(model).values() if isinstance(value, Tensor))
-    return [tensor.detach().flatten().view(torch.uint8).clone() for tensor in tensors]
+    return [tensor.detach().cpu().flatten().view(torch.uint8).clone() for tensor in tensors]
 
 
 def full_record(evaluation: Evaluation) -> Record:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from sora import data, methods, models
-from sora._devices import check_count, pick_device
+from sora._devices import check_count, pick_device, wait_for
 from sora.attacks import Attack, create_all
 from sora.data.splits import default_holdout
 from sora.errors import RunError, UserError
@@ -221,7 +221,6 @@ def _seconds_of_pass(settings: Settings, bench: Bench) -> float:
     for _ in range(ROUNDS + 1):
         began = time.perf_counter()
         torch.autograd.grad(model(x).sum(), x)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        wait_for(device)
         seconds.append(time.perf_counter() - began)
     return min(seconds)

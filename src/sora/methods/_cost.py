@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from sora._devices import counts_memory, device_module, wait_for
 from sora.methods._base import create, info
 from sora.threat import Linf
 
@@ -140,11 +141,12 @@ class _MethodBench:
 
     def peak_bytes(self) -> int:
         """Return the most bytes allocated at once during a batch, beyond those before it."""
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
-            before = int(torch.cuda.memory_allocated(self.device))
+        if counts_memory(self.device):
+            module = device_module(self.device)
+            module.reset_peak_memory_stats(self.device)
+            before = int(module.memory_allocated(self.device))
             self.run()
-            return int(torch.cuda.max_memory_allocated(self.device)) - before
+            return int(module.max_memory_allocated(self.device)) - before
         live = LiveBytes()
         with live:
             self.run()
@@ -152,15 +154,11 @@ class _MethodBench:
 
     def seconds(self) -> float:
         """Return the time of one batch."""
-        self._wait()
+        wait_for(self.device)
         began = time.perf_counter()
         self.run()
-        self._wait()
+        wait_for(self.device)
         return time.perf_counter() - began
-
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -41,7 +41,7 @@ class SubjectOptions:
     seed: int = 0  # of random directions and starts
     model: str | None = None  # repeats the `package.module:function` of a run with a custom model
     data_dir: str | None = None  # where data sets are; the run's own setting if not given
-    device: str = "auto"  # or `cpu`, `cuda`, `cuda:1` ...
+    device: str = "auto"  # or `cpu`, `cuda`, `cuda:1`, `mps` ...
     progress: bool = False  # show a progress bar on a terminal
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sora._passes import frozen
-from sora._seeds import mix
+from sora._seeds import generator_for, mix
 from sora.attacks import fgsm, pgd
 from sora.evaluation import BATCH
 from sora.evaluation.progress import progress_bar
@@ -80,7 +80,7 @@ class Fallen(Probe[ProbedModel]):
         with frozen(model), progress_bar("fallen", len(batches), subject.progress) as advance:
             for number, positions in enumerate(batches):
                 x, y = examples.take(positions, subject.device)
-                generator = torch.Generator(x.device).manual_seed(mix(subject.seed, number))
+                generator = generator_for(x.device, mix(subject.seed, number))
                 adversarial = pgd(model, x, y, subject.threat, generator=generator)
                 with torch.no_grad():
                     right, taken = model(x).argmax(1) == y, model(adversarial).argmax(1)

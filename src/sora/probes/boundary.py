@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sora import curvature, methods
 from sora._passes import frozen, input_gradient
-from sora._seeds import mix
+from sora._seeds import generator_for, mix, uniform
 from sora.attacks import fgsm, pgd
 from sora.errors import UserError
 from sora.evaluation.progress import progress_bar
@@ -121,9 +121,9 @@ def _same_images(results: Mapping[str, Result], count: int) -> dict[str, list[Re
 
 def attack_points(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int) -> dict[str, Tensor]:
     """Return the examples of FGSM, FGSM-RS, PGD-10 and SORA, whose step follows the batch's curvature."""
-    generator = torch.Generator(x.device).manual_seed(mix(seed, 1))
+    generator = generator_for(x.device, mix(seed, 1))
     start = threat.random_start(x, generator)
-    lengths = torch.rand(x.shape, generator=generator, device=x.device, dtype=x.dtype)
+    lengths = uniform(x.new_empty(x.shape), 0, 1, generator)
     on_sphere = threat.sphere(x, generator) if isinstance(threat, L2) else start  # as SORA draws it
     sora, rs = (methods.create(name, threat).to(x.device) for name in ("sora", "fgsm-rs"))
     noisy = x + on_sphere

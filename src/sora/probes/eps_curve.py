@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sora._passes import frozen, input_gradient
-from sora._seeds import mix
+from sora._seeds import generator_for, mix
 from sora.attacks import pgd
 from sora.evaluation import BATCH
 from sora.evaluation.progress import progress_bar
@@ -75,7 +75,7 @@ class EpsCurve(Probe[ProbedModel]):
                     fgsm = threat.step(x, gradient, multiple * threat.eps)
                     correct["fgsm"][index] += count(fgsm, y)
                     if multiple >= 0:
-                        generator = torch.Generator(x.device).manual_seed(mix(subject.seed, number))
+                        generator = generator_for(x.device, mix(subject.seed, number))
                         strong = pgd(model, x, y, threat.scaled(multiple), generator=generator)
                         correct["pgd10"][index] += count(strong, y)
                         advance()

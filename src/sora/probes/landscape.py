@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sora._passes import cross_entropy, frozen, input_gradient
+from sora._seeds import generator_for, normal
 from sora.attacks import pgd
 from sora.evaluation.progress import progress_bar
 from sora.figures import BLUE, RED, Axis, Contours, Figure, Item, Line, Note, Panel, Rule, Surface
@@ -53,8 +54,8 @@ def plane(
     model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int, second: SecondAxis = "random"
 ) -> Plane:
     """Return the plane around each image of a batch, its second direction random or that of PGD-10."""
-    generator = torch.Generator(x.device).manual_seed(seed)
-    noise = torch.empty_like(x).normal_(generator=generator)
+    generator = generator_for(x.device, seed)
+    noise = normal(x, generator)
     gradient, _ = input_gradient(model, x, y)
     u, v = (threat.step(x, z, threat.eps) - x for z in (gradient, noise))
     if second == "pgd":

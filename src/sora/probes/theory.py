@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sora import metrics
 from sora._devices import device_for_float64
 from sora._passes import cross_entropy, frozen
+from sora._seeds import generator_for, normal
 from sora.curvature import optimal_step
 from sora.errors import UserError
 from sora.evaluation.progress import progress_bar
@@ -158,8 +159,8 @@ def second_order(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: i
         g = graph.detach()
         p, u = threat.direction(g), unit(g)
         hp, hu = times_hessian(p), times_hessian(u)
-        generator = torch.Generator(x.device).manual_seed(seed)
-        noise = torch.empty_like(x).normal_(generator=generator)
+        generator = generator_for(x.device, seed)
+        noise = normal(x, generator)
         image = unit(hu) + unit(noise)  # noise, because the gradient may lack the leading eigenvector
         norm = flat_norm(hu)
         for count in range(POWER_STEPS):

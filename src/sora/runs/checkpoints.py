@@ -61,7 +61,6 @@ class Checkpoints:
         marks = [name for name, asked in (("best", best), ("good", good)) if asked]
         text = json.dumps({"format": FORMAT, **versions, **header, "marks": marks})
         path = self.folder / f"step-{attempt}-{step:08d}.safetensors"
-        tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}  # copied once, if at all
         write_verified(path, tensors, text)
         self.link_marks(path, marks)
         # Files with higher numbers belong to no state of this run: unreadable, or of a part that is repeated

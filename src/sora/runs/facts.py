@@ -16,6 +16,7 @@ import msgspec
 import torch
 
 import sora
+from sora._devices import device_module
 from sora._files import plain
 from sora.data import Dataset
 from sora.errors import RunError
@@ -52,9 +53,15 @@ def machine(device: torch.device | str) -> dict[str, Any]:
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": _processor(),
-        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "gpu": _accelerator_name(device),
         "threads": torch.get_num_threads(),
     }
+
+
+def _accelerator_name(device: torch.device) -> str | None:
+    named = hasattr(device_module(device), "get_device_name")
+    name = device_module(device).get_device_name(device) if named else device.type
+    return None if device.type == "cpu" else str(name)
 
 
 def machine_line(facts: dict[str, Any]) -> str:

@@ -94,7 +94,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     """Write a safetensors file under a temporary name, then rename it."""
     contiguous, places = dict[str, Tensor](), set[int]()
     for name, tensor in tensors.items():
-        kept = tensor.detach().contiguous()
+        kept = tensor.detach().cpu().contiguous()
         place = kept.untyped_storage().data_ptr()
         # The format has no shared memory: a tensor with two names is written twice.
         contiguous[name] = kept.clone() if place in places else kept
@@ -115,6 +115,7 @@ class TensorFile(NamedTuple):
 
 def write_verified(path: Path, tensors: Mapping[str, Tensor], text: str = "") -> None:
     """Write tensors, a text that belongs to them, and the checksum of both."""
+    tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}  # copied once, if at all
     write_tensors(path, tensors, {_KEY: f"{_MARK}{digest_tensors(tensors, text)} {text}"})
 
 

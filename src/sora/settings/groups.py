@@ -120,7 +120,7 @@ class WatchingSettings(Options):
 class MachineSettings(Options):
     """Where and how it is computed."""
 
-    device: str = option("auto", "cpu, cuda, cuda:1 ...; auto: a GPU if there is one")
+    device: str = option("auto", "cpu, cuda, cuda:1, mps, xpu ...; auto: a GPU if there is one")
     threads: int = option(0, "CPU threads; 0: torch's choice", low=0)
     precision: Literal["fp32", "bf16", "fp16"] = option("fp32", "number format of the network's passes")
     compile: bool = option(

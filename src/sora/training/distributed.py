@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,8 +19,8 @@ import torch.distributed.nn
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sora._devices import launched, rank, summed, world
-from sora.errors import RunError
+from sora._devices import device_module, launched, rank, summed, versions, world
+from sora.errors import RunError, UserError
 
 if TYPE_CHECKING:
     from sora.training.state import State
@@ -34,18 +34,19 @@ def process_group(device: torch.device) -> Iterator[None]:
     if not launched() or distributed.is_initialized():
         yield
         return
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    if device.type != "cpu" and hasattr(device_module(device), "set_device"):
+        device_module(device).set_device(device)
     # torchrun may keep its store over a restart: without names of our own a rank could read the address that
     # a dead one left there, and the group would never form.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    backend = "nccl" if device.type == "cuda" else "gloo"
+    backend = distributed.get_default_backend_for_device(device)
     # A group ends with the last object that refers to it. If that is part of a reference cycle, the group's
     # threads outlive Python itself, and one that still frees a tensor then aborts the process.
     atexit.register(gc.collect)
     try:
         store, number, count = next(distributed.rendezvous("env://"))  # type: ignore[attr-defined]
         store = distributed.PrefixStore(f"sora-{attempt}", store)  # type: ignore[attr-defined]
+        _check_versions(store, number)
         distributed.init_process_group(backend, None, PATIENCE, count, number, store)
         yield
     except RuntimeError as error:
@@ -55,6 +56,14 @@ def process_group(device: torch.device) -> Iterator[None]:
     finally:
         if distributed.is_initialized():
             distributed.destroy_process_group()
+
+
+def _check_versions(store: Any, number: int) -> None:
+    """Raise if this process has other packages than the first."""
+    if number == 0:
+        store.set("versions", versions())
+    elif (first := store.get("versions").decode()) != versions():
+        raise UserError(f"process {number} has {versions()}, process 0 {first}; install the same versions")
 
 
 def wrap(model: nn.Module) -> nn.Module:

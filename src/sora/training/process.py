@@ -12,7 +12,7 @@ from types import FrameType
 
 import torch
 
-from sora._devices import set_threads
+from sora._devices import counts_memory, device_module, set_threads, wait_for
 from sora.errors import UserError
 from sora.training.distributed import any_rank
 from sora.training.state import State
@@ -61,7 +61,7 @@ def keep_freed_memory() -> bool:
 class TrainingMeter:
     """Adds to a state the seconds and peak memory of training alone, without evaluations and checkpoints.
 
-    On CUDA it waits for the device only when it is paused.
+    It waits for the device only when it is paused.
     """
 
     def __init__(self, state: State, device: torch.device) -> None:
@@ -71,8 +71,8 @@ class TrainingMeter:
 
     def start(self) -> None:
         """Begin to count."""
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
+        if counts_memory(self.device):
+            device_module(self.device).reset_peak_memory_stats(self.device)
         self._peak_before = process_peak_mb()
         self._running_since = time.perf_counter()
 
@@ -80,9 +80,9 @@ class TrainingMeter:
         """Stop counting."""
         if self._running_since is None:
             return
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-            peak = torch.cuda.max_memory_allocated(self.device) / 2**20
+        wait_for(self.device)
+        if counts_memory(self.device):
+            peak = device_module(self.device).max_memory_allocated(self.device) / 2**20
             self.state.peak_mb = max(self.state.peak_mb, peak)
         else:
             # A process has one peak for all it does. If it grew while training ran, it is training's.
