@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow test-browser lint bench golden torture docs clean
+.PHONY: setup demo test test-slow test-gpu test-cluster test-browser lint bench golden torture docs clean
 
 setup: .venv/ready
 
@@ -21,6 +21,16 @@ test: setup lint
 
 test-slow: setup
 	$(BIN)/pytest -m slow
+
+# The same tests as on the emulated device, and gpu-report.json to send back: make test-gpu DEVICE=mps
+DEVICE ?= cuda
+test-gpu: setup
+	$(BIN)/pytest tests/accelerator --device $(DEVICE) -m ''
+	$(BIN)/python benchmarks/gpu.py --device $(DEVICE)
+
+# Slurm, Ray and two nodes on this machine; INSTALL=1 installs the packages that are missing (Debian, as root).
+test-cluster: setup
+	$(BIN)/python -m tests.cluster $(if $(INSTALL),--install)
 
 # Needs Chromium: Debian's package, or the path of another in $CHROMIUM.
 test-browser: setup

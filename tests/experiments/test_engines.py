@@ -1,6 +1,7 @@
 """Engines: where the runs of a grid are computed."""
 
 import os
+import re
 import sys
 import tempfile
 import time
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sora._devices import versions
 from sora._process import start_child
 from sora.errors import UserError
 from sora.experiments import engines
@@ -98,20 +100,98 @@ def test_mistakes_are_one_line_and_write_nothing(verb, flags, message, sora, tmp
 
 
 def test_slurm_shows_its_batch_files(tmp_path: Path) -> None:
-    pytest.importorskip("submitit")
     engine = engines.create("slurm", cpus=4, gpus=1, slurm="partition=gpu,time=60")
     work = Work("fgsm-s0", ["--data-dir", "/data"], tmp_path / "fgsm-s0.yaml", tmp_path / "fgsm-s0")
     text = engine.describe(work)
     for line in ("--cpus-per-task=4", "--gres=gpu:1", "--partition=gpu", "--time=60", "--job-name=fgsm-s0"):
         assert f"#SBATCH {line}\n" in text
-    assert (
-        f"sora train --config {work.settings} --out {work.folder} --resume auto --quiet --data-dir /data"
-        in text
+    command = (
+        f"-m sora train --config {work.settings} --out {work.folder} --resume auto --quiet --data-dir /data"
     )
+    assert f"exec {sys.executable} {command}\n" in text
     with pytest.raises(UserError, match="--slurm takes NAME=VALUE"):
         engines.create("slurm", slurm="gpu")
-    with pytest.raises(UserError, match=r"--slurm: .*nothing"):
-        engines.create("slurm", slurm="nothing=1").describe(work)
+
+
+class FakeSlurm:
+    """Jobs in the order of their numbers, with their states, and the exit code that Slurm shows."""
+
+    def __init__(self, states: list[str], code: int = 0) -> None:
+        self.states, self.code, self.submitted = states, code, 0
+
+    def __call__(self, *command: str, text: str = "") -> str:
+        if command[0] == "sbatch":
+            self.submitted += 1
+            self.folder = text.partition("--comment=")[2].partition("\n")[0]
+            return f"{self.submitted};cluster\n"
+        if command[0] == "scontrol":
+            return f"JobId=1 ExitCode={self.code}:0 Requeue=1"
+        return "".join(f"{n}|{self.states[n - 1]}|{self.folder}\n" for n in range(1, self.submitted + 1))
+
+
+@pytest.mark.parametrize(
+    ("states", "code", "submitted", "error"),
+    [
+        (["RUNNING"], 0, 1, None),
+        (["REQUEUED"], 0, 1, None),
+        (["CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "RUNNING"], 0, 5, None),
+        (["FAILED", "RUNNING"], 143, 2, None),  # ended by SIGTERM
+        (["FAILED"], 1, 1, "the reason"),
+        (["TIMEOUT"] * 5, 0, 5, r"5 Slurm jobs ended before the run, the last \(5\) as TIMEOUT"),
+    ],
+)
+def test_a_job_that_ends_without_its_runs_fault_is_replaced(
+    states: list[str],
+    code: int,
+    submitted: int,
+    error: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from sora.experiments.engines import on_slurm
+
+    fake = FakeSlurm(states, code)
+    monkeypatch.setattr(on_slurm, "_slurm", fake)
+    monkeypatch.setattr(on_slurm, "POLL", -1.0)
+    work = Work("fgsm-s0", [], tmp_path / "fgsm-s0.yaml", tmp_path / "fgsm-s0")
+    engine = engines.create("slurm")
+    fake.folder = ""
+    job = engine.start(work)
+    (tmp_path / "slurm" / "fgsm-s0.log").write_text("something\nthe reason\n")
+    ended = [job.ended() for _ in range(6)][-1]
+    assert fake.submitted == submitted
+    if error is None:
+        assert ended is None
+        assert engine.start(work).ended() is None  # the same command again finds the job
+        assert fake.submitted == submitted
+    else:
+        assert ended is not None
+        assert ended.code == 1
+        assert re.fullmatch(error, ended.error)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30", 1800), ("1:30", 90), ("1:0:5", 3605), ("1-2", 93600), ("1-2:3", 93780), ("", None), ("x", None)],
+)
+def test_time_limits_of_slurm(text: str, seconds: float | None) -> None:
+    from sora.experiments.engines.on_slurm import seconds_of
+
+    assert seconds_of(text) == seconds
+
+
+def test_slurm_must_be_here_and_its_time_limit_long_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engines.create("slurm", slurm="time=0:0:1")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="needs sbatch, which is not here"):
+        run_grid(runs(tmp_path, 1), engine=engine)
+    monkeypatch.setattr(engine, "check", lambda: None)
+    monkeypatch.setattr("sora.experiments.cost._Timer.per_image", lambda timer, settings: 1.0)
+    with pytest.raises(UserError, match=r"an epoch of fgsm-s0 takes about 0.5 minutes here, .* is 0.0166667"):
+        run_grid(runs(tmp_path, 1), engine=engine)
+    assert not any(tmp_path.iterdir())
 
 
 def process_of(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
@@ -164,10 +244,14 @@ def test_a_run_that_was_sent_back_leaves_nothing_on_the_worker(code: int, tmp_pa
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "worker"))
     (tmp_path / "worker").mkdir()
     work = Work("fgsm-s0", [], tmp_path / "fgsm-s0.yaml", tmp_path / "fgsm-s0")
-    ended, packed = on_ray._compute_elsewhere(work, "method: fgsm")
+    ended, packed = on_ray._compute_elsewhere(work, "method: fgsm", versions())
     assert ended == (code, "")
     on_ray._unpack(packed, tmp_path / "here")
     assert (tmp_path / "here" / "summary.json").read_text() == "method: fgsm"
+    other, nothing = on_ray._compute_elsewhere(work, "method: fgsm", "sora 0, torch 1")
+    assert other.code == 2
+    assert re.search(r" has sora .*, torch .*, this command sora 0, torch 1; install the same", other.error)
+    assert nothing is None
     kept = list((tmp_path / "worker").glob("*/fgsm-s0"))
     assert bool(kept) == bool(code)  # a run that failed continues from its checkpoints
 

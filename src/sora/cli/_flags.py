@@ -61,7 +61,7 @@ class EngineFlags:
     cpus_per_run: int = flag(1, "with ray or slurm: CPU cores per run")
     gpus_per_run: float = flag(0.0, "with ray or slurm: GPUs per run")
     send_back: bool = flag(False, "with ray: the machines share no folder; results are sent back")
-    slurm: str = flag("", "with slurm: parameters of submitit's Slurm executor, e.g. partition=gpu,time=60")
+    slurm: str = flag("", "with slurm: options of sbatch, e.g. partition=gpu,time=60")
 
     def check_engine(self) -> None:
         """Raise for an engine that does not exist, and for flags of another one."""

@@ -46,7 +46,7 @@ class Job:
 
 def default_jobs(count: int, device: str) -> int:
     """Return how many processes run at once: one per core for small CPU runs, one on a GPU."""
-    return 1 if device_name(device).startswith("cuda") else max(1, min(count, os.cpu_count() or 1))
+    return 1 if device_name(device) != "cpu" else max(1, min(count, os.cpu_count() or 1))
 
 
 def run_grid(
@@ -63,15 +63,21 @@ def run_grid(
     threads = engine.threads or max(1, (os.cpu_count() or 1) // jobs)
     grid = [Job(_with_threads(resolved, threads)) for resolved in runs]
     engine.check()
+    if engine.time_limit is not None:
+        _refuse_short_limit([job.resolved for job in grid if not job.folder.is_finished()], engine.time_limit)
     for job in grid:
         _refuse_other_settings(job)
     try:
         _compute(grid, jobs, engine, quiet)
     except KeyboardInterrupt:
         finished = sum(job.folder.is_finished() for job in grid)
+        state = (
+            f"the others go on {engine.outlives}" if engine.outlives else "those that began have a checkpoint"
+        )
+        verb = "collect" if engine.outlives else "continue"
         raise GridInterrupted(
-            f"interrupted; {finished} of {len(grid)} runs are finished, those that began have a checkpoint;"
-            " repeat the command to continue them (`sora compare` with --resume)"
+            f"interrupted; {finished} of {len(grid)} runs are finished, {state};"
+            f" repeat the command to {verb} them (`sora compare` with --resume)"
         ) from None
     return grid
 
@@ -88,7 +94,7 @@ def _compute(grid: Sequence[Job], jobs: int, engine: Engine, quiet: bool) -> Non
     with ExitStack() as stack:
         for parent in sorted({job.folder.path.parent for job in grid}):
             stack.enter_context(locked_folder(parent))  # two grids in one folder would start each run twice
-        for job in unfinished:  # of a grid that was killed: its runs are writing their checkpoints
+        for job in [] if engine.outlives else unfinished:  # of a grid that was killed: they write checkpoints
             wait_until_free(job.folder.path, PATIENCE)
         refresh = stack.enter_context(_progress(unfinished, quiet))
         stack.enter_context(_ending(running))
@@ -104,6 +110,21 @@ def _compute(grid: Sequence[Job], jobs: int, engine: Engine, quiet: bool) -> Non
 def described(runs: Sequence[Resolved], engine: Engine) -> list[str]:
     """Return the batch file that an engine would submit for each run."""
     return [engine.describe(Job(_with_threads(run, engine.threads or 1)).work) for run in runs]
+
+
+def _refuse_short_limit(runs: Sequence[Resolved], limit: float) -> None:
+    """Raise if an epoch of a run, timed on this machine, takes longer than its job may run."""
+    from sora.experiments.cost import estimate  # it needs this module
+
+    runs = [run for run in runs if device_name(run.settings.device) == "cpu"]  # a login node has no GPU
+    hours = estimate(runs, jobs=len(runs)).train_hours if runs else {}
+    for run in runs:
+        minutes = hours[run.settings.folder().name] * 60 / run.settings.epochs
+        if minutes * 60 > limit:
+            raise UserError(
+                f"an epoch of {run.settings.folder().name} takes about {minutes:.1f} minutes here, the time"
+                f" limit of its job is {limit / 60:g}; allow at least an epoch"
+            )
 
 
 def _refuse_other_settings(job: Job) -> None:

@@ -76,6 +76,10 @@ class Engine:
     """CPU threads of a run where its settings do not say; None: the cores divided by the runs at once."""
     jobs: int | None = None
     """Runs at once; None: as many as the grid decides."""
+    time_limit: float | None = None
+    """Seconds that a run may take before it is ended and continued."""
+    outlives: str = ""
+    """Where runs go on when the grid ends; empty if they end with it."""
 
     def check(self) -> None:
         """Raise a `UserError` if runs cannot be started; called before anything is written."""

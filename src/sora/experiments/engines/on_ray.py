@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import platform
 import shutil
 import socket
 import tarfile
@@ -19,6 +20,7 @@ from typing import Any
 
 import ray
 
+from sora._devices import versions
 from sora._files import write_text
 from sora.errors import UserError
 from sora.experiments.engines import Ended, Engine, Work, train_on_cluster
@@ -92,7 +94,7 @@ class OnRay(Engine):
     def start(self, work: Work) -> Task:
         """Queue a task."""
         more = work.settings.read_text() if self._send_back else os.getcwd()
-        return Task(self._task.remote(work.absolute(), more), work.folder.resolve())
+        return Task(self._task.remote(work.absolute(), more, versions()), work.folder.resolve())
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
@@ -123,13 +125,23 @@ class Task:
         ray.cancel(self._reference, force=True)
 
 
-def _compute(work: Work, cwd: str) -> tuple[Ended, None]:
+def _other_versions(expected: str) -> Ended | None:
+    """Return the error of a worker whose packages would compute something else."""
+    if versions() == expected:
+        return None
+    text = f"{platform.node()} has {versions()}, this command {expected}; install the same versions"
+    return Ended(2, text)
+
+
+def _compute(work: Work, cwd: str, expected: str) -> tuple[Ended, None]:
     """Train a run on a worker that shares the grid's folders."""
-    return train_on_cluster(work, cwd), None
+    return _other_versions(expected) or train_on_cluster(work, cwd), None
 
 
-def _compute_elsewhere(work: Work, settings: str) -> tuple[Ended, bytes]:
+def _compute_elsewhere(work: Work, settings: str, expected: str) -> tuple[Ended, bytes | None]:
     """Train a run on a worker with a disk of its own, where it finds its checkpoints if started again."""
+    if (other := _other_versions(expected)) is not None:
+        return other, None
     key = hashlib.blake2b(f"{work.name}\n{settings}".encode(), digest_size=8).hexdigest()
     place = Path(tempfile.gettempdir()) / f"sora-{key}"
     place.mkdir(exist_ok=True)

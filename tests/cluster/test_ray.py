@@ -1,0 +1,113 @@
+"""A grid on a Ray cluster of two nodes without a shared folder: nodes come and go, the bits stay."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.cluster
+
+RUN = (
+    "--dataset digits --limit-train 400 --limit-test 40 --width 4 --epochs 20"
+    " --eval-every 0 --batch-size 32 --threads 1"
+    " --attacks clean --set model.stages=1 --checkpoint-every 20"
+)
+
+
+class Nodes:
+    """A cluster whose nodes have one core and a temporary folder each."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.folder, self.cluster, self.nodes = folder, Cluster(), list[Any]()
+        for _ in range(count):
+            self.add()
+
+    def add(self) -> None:
+        place = self.folder / f"node{len(self.nodes)}"
+        place.mkdir(parents=True)
+        self.nodes.append(self.cluster.add_node(num_cpus=1, env_vars={"TMPDIR": str(place)}))
+
+    def computing(self) -> int:
+        """The last node on which a run has written a line."""
+        deadline = time.monotonic() + 240
+        while not (logs := list(self.folder.glob("node*/sora-*/*/metrics.jsonl"))):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        return int(logs[-1].relative_to(self.folder).parts[0].removeprefix("node"))
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    nodes = Nodes(tmp_path / "nodes", 2)
+    yield nodes
+    nodes.cluster.shutdown()
+
+
+def compare(out: Path, *flags: str, methods: str = "fgsm") -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "sora",
+        "compare",
+        *RUN.split(),
+        "--methods",
+        methods,
+        "--out",
+        str(out),
+        *flags,
+    ]
+    return subprocess.Popen(command, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def done(process: subprocess.Popen[str]) -> None:
+    errors = process.communicate(timeout=600)[1]
+    assert process.returncode == 0, errors
+
+
+def weights(out: Path) -> dict[str, bytes]:
+    return {file.parent.name: file.read_bytes() for file in out.glob("*/model.safetensors")}
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("local") / "g"
+    done(compare(folder, methods="fgsm,sora,n-fgsm"))
+    return weights(folder)
+
+
+def test_more_runs_than_cores_and_a_node_removed(
+    nodes: Nodes, local: dict[str, bytes], tmp_path: Path
+) -> None:
+    flags = ["--engine", "ray", "--address", nodes.cluster.address, "--send-back"]
+    process = compare(tmp_path / "g", *flags, methods="fgsm,sora,n-fgsm")
+    victim = nodes.nodes[1]
+    nodes.computing()
+    nodes.cluster.remove_node(victim, allow_graceful=False)
+    done(process)
+    assert weights(tmp_path / "g") == local
+
+
+def test_the_head_is_lost_and_the_command_repeated(local: dict[str, bytes], tmp_path: Path) -> None:
+    first = Nodes(tmp_path / "first", 1)
+    process = compare(tmp_path / "g", "--engine", "ray", "--address", first.cluster.address)
+    log, deadline = tmp_path / "g" / "fgsm-s0" / "metrics.jsonl", time.monotonic() + 240
+    while not (log.exists() and log.read_text().count("\n") > 3):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    first.cluster.shutdown()
+    errors = process.communicate(timeout=300)[1]
+    assert process.returncode != 0, errors
+    second = Nodes(tmp_path / "second", 1)
+    try:
+        done(compare(tmp_path / "g", "--engine", "ray", "--address", second.cluster.address, "--resume"))
+    finally:
+        second.cluster.shutdown()
+    assert weights(tmp_path / "g")["fgsm-s0"] == local["fgsm-s0"]

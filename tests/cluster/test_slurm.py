@@ -1,0 +1,203 @@
+"""A grid on a real Slurm of two nodes: whatever happens to a job, its run ends with a local one's bits."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import slurm
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(bool(slurm.missing()), reason=f"not installed: {', '.join(slurm.missing())}"),
+]
+
+RUN = (
+    "--dataset digits --limit-train 400 --limit-test 40 --width 4 --epochs 20 --eval-every 0 --batch-size 32"
+    " --attacks clean --set model.stages=1 --checkpoint-every 20"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with slurm.cluster(tmp_path_factory.mktemp("slurm")):
+        yield
+
+
+def compare(out: Path, *flags: str) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "sora",
+        "compare",
+        *RUN.split(),
+        "--methods",
+        "fgsm",
+        "--out",
+        str(out),
+        *flags,
+    ]
+    return subprocess.Popen(command, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def on_slurm(out: Path, *flags: str) -> subprocess.Popen[str]:
+    return compare(out, "--engine", "slurm", *flags)
+
+
+def done(process: subprocess.Popen[str], code: int = 0) -> str:
+    errors = process.communicate(timeout=600)[1]
+    assert process.returncode == code, errors
+    return errors
+
+
+def tool(*command: str) -> str:
+    return subprocess.run(command, text=True, capture_output=True, check=True, timeout=60).stdout
+
+
+def job(state: str = "RUNNING", format: str = "%i") -> str:
+    """Wait for a job in this state; its number."""
+    deadline = time.monotonic() + 120
+    while not (
+        found := tool("squeue", "--me", "--noheader", f"--states={state}", f"--format={format}").split()
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    return found[0]
+
+
+def underway(out: Path, process: subprocess.Popen[str] | None = None) -> None:
+    """Wait until the run has written its first lines."""
+    log, deadline = out / "fgsm-s0" / "metrics.jsonl", time.monotonic() + 240
+    while not (log.exists() and log.read_text().count("\n") > 3):
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def weights(out: Path) -> bytes:
+    return (out / "fgsm-s0" / "model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("local") / "g"
+    done(compare(folder, "--threads", "1"))
+    return weights(folder)
+
+
+def cancel() -> None:
+    tool("scancel", job())
+
+
+def requeue() -> None:
+    tool("scontrol", "requeue", job())
+
+
+def reach_the_time_limit() -> None:
+    tool("scontrol", "update", f"JobId={job()}", "EndTime=now")
+
+
+def lose_the_node() -> None:
+    node = job(format="%N")
+    tool("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+    time.sleep(5)
+    tool("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+
+@pytest.mark.parametrize("happens", [cancel, requeue, reach_the_time_limit, lose_the_node])
+def test_the_run_continues(happens: Callable[[], None], local: bytes, tmp_path: Path) -> None:
+    process = on_slurm(tmp_path / "g")
+    underway(tmp_path / "g", process)
+    happens()
+    errors = done(process)
+    assert weights(tmp_path / "g") == local, errors
+    assert errors.count("warning") == 0
+    queued_by_slurm = happens in (requeue, lose_the_node)
+    assert queued_by_slurm or re.search(
+        r"fgsm-s0: Slurm job \d+ ended as \w+; it continues as job \d+ \(2 of 5\)", errors
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_same_command_collects(number: int, local: bytes, tmp_path: Path) -> None:
+    process = on_slurm(tmp_path / "g")
+    underway(tmp_path / "g", process)
+    first = job()
+    process.send_signal(number)
+    errors = process.communicate(timeout=60)[1]
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert "0 of 1 runs are finished, the others go on in Slurm" in errors
+        assert "repeat the command to collect them" in errors
+    assert job() == first  # still running
+    errors = done(on_slurm(tmp_path / "g", "--resume"))
+    assert weights(tmp_path / "g") == local
+    mine = tool("squeue", "--me", "--states=all", "--noheader", "--format=%k").split()
+    assert mine.count(str(tmp_path / "g" / "fgsm-s0")) == 1  # one job did it all
+
+
+def test_a_run_that_fails_by_itself_is_reported_at_once(tmp_path: Path) -> None:
+    errors = done(on_slurm(tmp_path / "g", "--lr", "1e30"), code=1)
+    assert "the loss is not finite" in errors
+    assert "it continues" not in errors
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("partition=nowhere", "--slurm: sbatch: error: invalid partition specified: nowhere"),
+        ("nothing=1", "--slurm: sbatch: unrecognized option '--nothing=1'"),
+    ],
+)
+def test_what_slurm_refuses_is_said_before_anything_is_written(
+    options: str, message: str, tmp_path: Path
+) -> None:
+    errors = done(on_slurm(tmp_path / "g", "--slurm", options), code=2)
+    assert message in errors
+    assert errors.count("\n") == 1
+    assert not (tmp_path / "g").exists()
+
+
+def test_a_time_limit_shorter_than_an_epoch(tmp_path: Path) -> None:
+    flags = ["--limit-train", "1400", "--width", "64", "--set", "model.stages=4", "--methods", "pgd-10"]
+    errors = done(on_slurm(tmp_path / "g", "--slurm", "time=0:1", *flags), code=2)
+    assert "an epoch of pgd-10-s0 takes about" in errors
+    assert errors.count("\n") == 1
+    assert not (tmp_path / "g").exists()
+
+
+def test_one_run_over_two_nodes(tmp_path: Path) -> None:
+    """The batch file of docs/cluster.md gives the weights of two processes on one node."""
+    page = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text()
+    text = re.search(r"```bash\n(#!/bin/bash\n.*?)```", page, re.DOTALL)[1]  # type: ignore[index]
+    own = RUN.replace("--epochs 20", "--epochs 2") + " --method fgsm --device cpu --threads 1"
+    text = re.sub(r"--dataset \S+", own, text).replace("runs/large", f"{tmp_path}/two")
+    text = (
+        text.replace("--gpus-per-node=4 ", "")
+        .replace("NPROC=4", "NPROC=1")
+        .replace("--cpus-per-task=16", "--cpus-per-task=1")
+    )
+    text = text.replace("$MASTER", "127.0.0.1").replace(
+        "torchrun", str(Path(sys.executable).with_name("torchrun"))
+    )
+    (tmp_path / "run.sh").write_text(text)
+    tool("sbatch", "--wait", f"--output={tmp_path}/out.txt", str(tmp_path / "run.sh"))
+    one = [
+        "--nproc-per-node",
+        "2",
+        "--standalone",
+        "-m",
+        "sora",
+        "train",
+        *own.split(),
+        "--out",
+        f"{tmp_path}/one",
+    ]
+    subprocess.run([Path(sys.executable).with_name("torchrun"), *one], check=True, capture_output=True)
+    found = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two")]
+    assert found[0] == found[1]
