@@ -126,7 +126,7 @@ class FakeSlurm:
             return f"{self.submitted};cluster\n"
         if command[0] == "scontrol":
             return f"JobId=1 ExitCode={self.code}:0 Requeue=1"
-        return "".join(f"{n}|{self.states[n - 1]}|{self.folder}\n" for n in range(1, self.submitted + 1))
+        return "".join(f"{n}|{self.states[n - 1]}|{self.folder}\n" for n in range(self.submitted, 0, -1))
 
 
 @pytest.mark.parametrize(

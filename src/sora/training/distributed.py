@@ -39,7 +39,7 @@ def process_group(device: torch.device) -> Iterator[None]:
     # torchrun may keep its store over a restart: without names of our own a rank could read the address that
     # a dead one left there, and the group would never form.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    backend = distributed.get_default_backend_for_device(device)
+    backend = distributed.Backend.default_device_backend_map.get(device.type, "gloo")
     # A group ends with the last object that refers to it. If that is part of a reference cycle, the group's
     # threads outlive Python itself, and one that still frees a tensor then aborts the process.
     atexit.register(gc.collect)

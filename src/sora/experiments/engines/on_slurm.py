@@ -6,6 +6,7 @@ also by `kill -9`, finds its jobs again when it is repeated.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import shutil
@@ -100,15 +101,12 @@ class OnSlurm(Engine):
     def job_of(self, work: Work) -> tuple[str, str]:
         """Return the number and the state of the newest job of a run; Slurm is asked every few seconds."""
         if time.monotonic() - self._asked > POLL:
-            try:
-                lines = _slurm(
-                    "squeue", "--me", "--states=all", "--noheader", "--format=%i|%T|%k"
-                ).splitlines()
-            except RunError:  # the controller restarts, or is busy
-                lines = []
             self._asked = time.monotonic()
-            found = {job[2]: (job[0], job[1]) for job in (line.split("|", 2) for line in lines)}
-            self._jobs = self._jobs | found if lines else self._jobs
+            with contextlib.suppress(RunError):  # the controller restarts, or is busy
+                text = _slurm("squeue", "--me", "--states=all", "--noheader", "--format=%i|%T|%k")
+                jobs = [line.split("|", 2) for line in text.splitlines()]
+                newest_last = sorted((job for job in jobs if job[0].isdecimal()), key=lambda job: int(job[0]))
+                self._jobs = {comment: (number, state) for number, state, comment in newest_last}
         return self._jobs.get(str(work.folder), ("", GONE))
 
 
