@@ -56,7 +56,7 @@ def done(process: subprocess.Popen[str], code: int = 0) -> str:
 
 
 def tool(*command: str) -> str:
-    return subprocess.run(command, text=True, capture_output=True, check=True, timeout=60).stdout
+    return subprocess.run(command, text=True, capture_output=True, check=True, timeout=600).stdout
 
 
 def job(state: str = "RUNNING", format: str = "%i") -> str:
@@ -106,7 +106,9 @@ def lose_the_node() -> None:
     node = job(format="%N")
     tool("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
     time.sleep(5)
-    tool("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    subprocess.run(
+        ["scontrol", "update", f"NodeName={node}", "State=RESUME"]
+    )  # if it has not come back itself
 
 
 @pytest.mark.parametrize("happens", [cancel, requeue, reach_the_time_limit, lose_the_node])

@@ -188,7 +188,7 @@ def test_slurm_must_be_here_and_its_time_limit_long_enough(
     with pytest.raises(UserError, match="needs sbatch, which is not here"):
         run_grid(runs(tmp_path, 1), engine=engine)
     monkeypatch.setattr(engine, "check", lambda: None)
-    monkeypatch.setattr("sora.experiments.cost._Timer.per_image", lambda timer, settings: 1.0)
+    monkeypatch.setattr("sora.experiments.cost._seconds_of_step", lambda settings, bench: 16.0)
     with pytest.raises(UserError, match=r"an epoch of fgsm-s0 takes about 0.5 minutes here, .* is 0.0166667"):
         run_grid(runs(tmp_path, 1), engine=engine)
     assert not any(tmp_path.iterdir())

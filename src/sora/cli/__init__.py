@@ -72,7 +72,8 @@ def _run(arguments: list[str]) -> int:
         except BaseException as error:
             if debug:
                 traceback.print_exc()
-            return _exit_code(KeyboardInterrupt() if interrupts.received else error)
+            unexplained = interrupts.received and not hasattr(error, "exit_code")
+            return _exit_code(KeyboardInterrupt() if unexplained else error)
 
 
 def _dispatch(arguments: list[str]) -> int:
