@@ -165,22 +165,25 @@ def test_a_collapsed_model_is_warned_about_as_in_evaluate(tmp_path: Path, capsys
 
 
 IMAGES, LABELS = tensors()
-PIXELS = r"expected uint8 \(N, C, H, W\), or the same divided by 255"
 BUILT_IN = "is for built-in models; a module is trained as it is given"
 
 
 @pytest.mark.parametrize(
     ("given", "options", "message"),
     [
-        ((IMAGES / 255 - 0.5) / 0.25, {}, r"float32 \(60, 3, 8, 8\) in \[-2, 2\]; " + PIXELS),
-        (IMAGES / 255 * 0.999, {}, PIXELS),
+        ((IMAGES / 255 - 0.5) / 0.25, {}, r"inputs lie in \[-2, 2\], outside the box .*or box=None"),
+        (
+            IMAGES.long(),
+            {},
+            r"inputs are torch.int64 \(60, 3, 8, 8\); expected floats \(N, ...\), or uint8",
+        ),
         (torch.zeros(60, 3, 10, 10, dtype=torch.uint8), {}, "different sizes: train 10x10x3, test 8x8x3"),
-        (IMAGES, {"norm": "l2"}, "meant for linf; pass --eps for l2"),
+        (IMAGES, {"norm": "l2"}, "meant for linf; pass eps for l2"),
         (IMAGES, {"width": 16}, BUILT_IN),
         (IMAGES, {"set": {"model.stages": 2}}, BUILT_IN),
         (IMAGES, {"mean": (0.5, 0.5, 0.5)}, BUILT_IN),
     ],
-    ids=["normalised", "no pixels", "size", "norm", "width", "set", "mean"],
+    ids=["normalised", "integers", "size", "norm", "width", "set", "mean"],
 )
 def test_wrong_data_and_options_are_refused(given: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):

@@ -16,6 +16,7 @@ from sora.data.augment import Augment, Transform
 from sora.data.builder import Arrays, Builder
 from sora.data.dataset import Dataset, ImageSet
 from sora.data.image_files import ImageFile
+from sora.data.inputs import ExampleSet, GivenData, Stream
 from sora.data.inspection import Report, StoredDataset, check, inventory, stored
 from sora.data.loader import Batch, Loader
 from sora.data.obtain import get
@@ -28,6 +29,8 @@ __all__ = [
     "Builder",
     "DataInfo",
     "Dataset",
+    "ExampleSet",
+    "GivenData",
     "ImageFile",
     "ImageSet",
     "Loader",
@@ -35,6 +38,7 @@ __all__ = [
     "Report",
     "Splits",
     "StoredDataset",
+    "Stream",
     "Transform",
     "check",
     "check_name",

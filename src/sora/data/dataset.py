@@ -176,6 +176,21 @@ class Dataset:
         return self.test.images.shape[3]
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one input of the model."""
+        return self.in_channels, *self.image_size
+
+    @property
+    def stored_size(self) -> tuple[int, int]:
+        """(H, W) of the training images."""
+        return self.train.images.shape[1], self.train.images.shape[2]
+
+    @property
+    def expected_classes(self) -> int | None:
+        """The number of classes that a model must have, if it is known."""
+        return self.num_classes
+
+    @property
     def image_size(self) -> tuple[int, int]:
         """(H, W) of the images the model is tested on; training images may be larger (ImageNet-100)."""
         return self.test.images.shape[1], self.test.images.shape[2]

@@ -1,8 +1,10 @@
 """Batches of one epoch, each a pure function of (seed, attempt, epoch, position)."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +15,9 @@ from sora.data.augment import Augment, Transform
 from sora.data.dataset import ImageSet
 from sora.errors import UserError
 
+if TYPE_CHECKING:
+    from sora.data.inputs import ExampleSet
+
 RESIDENT = 0.25  # share of an accelerator's free memory that the training images may take
 _ORDER, _AUGMENT = 0, 1  # two streams under one seed
 
@@ -21,10 +26,10 @@ class Batch(NamedTuple):
     """The input of one training step."""
 
     x: Tensor
-    """float32 (B, C, H, W) in [0, 1], channels-last, on the loader's device."""
+    """float32 (B, C, H, W) in [0, 1], channels-last, or other floats, on the loader's device."""
     y: Tensor
-    index: Tensor  # type: ignore[assignment]  # hides tuple.index, which is not needed here
-    """Positions in the training set, for methods with a memory per image."""
+    index: Tensor | None  # type: ignore[assignment]  # hides tuple.index, which is not needed here
+    """Positions in the training set, for methods with a memory per image; None if unknown."""
     transform: Transform | None
     """What augmentation did to each image."""
 
@@ -40,7 +45,7 @@ class Loader:
 
     def __init__(
         self,
-        images: ImageSet,
+        images: ImageSet | ExampleSet,
         batch_size: int,
         augment: Augment,
         seed: int,
@@ -48,8 +53,10 @@ class Loader:
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        if not isinstance(images, ImageSet) or not isinstance(augment, Augment):
+        if not hasattr(images, "subset") or not isinstance(augment, Augment):
             raise UserError("Loader takes a sora.data.ImageSet and a sora.data.Augment")
+        if not isinstance(images, ImageSet) and augment != Augment():
+            raise UserError("--augment is for uint8 images; augment other data in your own DataLoader")
         if not isinstance(batch_size, int) or not world <= batch_size <= len(images):
             raise UserError(
                 f"--batch-size {batch_size} must lie between {world} (one image per process) "
@@ -75,26 +82,35 @@ class Loader:
     def epoch(self, epoch: int, attempt: int = 0, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of one epoch from `start` on; `attempt` counts restarts after a rollback."""
         order = torch.randperm(len(self.images), generator=_generator(self.seed, attempt, epoch, _ORDER))
-        order = order.to(self.images.labels.device)
+        images, first = self.images, self._bounds[start]
+        shares = [
+            [low + (high - low) * rank // self.world for rank in (self.rank, self.rank + 1)]
+            for low, high in pairwise(self._bounds[start:])
+        ]
+        if not isinstance(images, ImageSet):
+            for begin, end in shares:
+                x, y = images.take(order[begin:end])
+                x = x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+                yield Batch(self._move(x), self._move(y), self._move(order[begin:end]), None)
+            return
+        order = order.to(images.labels.device)
         # Drawn for whole batches, then sliced, so that the number of processes changes nothing.
         transforms = Transform.joined([
             self.augment.draw(
                 self._bounds[number + 1] - self._bounds[number],
-                self.images.images.shape[1:3],
+                images.images.shape[1:3],
                 _generator(self.seed, attempt, epoch, _AUGMENT, number),
             )
             for number in range(start, len(self))
         ]).to(self.device)  # fmt: skip
-        first = self._bounds[start]
-        for low, high in pairwise(self._bounds[start:]):
-            begin, end = (low + (high - low) * rank // self.world for rank in (self.rank, self.rank + 1))
-            yield self._batch(order[begin:end], transforms[begin - first : end - first])
+        for begin, end in shares:
+            yield self._batch(images, order[begin:end], transforms[begin - first : end - first])
 
-    def _batch(self, index: Tensor, transform: Transform) -> Batch:
-        images = transform(self._move(self.images.gather(index)))
+    def _batch(self, images_of: ImageSet, index: Tensor, transform: Transform) -> Batch:
+        images = transform(self._move(images_of.gather(index)))
         return Batch(
             x=images.float().div_(255).contiguous(memory_format=torch.channels_last),
-            y=self._move(self.images.labels[index]),
+            y=self._move(images_of.labels[index]),
             index=self._move(index),
             transform=transform,
         )

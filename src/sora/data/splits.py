@@ -36,8 +36,8 @@ class Splits:
 
     def sample(self, count: int) -> ImageSet:
         """Take `count` training images in the proportions of their classes, at test size: always the same."""
-        height, width = self.test.images.shape[1:3]
-        return self.train.subset(choose(self.train.labels, count)).center(height, width)
+        chosen = self.train.subset(choose(self.train.labels, count))
+        return chosen.center(*self.test.images.shape[1:3]) if isinstance(self.test, ImageSet) else chosen
 
     @property
     def watched_name(self) -> Literal["holdout", "training"]:

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from sora._checks import has_integers
-from sora.data import ImageSet
+from sora.data import ExampleSet, ImageSet
+from sora.data.inputs import from_items
 from sora.errors import UserError
 
-Data = ImageSet | tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
+Data = ImageSet | ExampleSet | tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
 Load = Callable[[Tensor, torch.device], Tensor]  # inputs at some positions
 
 
@@ -53,6 +54,10 @@ def as_examples(data: Data) -> Examples:
         examples = Examples(lambda at, device: data.gather(at).to(device).float().div_(255), data.labels)
     elif isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
         examples = _from_tensors(*data)
+    elif isinstance(data, ExampleSet):
+        examples = _from_tensors(*data.take(torch.arange(len(data))))
+    elif isinstance(data, torch.utils.data.Dataset) and hasattr(data, "__len__"):
+        return as_examples(from_items(data, torch.get_default_dtype()))
     else:
         try:
             batches = [(batch[0].cpu(), batch[1].cpu()) for batch in data]

@@ -100,8 +100,9 @@ def full_record(evaluation: Evaluation) -> Record:
     names, record = list(evaluation.predictions), evaluation.record()
     by_class = names if evaluation.chance is None and evaluation.judged else []
     small = evaluation.num_classes <= CONFUSION
-    for name, attack in record["attacks"].items():
-        attack["versions"] = evaluation.versions.get(name)
+    versions = evaluation.versions
+    attacks = {name: {**own, "versions": versions.get(name)} for name, own in evaluation.attacks.items()}
+    record["attacks" if evaluation.judged else "unjudged"] = attacks
     return {
         **record,
         "verdict": evaluation.verdict,
@@ -123,7 +124,7 @@ def full_record(evaluation: Evaluation) -> Record:
 def restore(record: Record, labels: Tensor, threat: Threat) -> Evaluation:
     """Return the evaluation that a record was written from."""
     computed = ("n", "low", "high", "versions")
-    attacks, classes = record["attacks"], record["num_classes"]
+    attacks, classes = record["attacks"] or record.get("unjudged", {}), record["num_classes"]
     versions = {name: own.get("versions") for name, own in attacks.items()} | record.get("void_versions", {})
     return Evaluation(
         threat,

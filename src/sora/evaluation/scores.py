@@ -260,7 +260,7 @@ class Evaluation:
         return {
             "threat": {"norm": self.threat.norm, "eps": self.threat.eps},
             "accuracy": dict(self.accuracy),
-            "attacks": {name: dict(settings) for name, settings in self.attacks.items()},
+            "attacks": {name: dict(own) for name, own in self.attacks.items() if self.judged},
             **({"void": dict(self.void)} if self.void else {}),
         }
 

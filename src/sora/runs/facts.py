@@ -87,7 +87,7 @@ def describe_data(dataset: Dataset) -> dict[str, Any]:
         "fingerprint": dataset.fingerprint,
         "classes": list(dataset.classes),
         "image_size": list(dataset.image_size),
-        "stored_size": list(dataset.train.images.shape[1:3]),
+        "stored_size": list(dataset.stored_size),
         "channels": dataset.in_channels,
     }
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from sora import methods, metrics
 from sora._passes import frozen
+from sora._task import PLAIN, Task
 from sora.methods import Method
 from sora.threat import Threat
 from sora.training import distributed
@@ -58,7 +59,7 @@ class Alarms:
         self._looks_regularly = settings.guard != "off" and info.adversarial and not info.has_pert_align
         self._fallback: Method | None = None
         if settings.guard == "pgd":
-            labels = settings.smoothing_options()
+            labels = settings.smoothing_options() | vars(run.task)
             self._fallback = methods.create("pgd-10", run.threat, align="final", **labels).to(run.device)
         if self._keeps_good_at(0) and run.state.step == 0 and run.state.attempt == 0:
             save(run, good=True)  # the initial state, to go back to
@@ -76,11 +77,12 @@ class Alarms:
         """Take a look if one is due, without waiting for its value."""
         run = self._run
         if self._looks_regularly and run.state.step % EVERY == 0:
-            run.journal.add(LOOK, second_look(run.state.model, self._x, self._y, run.threat))
+            run.journal.add(LOOK, second_look(run.state.model, self._x, self._y, run.threat, run.task))
 
     def look(self) -> float:
         """Take a look now and return its value, averaged over ranks; all of them must call this together."""
-        value = second_look(self._run.state.model, self._x, self._y, self._run.threat).float()
+        run = self._run
+        value = second_look(run.state.model, self._x, self._y, run.threat, run.task).float()
         return distributed.mean_over_ranks(torch.stack([value])).item()
 
     def ratio(self) -> float:
@@ -171,7 +173,7 @@ class Alarms:
         return Return(weights, ends_run)
 
 
-def second_look(model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> Tensor:
+def second_look(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, task: Task = PLAIN) -> Tensor:
     """Return PertAlign of the images as a 0-d tensor; the model stays as it was."""
-    with frozen(model):
-        return metrics.create("pertalign")(metrics.AttackedBatch(model, x, y, threat))
+    with frozen(model), task.reading(model):
+        return metrics.create("pertalign")(metrics.AttackedBatch(model, x, y, threat, task=task))

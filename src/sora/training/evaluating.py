@@ -35,11 +35,13 @@ RAW, AVERAGED = "raw", "averaged"
 def check_model(run: Run) -> None:
     """Raise before the first step if the model could not be trained or evaluated on this data."""
     model, images = run.state.model, run.splits.watched
-    with frozen(model):
+    with frozen(model), run.task.reading(model):
         examples = in_precision_of(model, as_examples(images))
         x, y = examples.take(torch.arange(min(CHECKED, len(images))), run.device)
-        classes = run.dataset.num_classes
-        inspection = inspect_model(model, x, y, run.splits.train.labels, run.threat, classes)
+        classes = run.dataset.expected_classes
+        inspection = inspect_model(model, x, y, run.splits.train.labels, run.threat, classes, run.task)
+    for attack in create_all(run.settings.attacks):
+        attack.for_task(run.task)
     if not inspection.finite_gradients:
         raise UserError(
             "the model's input gradients are NaN or infinite; no attack can be computed with them"
@@ -63,7 +65,8 @@ class Monitors:
         if not self._every or run.state.step % self._every:
             return
         with run.meter.paused():
-            metrics = measure(run.state.model, self._x, self._y, run.threat, run.settings.monitor)
+            batch, names = (self._x, self._y, run.threat), run.settings.monitor
+            metrics = measure(run.state.model, *batch, names, task=run.task)
         line = run.state.place() | {"pert_align": float(out.pert_align)} | metrics
         run.journal.write("monitors", line | {"n": len(self._y), "split": run.splits.watched_name})
 
@@ -79,7 +82,7 @@ def evaluate_epoch(run: Run) -> bool:
     weights, evaluation = better_weights(found, settings.keep)
     split, chosen = run.splits.watched_name, {"weights": weights} if len(found) > 1 else {}
     run.journal.write("evals", place | {"split": split} | chosen | evaluation.record())
-    numbers = "  ".join(f"{name} {100 * share:.1f} %" for name, share in evaluation.accuracy.items())
+    numbers = evaluation.line().replace(", ", "  ")
     which = "held out" if split == "holdout" else "training images"
     which += f", {weights} weights" if chosen else ""
     run.console.say(f"epoch {place['epoch']}/{settings.epochs}  {which} (n={evaluation.n})  {numbers}")
@@ -106,6 +109,9 @@ def evaluate_watched(run: Run, model: nn.Module) -> Evaluation:
             attacks_while_training(run.settings.attacks, run.settings.keep),
             device=run.device,
             progress=run.console.is_shown,
+            loss=run.task.loss,
+            outputs=run.task.outputs,
+            correct=run.task.correct,
         )
 
 
@@ -140,7 +146,7 @@ def score(evaluation: Evaluation, keep: str) -> float:
     """Return what is highest in the best epoch; with `--keep last` it only marks the best checkpoint."""
     accuracy = evaluation.accuracy
     if keep == "last":
-        return min(accuracy.values())
+        return min(accuracy.values()) if evaluation.judged else -max(evaluation.losses.values())
     return accuracy["pgd10"] if keep == "best-robust" else (accuracy["clean"] + accuracy["pgd10"]) / 2
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from sora._devices import pick_device
 from sora._passes import held
 from sora._seeds import GENERATOR
+from sora._task import PLAIN, Task
 from sora.data import Dataset
 from sora.errors import RunError, UserError
 from sora.settings import Resolved, Settings
@@ -35,6 +36,8 @@ def train(
     hooks: Sequence[Hook] = (),
     quiet: bool = False,
     allow_world_change: bool = False,
+    task: Task = PLAIN,
+    box: Sequence[float] | None = (0.0, 1.0),
 ) -> TrainResult:
     """Train, watch, save and evaluate one model; continue if the run folder holds an unfinished run.
 
@@ -45,6 +48,8 @@ def train(
         hooks: Called around every step, after the trainer's own work.
         quiet: Print nothing while working.
         allow_world_change: Continue a run also with another number of processes, which changes its result.
+        task: How the model's output is read, its loss, and when it is correct.
+        box: Limits of valid inputs, or None.
     """
     resolved = settings if isinstance(settings, Resolved) else Resolved(settings, {})
     device = pick_device(resolved.settings.device)
@@ -54,7 +59,7 @@ def train(
         if model is not None and not model.training:  # else a frozen BatchNorm stays in evaluation mode
             stack.callback(model.train().eval)
         with GENERATOR:
-            run = Run(resolved, device, model, dataset, hooks, quiet)
+            run = Run(resolved, device, model, dataset, hooks, quiet, task, box)
         if not run.folder.exists():
             check_model(run)
         open_folder(run, stack, allow_world_change)

@@ -1,11 +1,12 @@
 """The end of a run: evaluate the weights on the test set, write the model and the summary."""
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from torch import nn
 
+from sora._task import PLAIN
 from sora.attacks import create_all
 from sora.evaluation import Evaluation, EvaluationOptions
 from sora.evaluation.records import evaluate_into
@@ -64,7 +65,8 @@ def evaluate_test_set(run: Run, model: nn.Module, weights: str) -> Evaluation:
     about |= {"weights": weights, "dataset": run.dataset.name, "images": images}
     attacks = create_all(run.settings.attacks)
     options = EvaluationOptions(
-        num_classes=run.dataset.num_classes,
+        num_classes=run.dataset.expected_classes,
+        task=replace(run.task, class_weights=None),
         device=run.device,
         progress=run.console.is_shown,
         shard=run.world > 1,
@@ -84,10 +86,11 @@ def summarize(run: Run, evaluation: Evaluation, weights: str) -> dict[str, Any]:
     return {
         **{name: getattr(settings, name) for name in _NAMED},
         "parameters": sum(parameter.numel() for parameter in state.model.parameters()),
-        "n_train": len(run.splits.train),
+        "n_train": run.n_train,
         "versions": versions(),
         "machine": machine(run.device),
         "settings_hash": run.settings_hash,
+        **({} if run.task == PLAIN else {"loss": run.task.name, "losses": evaluation.losses}),
         "data": describe_data(run.dataset),
         "train_seconds": round(seconds, 3),
         "images_per_second": round(state.images / max(seconds, 1e-9), 1),

@@ -13,16 +13,18 @@ from torch.optim.swa_utils import update_bn
 from sora import data, methods
 from sora._devices import rank, world
 from sora._seeds import EPOCH, GENERATOR, INIT, mix, seeded
-from sora.data import Augment, Batch, Dataset, ImageSet, Loader, stratified
+from sora._task import PLAIN, Task
+from sora.data import Augment, Batch, Dataset, GivenData, ImageSet, Loader, Stream, stratified
+from sora.data.inputs import STREAM
 from sora.errors import UserError
 from sora.evaluation.examples import as_examples, in_precision_of
-from sora.evaluation.fingerprints import model_fingerprint
+from sora.evaluation.fingerprints import model_fingerprint, task_fingerprint
 from sora.methods import Method
 from sora.models import fast_layout
 from sora.runs import RunFolder, build_model, describe_model, load_weights
 from sora.runs.resume import settings_hash
 from sora.settings import GIVEN, Resolved, Settings, is_custom
-from sora.threat import Threat
+from sora.threat import Threat, threat
 from sora.training import distributed, schedule
 from sora.training.console import Console
 from sora.training.hooks import Hook
@@ -45,6 +47,8 @@ class Run:
         dataset: Dataset | None = None,
         hooks: Sequence[Hook] = (),
         quiet: bool = False,
+        task: Task = PLAIN,
+        box: Sequence[float] | None = (0.0, 1.0),
     ) -> None:
         for hook in hooks:
             if not isinstance(hook, Hook):
@@ -58,6 +62,9 @@ class Run:
         self.rank, self.world = rank(), world()
         self.writes = self.rank == 0  # files; other processes only compute
         self.dataset = dataset or data.load(settings.dataset, settings.data_dir)
+        self.task = task
+        if settings.keep != "last" and not task.judges:
+            raise UserError(f"keep {settings.keep} compares accuracies; pass correct= with your own loss")
         self.splits = data.split(
             self.dataset,
             holdout=settings.holdout,
@@ -65,22 +72,20 @@ class Run:
             limit_test=settings.limit_test,
         )
         augment = Augment.parse(settings.augment)
-        images = at_test_size(self.splits.train, self.dataset.image_size, augment)
-        self.loader = Loader(
-            images, settings.batch_size, augment, settings.seed, device, self.rank, self.world
-        )
+        self.loader = self._loader(augment)
         if settings.keep != "last" and self.splits.watched_name != "holdout":
             raise UserError(
                 f"keep {settings.keep} needs held-out images; {self.dataset.name} is too small for them"
             )
         self.total_steps = settings.epochs * len(self.loader)
-        self.threat = settings.threat()
+        self.threat = threat(settings.norm, settings.eps, box)
         model, self.model_description = prepare_model(settings, self.dataset, device, model)
-        self.state = initial_state(settings, model, self.dataset, len(self.splits.train), len(self.loader))
+        given = self.dataset, self.n_train, len(self.loader), self.threat, task
+        self.state = initial_state(settings, model, *given)
         self.network = self.hash_network()
         self.buffers = distributed.RankBuffers(self.state)
         half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.precision)
-        forward = model if half is None else Autocast(model, half)
+        forward = model if half is None else Autocast(model, half, task)
         self.model = distributed.wrap(forward)
         """The model as the weight update calls it: in its precision, its gradients averaged over ranks."""
         self.compiled_step = methods.compiled_step(self.state.method, forward) if settings.compile else None
@@ -88,9 +93,30 @@ class Run:
         """The method of the next step; during an alarm, `--guard pgd` replaces it by PGD."""
         title = f"{settings.method} on {settings.dataset}, seed {settings.seed}"
         self.console = Console(title, self.total_steps, settings.epochs, quiet or not self.writes)
+        if isinstance(self.loader, Stream):
+            self.console.say(STREAM)
         self.signals = StopSignals(self.world)
         self.meter = TrainingMeter(self.state, device)
         self.journal: Journal  # the logs, once the folder is open
+
+    def _loader(self, augment: Augment) -> Loader | Stream:
+        settings, dataset = self.settings, self.dataset
+        if not isinstance(dataset, GivenData) or dataset.stream is None:
+            images = at_test_size(self.splits.train, self.dataset.image_size, augment)
+            rest = settings.batch_size, augment, settings.seed, self.device, self.rank, self.world
+            return Loader(images, *rest)
+        if self.world > 1:
+            raise UserError("a stream of batches is trained on in one process; pass tensors or a Dataset")
+        dtype = dataset.test.take(torch.arange(1))[0].dtype
+        return Stream(dataset.stream, settings.seed, self.device, dtype)
+
+    @property
+    def n_train(self) -> int:
+        """The number of training examples; of a stream, as its data set says or the first batches suggest."""
+        if not isinstance(self.loader, Stream):
+            return len(self.splits.train)
+        known: Any = getattr(self.loader.batches, "dataset", None)
+        return len(known) if hasattr(known, "__len__") else len(self.loader) * self.settings.batch_size
 
     def batches(self) -> Iterator[Batch]:
         """Yield batches from the current step to the end; follow the state when the guard moves it back."""
@@ -125,7 +151,10 @@ class Run:
         """Return the fingerprint of a user's own model and of its flags; settings describe the others."""
         model = self.state.model
         flags = [part.training for part in model.modules()] + [p.requires_grad for p in model.parameters()]
-        return model_fingerprint(model, {"flags": flags}) if is_custom(self.settings.model) else None
+        about: dict[str, Any] = {"flags": flags}
+        if (self.task, self.threat.box) != (PLAIN, (0.0, 1.0)):
+            about |= {"task": task_fingerprint(self.task), "box": self.threat.box}
+        return model_fingerprint(model, about) if is_custom(self.settings.model) else None
 
     def watched(self, count: int) -> tuple[Tensor, Tensor]:
         """Return at most `count` of the watched images and their labels, always the same."""
@@ -175,15 +204,15 @@ class Autocast(nn.Module):
     well; weights, their gradients and the optimiser's state are never cast.
     """
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, model: nn.Module, dtype: torch.dtype, task: Task = PLAIN) -> None:
         super().__init__()
         self.model = model
-        self.dtype = dtype
+        self.dtype, self.task = dtype, task
 
     def forward(self, x: Tensor) -> Tensor:
         """Map inputs to float32 logits."""
         with torch.autocast(x.device.type, self.dtype):
-            logits: Tensor = self.model(x)
+            logits = self.task.read(self.model(x))
         return logits.float()
 
 

@@ -12,10 +12,12 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from sora import methods
 from sora._devices import world
+from sora._task import PLAIN, Task
 from sora.data import Augment, Dataset
 from sora.errors import UserError
 from sora.methods import Method
 from sora.settings import Settings
+from sora.threat import Threat
 from sora.training.guard import Guard
 from sora.training.schedule import rate_drops
 
@@ -140,22 +142,35 @@ def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def initial_state(
-    settings: Settings, model: nn.Module, dataset: Dataset, n_train: int, steps_per_epoch: int
+    settings: Settings,
+    model: nn.Module,
+    dataset: Dataset,
+    n_train: int,
+    steps_per_epoch: int,
+    threat: Threat | None = None,
+    task: Task = PLAIN,
 ) -> State:
     """Build the state before the first step: the method with its memory, the optimiser, the average."""
     device = next(model.parameters()).device
     options = settings.method_options() | settings.smoothing_options()
-    method = methods.create(settings.method, settings.threat(), **options).to(device)
+    method = methods.create(settings.method, threat or settings.threat(), **vars(task), **options).to(device)
+    if "index" in method.info.needs and not getattr(dataset, "indexed", True):
+        raise UserError(
+            f"{settings.method} stores something for each training example: pass tensors, a torch Dataset, or"
+            " batches (inputs, targets, index)"
+        )
     if settings.accumulate > 1 and method.updates > 1:
         raise UserError(f"accumulate must be 1 with {settings.method}, which replays whole batches")
     if method.info.single_process and world() > 1:
         raise UserError(f"{settings.method} stores what one process has seen; train it with one process")
-    size = dataset.image_size
-    canvas = Augment.parse(settings.augment).draw(1, size, torch.Generator()).canvas_size(*size)
+    size, canvas = dataset.image_size, dataset.shape
+    if settings.augment:
+        drawn = Augment.parse(settings.augment).draw(1, size, torch.Generator())
+        canvas = (dataset.in_channels, *drawn.canvas_size(*size))
     method.setup(
         n_train=n_train,
-        shape=(dataset.in_channels, *size),
-        canvas=(dataset.in_channels, *canvas),
+        shape=dataset.shape,
+        canvas=canvas,
         batch_size=settings.batch_size,
         epochs=settings.epochs,
         steps_per_epoch=steps_per_epoch,

@@ -95,7 +95,7 @@ def step_in_parts(
                 model,
                 batch.x[share],
                 batch.y[share],
-                index=batch.index[share],
+                index=None if batch.index is None else batch.index[share],
                 transform=None if batch.transform is None else batch.transform[share],
                 loss_scale=weight if loss_scale is None else weight * loss_scale,
             )
