@@ -34,9 +34,15 @@ def short(value: Any) -> str:
     return " ".join(_SHORT.repr(value).split())
 
 
-def unknown(kind: str, name: str, allowed: Iterable[str]) -> UserError:
-    """Return the error for a name that does not exist, with the nearest one that does."""
-    return UserError(f"unknown {kind} {short(name)}; {_allowed(str(name)[:200], sorted(allowed))}")
+def unknown(kind: str, name: str, allowed: Iterable[str], *, see: str = "") -> UserError:
+    """Return the error for a name that does not exist, with the nearest one that does.
+
+    The others are listed, unless `see` says where they are, which is enough beside a near one.
+    """
+    choices = sorted(allowed)
+    near = difflib.get_close_matches(str(name)[:200], choices, n=1, cutoff=0.5) if see else []
+    rest = f"did you mean {near[0]!r}? {see}" if near else see or _allowed(str(name)[:200], choices)
+    return UserError(f"unknown {kind} {short(name)}; {rest}")
 
 
 def not_allowed(what: str, value: object, allowed: Iterable[object]) -> UserError:

@@ -21,7 +21,7 @@ train --model torch.nn:Identity | has no parameters to train
 train --model torch.nn:Linear | missing a required argument: 'in_features'
 train --model os:getcwd | must return a torch.nn.Module, not str
 train --model : | is not of the form package.module:function
-train --nrom l2 | unknown flag '--nrom'; did you mean '--norm'? allowed: --accumulate,
+train --nrom l2 | unknown flag '--nrom'; did you mean '--norm'? see sora train --help
 train --set sora.alpah0=1 | did you mean 'sora.alpha0'
 train --set sora.alpha0 | --set takes NAME=VALUE
 train --set = | --set takes NAME=VALUE

@@ -25,7 +25,7 @@ SHAPES = {  # data set: stored size, size seen by the model, channels, classes
 
 
 def dataset_of(recipe: str) -> str:
-    return "cifar10" if recipe in ("vit-adamw", BENCHMARK) else recipe.split("-")[0]
+    return "cifar10" if recipe in ("vit-adamw", "finetune", BENCHMARK) else recipe.split("-")[0]
 
 
 def config(recipe: str, method: str) -> Settings:
@@ -106,7 +106,7 @@ def test_settings_that_depend_on_the_data_set(recipe: str) -> None:
     assert config(recipe, "sora").epochs == 30
 
 
-@pytest.mark.parametrize("recipe", [name for name in NAMES if name not in ("digits", "vit-adamw", BENCHMARK)])
+@pytest.mark.parametrize("recipe", sorted({*NAMES} - {"digits", "vit-adamw", "finetune", BENCHMARK}))
 def test_a_recipe_of_the_paper_says_that_the_paper_held_out_nothing(recipe: str) -> None:
     assert "--holdout 0" in recipes.flattened(recipe)["note"]
 

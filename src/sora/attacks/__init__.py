@@ -27,7 +27,11 @@ __all__ = [
 
 
 def create(name: str) -> Attack:
-    """Return an attack: one of `names()`, `pgdK` with K steps, or `pgdKxR` with R restarts as well."""
+    """Return an attack: one of `names()`, `pgdK` with K steps, or `pgdKxR` with R restarts as well.
+
+    `attack(model, x, y, threat, seed=0)` draws its random start from `seed` alone and ignores
+    `torch.manual_seed`: other starts need another seed.
+    """
     name = name.strip().lower() if isinstance(name, str) else name
     attack = info(name).build(name)
     if attack is None:  # the name of a family

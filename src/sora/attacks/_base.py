@@ -25,6 +25,10 @@ class Attack(ABC):
 
     name: str
 
+    start = (
+        ""  # where it begins, stated with every result: `input`, or `random` for a point that a seed draws
+    )
+
     @abstractmethod
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
         """Return the attacked inputs, a function of the arguments alone."""

@@ -48,6 +48,7 @@ class FGSM(Attack):
     """One full step."""
 
     task: Task = PLAIN
+    start = "input"
     passes = 2  # the gradient and the prediction
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:

@@ -142,6 +142,7 @@ class PGD(Attack):
     restarts: int = 1
     eot: int = 1
     task: Task = PLAIN
+    start = "random"
     stream = zlib.crc32(b"pgd")  # more restarts begin with the same numbers, so they can only be stronger
 
     def __post_init__(self) -> None:

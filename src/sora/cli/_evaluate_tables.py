@@ -59,6 +59,8 @@ def print_evaluations(
                 console.print(table)
         if each.trust:
             console.print(trust_table(each))
+    for text in (text for each in evaluations for text in _starts(each)):
+        console.print(text)
     console.print(PROTOCOL, style="dim")
     console.print(note)
     for each in evaluations:  # last, where they are seen
@@ -137,6 +139,17 @@ def confusion_tables(
         for true, row in zip(classes, rows, strict=True):
             table.add_row(true, *map(str, row[block]))
         yield table
+
+
+def _starts(evaluation: Evaluation) -> Iterator[str]:
+    """Yield the seed of each attack with a random start, and what other seeds gave."""
+    for name, own in evaluation.settings.items():
+        if own.get("start") == "random":
+            text = f"{name}: random start, seed {own['seed']}"
+            if over := own.get("seeds"):
+                spread = ", ".join(f"{word} {_percent(over[word])}" for word in ("min", "mean", "max"))
+                text += f"; over the {over['n']} seeds from {own['seed']} on: {spread}"
+            yield text
 
 
 def _cell(evaluation: Evaluation, attack: str) -> str:

@@ -116,7 +116,7 @@ def _given(
     declared = [*own, *(each for _, flags in groups.values() for each in flags)]
     if rest and rest[0].startswith("-"):
         names = [each.written for each in declared if each.written.startswith("-")]
-        raise unknown("flag", rest[0].split("=")[0], names)
+        raise unknown("flag", rest[0].split("=")[0], names, see=f"see sora {verb} --help")
     if rest:
         raise UserError(f"unexpected argument {rest[0]!r}; see --help")
     texts = dict(vars(found))

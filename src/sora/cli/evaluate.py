@@ -56,6 +56,9 @@ class Flags:
     first: bool = flag(False, "with --limit N: take the first N test images, as leaderboards do")
     batch_size: int = flag(BATCH, "images attacked together")
     seed: int = flag(0, "seed of the attacks")
+    attack_seeds: int = flag(
+        1, "repeat PGD with so many seeds, from --seed on, and print the lowest, mean and highest accuracy"
+    )
     data_dir: str | None = flag(None, DATA_DIR)
     out: str | None = flag(
         None, "folder for evaluation.json; default: the run, or FILE-evaluation beside the weights FILE"
@@ -106,6 +109,7 @@ def run(argv: list[str]) -> int:
         options = EvaluationOptions(
             batch_size=flags.batch_size,
             seed=flags.seed,
+            attack_seeds=flags.attack_seeds,
             num_classes=subject.dataset.num_classes,
             device=device,
             progress=first and not flags.quiet and not flags.json,

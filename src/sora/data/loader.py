@@ -63,8 +63,10 @@ class Loader:
                 f"and {len(images)} (the training images)"
             )
         self.device, self.rank, self.world = torch.device(device), rank, world
-        fits = self.device.type != "cpu" and images.nbytes <= RESIDENT * free_memory(self.device)
-        self.images, self.augment, self.seed = images.on(self.device) if fits else images, augment, seed
+        if self.device.type != "cpu" and isinstance(images, ImageSet):
+            fits = images.nbytes <= RESIDENT * free_memory(self.device)
+            images = images.on(self.device) if fits else images
+        self.images, self.augment, self.seed = images, augment, seed
         starts = list(range(0, len(images), batch_size))
         # BatchNorm cannot train on one image: if too few images remain, they join the previous batch.
         if len(images) - starts[-1] < min(2 * world, batch_size):

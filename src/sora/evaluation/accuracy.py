@@ -24,7 +24,7 @@ from sora.evaluation.fingerprints import Fingerprint, fingerprint_of, hash_input
 from sora.evaluation.progress import PassMeter
 from sora.evaluation.scores import OBSERVED, Evaluation
 from sora.evaluation.trust import masking_tests
-from sora.evaluation.units import LONG, AttackRunner, UnitStore
+from sora.evaluation.units import LONG, Attacked, AttackRunner, UnitStore
 from sora.evaluation.validity import AttackFailed, inspect_model
 from sora.runs.facts import versions as installed_versions
 from sora.threat import Threat
@@ -49,6 +49,7 @@ class EvaluationOptions:
     trust_source: nn.Module | None = None
     doubts: Sequence[str] = ()
     task: Task = PLAIN
+    attack_seeds: int = 1
     fast: bool = True
     compile: bool = False
 
@@ -58,7 +59,8 @@ class EvaluationOptions:
         return "compiled" if self.compile else "folded"
 
     def __post_init__(self) -> None:
-        for what, number, low in (("batch size", self.batch_size, 1), ("seed", self.seed, 0)):
+        numbers = ("batch size", self.batch_size, 1), ("attack seeds", self.attack_seeds, 1)
+        for what, number, low in (*numbers, ("seed", self.seed, 0)):
             if not isinstance(number, int) or isinstance(number, bool) or not low <= number < 1 << 64:
                 raise UserError(f"{what} {short(number)}; expected {low} or more, below 2**64")
         if self.trust:
@@ -89,6 +91,7 @@ def evaluate(
     correct: Judge | None = None,
     fast: bool = True,
     compile: bool = False,
+    attack_seeds: int = 1,
 ) -> Evaluation:
     """Measure a model's accuracy in evaluation mode; it is left in the mode it was in.
 
@@ -123,6 +126,8 @@ def evaluate(
             Every result is checked on the model itself. The settings of an attack say if it used the copy,
             and on which examples the two differed; these are attacked again on the model.
         compile: Compile the copy, which takes minutes and makes its passes faster.
+        attack_seeds: Repeat attacks with a random start with so many seeds, from `seed` on. The accuracy is
+            that of the first; the lowest, mean and highest are in `attacks[NAME]["seeds"]`.
 
     Raises:
         AttackFailed: An attack left the ball, the box or the shape of its inputs. It is raised after the
@@ -133,7 +138,7 @@ def evaluate(
     check_threat(threat)
     options = EvaluationOptions(
         batch_size, seed, num_classes, device, progress, shard, network, keep_inputs, trust, trust_source,
-        task=Task(loss, outputs, correct), fast=fast, compile=compile,
+        task=Task(loss, outputs, correct), fast=fast, compile=compile, attack_seeds=attack_seeds,
     )  # fmt: skip
     examples, fingerprint = as_examples(data), None
     if state is not None:
@@ -189,11 +194,14 @@ def measure(
         store = UnitStore(folder, [*versions])
         runner = AttackRunner(model, examples, threat, device, options, store, meter, copied)
         outcomes = runner.run(attacks)
+        seeds = over_seeds(runner, outcomes, attacks, options) if task.judges else {}
         findings = masking_tests(model, examples, threat, device, options) if options.trust else []
     settings = {}
     for attack in attacks:
         if attack.name in outcomes:
             settings[attack.name] = attack.settings(threat) | {"seed": seed, "batch_size": batch_size}
+            settings[attack.name] |= {"start": attack.start} if attack.start else {}
+            settings[attack.name] |= seeds.get(attack.name, {})
             if (losses := outcomes[attack.name].losses) is not None:
                 settings[attack.name]["loss"] = float(losses.double().mean())
             if len(attack.parts) > 1:
@@ -218,6 +226,27 @@ def measure(
         chance=task.chance(examples.labels),
     )
     return evaluation, [*runner.failed.values()]
+
+
+def over_seeds(
+    runner: AttackRunner,
+    outcomes: Mapping[str, Attacked],
+    attacks: Sequence[Attack],
+    options: EvaluationOptions,
+) -> dict[str, dict[str, Any]]:
+    """Repeat the attacks with a random start with the other seeds; return the accuracies by seed of each."""
+    repeated = [attack for attack in attacks if attack.start == "random" and attack.name in outcomes]
+    if options.attack_seeds == 1 or not repeated:
+        return {}
+    found = {attack.name: [runner.accuracy(outcomes[attack.name])] for attack in repeated}
+    for number in range(1, options.attack_seeds):
+        again = runner.with_seed(options.seed + number)
+        for name, outcome in again.run(repeated).items():
+            found[name].append(again.accuracy(outcome))
+    return {
+        name: {"seeds": {"n": len(all_), "min": min(all_), "mean": sum(all_) / len(all_), "max": max(all_)}}
+        for name, all_ in found.items()
+    }
 
 
 def code_versions(attack: Attack, threat: Threat) -> dict[str, str | None]:

@@ -60,7 +60,8 @@ def evaluate_into(
         record = find(folder.read_evaluations(), fingerprint, threat)
         labels = options.task.labels(examples.labels)
         evaluation = None if record is None else restore(record, labels, threat)
-        missing = [a for a in attacks if evaluation is None or options.keep_inputs or not evaluation.has(a)]
+        again = evaluation is None or options.keep_inputs
+        missing = [a for a in attacks if again or not evaluation.has(a, options.attack_seeds)]  # type: ignore[union-attr]
         tested = evaluation is not None and bool(evaluation.trust) and options.trust_source is None
         needed = replace(options, trust=options.trust and not tested)
         if missing or needed.trust:

@@ -217,9 +217,12 @@ class Evaluation:
         pairs = self.labels * self.num_classes + self.predictions[name]
         return pairs.bincount(minlength=self.num_classes**2).view(self.num_classes, self.num_classes)
 
-    def has(self, attack: Attack) -> bool:
-        """Return whether this attack was run, with a valid result or without, and not edited since."""
+    def has(self, attack: Attack, seeds: int = 1) -> bool:
+        """Return whether this attack was run with so many seeds, with or without a result, and not edited."""
         attack = attack.for_classes(self.num_classes)
+        known = self.settings.get(attack.name, {}).get("seeds", {"n": 1})["n"]
+        if attack.start == "random" and known < seeds and attack.name not in self.void:
+            return False
         same = self.versions.get(attack.name, {}).get("attack") == identity_of(attack, self.threat)
         return same and (attack.name in self.predictions or attack.name in self.void)
 
@@ -261,6 +264,7 @@ class Evaluation:
             "threat": {"norm": self.threat.norm, "eps": self.threat.eps},
             "accuracy": dict(self.accuracy),
             "attacks": {name: dict(own) for name, own in self.attacks.items() if self.judged},
+            **({"losses": self.losses} if self.losses else {}),
             **({"void": dict(self.void)} if self.void else {}),
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -150,6 +151,15 @@ class AttackRunner:
     def model_for(self, attack: Attack) -> nn.Module:
         """Return what an attack runs on: the copy, if there is one, for attacks of many passes."""
         return self._copied if self._copied is not None and attack.passes >= LONG else self._model
+
+    def with_seed(self, seed: int) -> AttackRunner:
+        """Return a runner for the same examples with another seed, whose units are not stored."""
+        given = self._model, self._examples, self._threat, self._device, replace(self._options, seed=seed)
+        return AttackRunner(*given, UnitStore(None), self._meter)
+
+    def accuracy(self, outcome: Attacked) -> float:
+        """Return the share of correct answers."""
+        return int((outcome.predictions == self._labels).sum()) / len(self._labels)
 
     def run(self, attacks: Sequence[Attack]) -> dict[str, Attacked]:
         """Return the outcome of each attack that has a valid one, by name."""

@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -15,12 +16,14 @@ from sora.errors import UserError, short, unknown
 from sora.models._layers import Normalize, check_int, per_channel
 from sora.models._layout import fast_layout, own_layout
 
-__all__ = ["ModelInfo", "Normalize", "create", "fast_layout", "info", "names", "own_layout", "register"]
+__all__ = ["ModelInfo", "Normalize", "built_as", "create", "fast_layout", "info", "names", "own_layout"]
+__all__ += ["register"]
 
 Builder = Callable[..., nn.Module]
 """It accepts those of `num_classes`, `in_channels` and `image_size` that it needs. Its other parameters, all
 with defaults, are options. Its result maps normalised images to logits."""
 
+_BUILT = WeakKeyDictionary[nn.Module, dict[str, Any]]()  # the arguments of models that `create` made
 _SIZES = ("num_classes", "in_channels", "image_size")  # determined by the data; the rest are options
 
 
@@ -92,7 +95,22 @@ def create(
     _refuse_too_large(name, build, sizes, options)
     means, stds = per_channel("mean", mean, 0.0, in_channels), per_channel("std", std, 1.0, in_channels)
     normalize = Normalize(means, stds)
-    return nn.Sequential(OrderedDict(normalize=normalize, network=_call(name, build, sizes, options)))
+    built = nn.Sequential(OrderedDict(normalize=normalize, network=_call(name, build, sizes, options)))
+    others = {key: value for key, value in options.items() if key != "width"}
+    pixels = {"mean": mean and list(mean), "std": std and list(std)}
+    _BUILT[built] = {"name": name, **sizes, "width": width, **pixels, "options": others}
+    return built
+
+
+def built_as(model: nn.Module) -> dict[str, Any] | None:
+    """Return the arguments that `create` made a model with; None if it did not, or layers changed since."""
+    known = _BUILT.get(model)
+    if known is None:
+        return None
+    with torch.random.fork_rng(devices=[]):
+        again = create(**{key: value for key, value in known.items() if key != "options"}, **known["options"])
+    shapes = [{name: value.shape for name, value in each.state_dict().items()} for each in (model, again)]
+    return dict(known) if shapes[0] == shapes[1] else None
 
 
 def _refuse_too_large(name: str, build: Builder, sizes: dict[str, int], options: dict[str, Any]) -> None:

@@ -15,8 +15,12 @@ from sora.runs.weights import load_weights
 from sora.settings import GIVEN, Settings, data_dir_of_run, is_custom, is_given
 
 
-def describe_model(settings: Settings, dataset: Dataset) -> dict[str, Any]:
-    """Return what rebuilds the model, and what a user of the weights must know about their input."""
+def describe_model(settings: Settings, dataset: Dataset, given: nn.Module | None = None) -> dict[str, Any]:
+    """Return what rebuilds the model, and what a user of the weights must know about their input.
+
+    A module given in Python is rebuilt if `sora.models.create` made it; of another only its name is stored.
+    """
+    known = {} if given is None else models.built_as(given) or {"importable": _importable(type(given))}
     return {
         "name": settings.model,
         "num_classes": dataset.num_classes,
@@ -27,17 +31,26 @@ def describe_model(settings: Settings, dataset: Dataset) -> dict[str, Any]:
         "std": list(settings.std) if settings.std else None,
         "options": settings.model_options(),
         "classes": list(dataset.classes),
+        **known,
     }
+
+
+def _importable(kind: type) -> str | None:
+    """Return where a class of the user's own can be imported from, if it can."""
+    local = kind.__module__ == "__main__" or "." in kind.__qualname__
+    return None if local or kind.__module__.startswith("torch.") else f"{kind.__module__}:{kind.__qualname__}"
 
 
 def build_model(description: Mapping[str, Any], weights: Path | None = None) -> nn.Module:
     """Build a model from its description, with fresh weights; an error can point to the file `weights`."""
     name = description["name"]
     if is_given(name):
+        repeated = description.get("importable")
+        named = f", or model={repeated!r} to import it" if repeated else ""
         raise UserError(
             f"this run trained a module given in Python ({name.removeprefix(GIVEN)}), which no file can build"
-            " again; in Python: sora.load(run, model=your_module); on the command line, with a function that"
-            f" builds it: sora evaluate --weights {weights or 'RUN/model.safetensors'}"
+            f" again; in Python: sora.load(run, model=your_module){named}; on the command line, with a"
+            f" function that builds it: sora evaluate --weights {weights or 'RUN/model.safetensors'}"
             " --model package.module:function --dataset NAME"
         )
     sizes = ("num_classes", "in_channels", "image_size", "width", "mean", "std")
@@ -56,7 +69,8 @@ def load(
     Args:
         run: The run folder.
         model: For a run that trained a model of your own: your module, which is filled with the weights, or
-            the `package.module:function` that builds it. Code is never imported only because a file names it.
+            the `package.module:function` or class that builds it. Code is never imported only because a file
+            names it.
         device: Where the model should be.
     """
     folder = run if isinstance(run, RunFolder) else RunFolder(run)
@@ -87,6 +101,9 @@ def load_model(
         raise UserError(f"model is {short(model)}; expected a module or package.module:function")
     else:
         check_repeated(name, model, how)
+        if model is not None and is_given(name):  # named by the user; `build_model` says so if it is not
+            sizes = {"num_classes": max(2, description["num_classes"])}
+            description = {**description, **sizes, "name": model, "width": None}
         built = build_model(description, weights)
     load_weights(built, weights)
     return models.fast_layout(built.to(device)).eval()

@@ -147,13 +147,23 @@ def plain_state(model: nn.Module) -> dict[str, Tensor]:
     return {".".join(part for part in name.split(".") if part != _COMPILED): t for name, t in state.items()}
 
 
-def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Fill a model from a file (see `read_weights`), or say which name or shape does not match."""
-    own = plain_state(model)
+def load_weights(model: nn.Module, path: str | Path, *, new_head: bool = False) -> str:
+    """Fill a model from a file (see `read_weights`), or say which name or shape does not match.
+
+    With `new_head` one layer may have another number of outputs: it keeps the weights it has, and what was
+    done is returned in words.
+    """
+    own, said = plain_state(model), ""
     tensors = read_weights(path, own)
     for name in own.keys() ^ tensors.keys():
         where = "the model, but not in the file" if name in own else "the file, but not in the model"
         raise UserError(f"weights in {str(path)!r} do not match the model: {name!r} is in {where}")
+    other = {name: tensor for name, tensor in tensors.items() if tensor.shape != own[name].shape}
+    layers = {name.rpartition(".")[0] for name in other}
+    if new_head and len(layers) == 1 and all(own[n].shape[1:] == t.shape[1:] for n, t in other.items()):
+        (layer,), (name, tensor) = layers, next(iter(other.items()))
+        said = f"{layer} has {len(tensor)} outputs in {path}, {len(own[name])} here: it is a new head"
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in other}
     for name, tensor in tensors.items():
         if tensor.shape != own[name].shape:
             shapes = f"{tuple(tensor.shape)} in the file, {tuple(own[name].shape)} in the model"
@@ -161,6 +171,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     with torch.no_grad():
         for name, tensor in tensors.items():
             own[name].copy_(tensor)
+    return said
 
 
 def read_weights(path: str | Path, wanted: Collection[str]) -> dict[str, Tensor]:

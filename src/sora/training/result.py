@@ -2,16 +2,20 @@
 
 import math
 from dataclasses import dataclass, field, fields, replace
+from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from sora._task import PLAIN
 from sora.attacks import create_all
+from sora.errors import UserError
 from sora.evaluation import Evaluation, EvaluationOptions
 from sora.evaluation.records import evaluate_into
 from sora.evaluation.subject import ABOUT, network_facts, select_test_images
-from sora.runs import RunFolder, plain_state
+from sora.figures import PALETTE, RED, Axis, Figure, Line, Panel, Rule
+from sora.runs import LogName, RunFolder, plain_state
 from sora.runs.facts import describe_data, machine, versions
 from sora.training.evaluating import RAW, restore_chosen
 from sora.training.journal import mean
@@ -28,6 +32,39 @@ class TrainResult(Evaluation):
     """What `summary.json` holds."""
     folder: RunFolder | None = None
     """The run folder; None if none was kept."""
+    logs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """The lines of `metrics.jsonl`, `evals.jsonl` and `events.jsonl`."""
+
+    def plot(self, file: str | Path | None = None) -> Any:
+        """Draw PertAlign, with alarms, and accuracies (or losses) while training.
+
+        Returns a matplotlib figure; `file` is where it is saved (.png, .svg, .pdf).
+        """
+        from sora.figures import on_paper
+
+        steps = Axis("step", whole=True)
+        align = {row["step"]: row.get("pert_align") for row in self.logs["metrics"]}
+        alarms = [row["step"] for row in self.logs["events"] if row.get("event") == "alarm"]
+        items: list[Any] = [Line([*align], [*align.values()], "PertAlign")] if align else []
+        items += [Rule(step, colour=RED) for step in alarms]
+        panels = [Panel(items, "PertAlign while training", steps, Axis("PertAlign"))]
+        key = "accuracy" if self.judged else "losses"
+        found: dict[str, dict[int, float]] = {}
+        for row in self.logs["evals"]:
+            for name, value in row.get(key, {}).items():
+                found.setdefault(name, {})[row["step"]] = value
+        curves = [
+            Line([*values], [*values.values()], name, colour, marker="circle")
+            for (name, values), colour in zip(found.items(), cycle(PALETTE), strict=False)
+        ]
+        y = Axis("accuracy", 0, 1.02, percent=True) if self.judged else Axis("mean loss")
+        panels.append(Panel(curves, f"{key} while training".capitalize(), steps, y))
+        figure = Figure([panel for panel in panels if panel.items], columns=2)
+        if not figure.panels:
+            raise UserError("there is nothing to draw: the run logged no step and no evaluation")
+        if file is not None:
+            on_paper.save(figure, Path(file))
+        return on_paper.draw(figure)
 
 
 def finish(run: Run, weights: str) -> TrainResult:
@@ -55,7 +92,9 @@ def finish(run: Run, weights: str) -> TrainResult:
     for hook in run.hooks:
         hook.end(run, summary)
     shared = {each.name: getattr(evaluation, each.name) for each in fields(Evaluation)}
-    return TrainResult(**shared, summary=summary, folder=run.folder)
+    names: tuple[LogName, ...] = ("metrics", "evals", "events")
+    logs = {name: run.folder.read_log(name) for name in names} if run.writes else {}
+    return TrainResult(**shared, summary=summary, folder=run.folder, logs=logs)  # type: ignore[arg-type]
 
 
 def evaluate_test_set(run: Run, model: nn.Module, weights: str) -> Evaluation:
@@ -90,7 +129,7 @@ def summarize(run: Run, evaluation: Evaluation, weights: str) -> dict[str, Any]:
         "versions": versions(),
         "machine": machine(run.device),
         "settings_hash": run.settings_hash,
-        **({} if run.task == PLAIN else {"loss": run.task.name, "losses": evaluation.losses}),
+        **({} if run.task == PLAIN else {"loss": run.task.name}),
         "data": describe_data(run.dataset),
         "train_seconds": round(seconds, 3),
         "images_per_second": round(state.images / max(seconds, 1e-9), 1),

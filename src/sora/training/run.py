@@ -79,7 +79,7 @@ class Run:
             )
         self.total_steps = settings.epochs * len(self.loader)
         self.threat = threat(settings.norm, settings.eps, box)
-        model, self.model_description = prepare_model(settings, self.dataset, device, model)
+        model, self.model_description, new_head = prepare_model(settings, self.dataset, device, model)
         given = self.dataset, self.n_train, len(self.loader), self.threat, task
         self.state = initial_state(settings, model, *given)
         self.network = self.hash_network()
@@ -93,8 +93,9 @@ class Run:
         """The method of the next step; during an alarm, `--guard pgd` replaces it by PGD."""
         title = f"{settings.method} on {settings.dataset}, seed {settings.seed}"
         self.console = Console(title, self.total_steps, settings.epochs, quiet or not self.writes)
-        if isinstance(self.loader, Stream):
-            self.console.say(STREAM)
+        for note in (new_head, STREAM if isinstance(self.loader, Stream) else ""):
+            if note:
+                self.console.say(note)
         self.signals = StopSignals(self.world)
         self.meter = TrainingMeter(self.state, device)
         self.journal: Journal  # the logs, once the folder is open
@@ -238,20 +239,20 @@ def complete(
 
 def prepare_model(
     settings: Settings, dataset: Dataset, device: torch.device, given: nn.Module | None
-) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the model with its first weights on the device, and the description that rebuilds it."""
+) -> tuple[nn.Module, dict[str, Any], str]:
+    """Return the model with its first weights, the description that rebuilds it, and if it has a new head."""
     torch.manual_seed(mix(settings.seed, INIT))
-    description = describe_model(settings, dataset)
+    description, said = describe_model(settings, dataset, given), ""
     model = build_model(description).train() if given is None else given
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError(f"the model {settings.model} has no parameters to train")
     if settings.init:
-        load_weights(model, settings.init)
+        said = load_weights(model, settings.init, new_head=True)
     if settings.sync_bn and world() > 1:
         if device.type == "cpu":
             raise UserError("--sync-bn needs GPUs: torch's SyncBatchNorm does not run on CPU")
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
-    return fast_layout(model.to(device)), description
+    return fast_layout(model.to(device)), description, said
 
 
 def at_test_size(images: ImageSet, size: tuple[int, int], augment: Augment) -> ImageSet:
