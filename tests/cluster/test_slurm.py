@@ -1,5 +1,6 @@
 """A grid on a real Slurm of two nodes: whatever happens to a job, its run ends with a local one's bits."""
 
+import os
 import re
 import signal
 import subprocess
@@ -99,6 +100,9 @@ def requeue() -> None:
 
 
 def reach_the_time_limit() -> None:
+    """Slurm looks at time limits every half minute: until then the run is stopped."""
+    process = int(tool("scontrol", "listpids", job()).splitlines()[1].split()[0])
+    os.kill(process, signal.SIGSTOP)
     tool("scontrol", "update", f"JobId={job()}", "EndTime=now")
 
 
