@@ -80,3 +80,15 @@ def test_golden_finds_files_and_lines_that_only_one_version_wrote(tmp_path: Path
     assert golden.difference(old, new, {}) == "files: only in one version: run/events.jsonl"
     assert golden.first_difference(["a", "c"], ["a", "b", "c"]) == "+ 'b' (0 gone, 1 new)"
     assert golden.first_difference(["a", "b"], ["b", "a"]) == "the same lines in another order or number"
+
+
+def test_peers_measures_what_is_installed_and_says_what_is_not(tmp_path, monkeypatch) -> None:
+    for name in ("torchattacks", "foolbox", "art.attacks.evasion"):
+        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    flags = "--width 4 --batch 4 --images 8 --rounds 1 --threads 1 --out"
+    monkeypatch.setattr(sys, "argv", ["peers.py", *flags.split(), str(tmp_path / "found")])
+    importlib.import_module("peers").main()
+    found = json.loads((tmp_path / "found").read_text())
+    assert [row["ms"] == "-" for row in found["step"]] == [False] * 3 + [True] * 3
+    assert [row["ms"] == "-" for row in found["evaluation"]] == [False] * 2 + [True] * 3
+    assert all("ModuleNotFoundError" in row["SORA over it"] for row in found["step"][3:])
