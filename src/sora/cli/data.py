@@ -179,9 +179,12 @@ def _show(argv: list[str]) -> None:
     elif flags.name is None:
         raise UserError("missing: NAME or --run RUN")
     elif flags.eps is not None:
-        dataset, threats = data.load(flags.name, flags.data_dir), [Linf(eps) for eps in flags.eps.split(",")]
-        gallery.draw_radii(dataset, threats, Path(flags.out))
-        shown = {"dataset": dataset.name, "shows": "noise", "eps": [threat.eps for threat in threats]}
+        dataset, radii = (
+            data.load(flags.name, flags.data_dir),
+            {eps: Linf(eps).eps for eps in flags.eps.split(",")},
+        )
+        gallery.draw_radii(dataset, radii, Path(flags.out))
+        shown = {"dataset": dataset.name, "shows": "noise", "eps": list(radii.values())}
     else:
         dataset = data.load(flags.name, flags.data_dir)
         gallery.draw_samples(dataset, Path(flags.out))

@@ -1,7 +1,7 @@
 """The picture of a data set: samples beside the class distribution."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from sora._files import replace_file
 from sora.data.dataset import Dataset, ImageSet
-from sora.threat import Threat, eps_text
 
 _NAMED = 20  # with more classes than this, each gets one sample and no name
 _BLUE = "#4c72b0"
@@ -48,24 +47,21 @@ def draw_samples(dataset: Dataset, out: Path) -> None:
     _save(figure, out)
 
 
-def draw_radii(dataset: Dataset, threats: Sequence[Threat], out: Path) -> None:
-    """Draw one training image per class as it is and with noise of full strength at each radius.
-
-    The noise has the largest size that the threat allows: for linf every pixel changes by eps, up or down.
-    """
+def draw_radii(dataset: Dataset, radii: Mapping[str, float], out: Path) -> None:
+    """Draw one training image per class as it is, and with every pixel moved by each radius, up or down."""
     chosen = one_of_each(dataset.train, min(dataset.num_classes, 10))
     clean = dataset.train.gather(chosen).float() / 255
-    noise = torch.randn(clean.shape, generator=torch.Generator().manual_seed(0))
-    columns = [clean, *(threat.step(clean, noise, threat.eps) for threat in threats)]
+    sign = torch.randn(clean.shape, generator=torch.Generator().manual_seed(0)).sign()
+    columns = [clean, *((clean + radius * sign).clamp(0, 1) for radius in radii.values())]
     figure = Figure(figsize=(0.9 * len(columns) + 3, 0.9 * len(clean) + 1), layout="constrained")
     axes = figure.subplots()
     rows = (torch.stack(columns, 1) * 255).round().to(torch.uint8)
     _mosaic(axes, list(rows), [dataset.classes[label] for label in dataset.train.labels[chosen].tolist()])
-    names = ["clean", *(eps_text(threat.eps) for threat in threats)]
+    names = ["clean", *radii]
     width = rows.shape[-1]
     axes.set_xticks([(c + 0.5) * width + c * max(1, rows.shape[-2] // 16) for c in range(len(names))], names)
     axes.xaxis.tick_top()
-    figure.suptitle(f"{dataset.name}: {threats[0].norm} noise of full strength. Is each still its class?")
+    figure.suptitle(f"{dataset.name}: linf noise of full strength. Is each still its class?")
     _save(figure, out)
 
 
