@@ -13,7 +13,6 @@ _FOR_USERS = {  # extras, and what needs them; the others are for work on this p
     "report": "sora report",
     "parquet": "ImageNet-100 as Parquet files",
     "ray": "--engine ray",
-    "slurm": "--engine slurm",
     "trackers": "--tracker",
     "export": "sora export --to onnx",
 }
