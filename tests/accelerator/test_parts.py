@@ -38,7 +38,7 @@ def test_a_method_computes_what_it_computes_on_the_cpu(
 ) -> None:
     name = row.split()[0]
     x, y = images(dtype=torch.float32)
-    x = x.contiguous(memory_format=torch.channels_last)  # as on the CPU: noise is drawn in the order of memory
+    x = x.contiguous(memory_format=torch.channels_last)  # noise is drawn in the order of memory
     results = []
     for place in (torch.device("cpu"), device):
         model = batchnorm().to(place)
