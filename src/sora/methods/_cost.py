@@ -105,7 +105,8 @@ class _MethodBench:
         self, name: str, device: torch.device, batch_size: int, bench: Bench, hyper: Mapping[str, Any]
     ) -> None:
         self.device, self.model = device, bench.model().to(device)
-        self.x = torch.rand(batch_size, *bench.shape, device=device)
+        x = torch.rand(batch_size, *bench.shape, device=device)
+        self.x = x.contiguous(memory_format=torch.channels_last)  # as in training
         self.y = torch.arange(batch_size, device=device) % bench.classes
         self.index = torch.arange(batch_size, device=device)
         self.method = create(name, Linf(8 / 255), **hyper).to(device)
