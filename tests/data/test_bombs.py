@@ -247,3 +247,10 @@ def test_a_file_of_the_user_is_read_up_to_the_limit(tmp_path: Path, monkeypatch:
         os.link(tmp_path / "cifar" / "test_batch.bin", tmp_path / "cifar" / f"data_batch_{i}.bin")
     with pytest.raises(UserError, match="exceeds the limit of 100,000 bytes; set SORA_MAX_UNPACKED"):
         data.get("cifar10", given=tmp_path / "cifar")
+
+
+def test_a_parquet_header_at_which_pyarrow_ends_the_process(tmp_path: Path, monkeypatch) -> None:
+    formats.parquet(tmp_path / "parquet" / "train-0.parquet", [os.urandom(100)] * 3)
+    monkeypatch.setattr("sora.data.sources.imagenet100._READ_HEADER", "import os; os.abort()")
+    with pytest.raises(UserError, match="is not a parquet file: its header is damaged"):
+        data.get("imagenet100", given=tmp_path / "parquet")

@@ -4,6 +4,8 @@ There is nothing to download: it is built from parquet files (the Hugging Face d
 splits train, validation and test) or from a tree of class folders.
 """
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -20,6 +22,13 @@ from sora.errors import UserError, short
 
 CLASSES = 100
 _STORED, _TESTED = 256, 224
+_READ_HEADER = """
+import sys
+from pyarrow.parquet import ParquetFile
+header = ParquetFile(sys.stdin.buffer).metadata
+groups = [header.row_group(number) for number in range(header.num_row_groups)]
+columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+"""
 _ROWS = 8  # rows of a parquet file in memory at once; a column can repeat one value at no cost in the file
 _ROW_BYTES = 32  # a row needs at least this much of the file: an image does not get smaller
 _CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZ4", "LZ4_RAW", "LZ4_HADOOP")
@@ -75,6 +84,10 @@ def _check_classes(path: Path, classes: Sequence[str]) -> None:
 
 def _open(path: Path, reader: Callable[[Any], Any]) -> Any:
     """Open a parquet file; refuse one that declares more than a file of its size can contain."""
+    with open_regular(path) as source:  # pyarrow ends the process at some damaged headers
+        child = subprocess.run([sys.executable, "-c", _READ_HEADER], stdin=source, capture_output=True)
+    if child.returncode < 0:
+        raise UserError(f"{path} is not a parquet file: its header is damaged")
     try:
         file = reader(open_regular(path))
         metadata, size = file.metadata, path.stat().st_size
