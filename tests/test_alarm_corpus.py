@@ -85,8 +85,8 @@ class TestRules:
     def test_a_look_confirms_or_not(self, rule: Any) -> None:
         values = [0.7] * 60 + [0.2] * 30
         low, high, missing = rule(), rule(), rule()
-        assert any(low.update(value, 0.2) for value in values)
-        assert not any(high.update(value, 0.8) for value in values)
+        assert any(low.update(value, 0.2, 0.1) for value in values)
+        assert not any(high.update(value, 0.8, 0.1) for value in values)
         assert not any(missing.update(value) for value in values)
 
     def test_the_previous_rule_is_the_guard_of_that_version(self) -> None:
@@ -111,7 +111,7 @@ class Alarms:
     def __init__(self, *updates: int) -> None:
         self.updates, self.count = updates, 0
 
-    def update(self, pert_align: float, look: float) -> bool:
+    def update(self, pert_align: float, look: float, ratio: float) -> bool:
         self.count += 1
         return self.count in self.updates
 

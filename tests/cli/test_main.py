@@ -31,7 +31,7 @@ def test_show_every_method_and_model(name, sora) -> None:
 
 @pytest.mark.parametrize("name", recipes.names())
 def test_show_every_recipe(name, sora) -> None:
-    assert "model: " in sora("show", "recipe", name).out
+    assert ("model: " if name != "finetune" else "lr: ") in sora("show", "recipe", name).out
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ train --lr nan | --lr is 'nan'; expected a number
 train --batch-size 100000 | 100000 must lie between 1 (one image per process) and 1257 (the training images)
 train --limit-train 100000 | training set has 1257 images, 100000 were requested
 train --guard rolback | did you mean 'rollback'? allowed: off, warn, stop, rollback, pgd
-train --device meta | device 'meta' is not available; allowed: cpu, cuda, cuda:N, auto
+train --device meta | device 'meta' is not available; allowed: auto, cpu
 train --device cpu:x | device 'cpu:x' is not available
 train --init missing.safetensors | 'missing.safetensors' does not exist
 train --init fifo.yaml | fifo.yaml is not a regular file

@@ -96,7 +96,7 @@ def test_recipes_say_what_the_paper_says(recipe: str, key: str, value: object) -
     assert recipes.flattened(recipe)[key] == value
 
 
-@pytest.mark.parametrize("recipe", [name for name in NAMES if name not in ("digits", BENCHMARK)])
+@pytest.mark.parametrize("recipe", [name for name in NAMES if name not in ("digits", "finetune", BENCHMARK)])
 def test_settings_that_depend_on_the_data_set(recipe: str) -> None:
     few = dataset_of(recipe) in ("cifar10", "pathmnist", "tissuemnist")
     ten = dataset_of(recipe) == "cifar10"
