@@ -28,7 +28,7 @@ TABLE = [
     Row("altpertalign", -torch.inf, torch.inf, 2),
     Row("linearity", -torch.inf, torch.inf, 2),
     Row("fgsm", 0, 1, 2),
-    Row("pgd", 0, 1, 12),
+    Row("pgd", 0, 1, 11),
     Row("aae", 0, 1, 2),
     Row("kl", 0, torch.inf, 2),
     Row("elle", 0, torch.inf, 3),
