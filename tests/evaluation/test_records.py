@@ -97,7 +97,15 @@ def test_only_the_missing_attacks_are_run(folder, into, model, pair, monkeypatch
     assert calls == ["pgd3", "pgd5", "clean", "clean+apgd-ce"]
     (record,) = folder.read_evaluations()
     assert list(record["accuracy"]) == list(record["attacks"]) == names.split(",")
-    settings = {"norm": "linf", "eps": 0.05, "steps": 5, "step_size": 0.0125, "restarts": 1, "seed": 0}
+    settings = {
+        "norm": "linf",
+        "eps": 0.05,
+        "steps": 5,
+        "step_size": 0.0125,
+        "restarts": 1,
+        "seed": 0,
+        "start": "random",
+    }
     versions = code_versions(create("pgd5"), Linf(0.05))
     interval = {key: record["attacks"]["pgd5"][key] for key in ("low", "high")}
     expected = {**settings, "batch_size": 250, "versions": versions, "n": 30, **interval}

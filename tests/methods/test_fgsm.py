@@ -89,6 +89,7 @@ def test_benign_trains_the_weights_of_a_bare_loop() -> None:
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (ours, bare)]
     for step in range(3):
         x, y = images(dtype=torch.float32, seed=step)
+        x = x.contiguous(memory_format=torch.channels_last)  # the order a step chooses, and Dropout draws in
         for model, optimizer in zip((ours, bare), optimizers, strict=True):
             torch.manual_seed(step)
             optimizer.zero_grad()
