@@ -136,10 +136,16 @@ def measure(
     seed: int = 0,
     task: Task = PLAIN,
 ) -> dict[str, float]:
-    """Measure metrics, all by default, of a batch of images (B, ...) inside the box, in evaluation mode.
+    """Measure one batch in evaluation mode; weights, buffers, mode and flags stay as they were.
 
-    Weights, buffers, mode and flags of the model stay as they were. `seed` is that of the random numbers some
-    metrics need; torch's own random state is not used. The task has the loss, and what is correct.
+    Args:
+        model: From inputs to logits.
+        x: Images inside the box, shape (B, ...).
+        y: Class labels, shape (B,).
+        threat: The norm ball and the box.
+        metrics: Their names; all if not given.
+        seed: Seed of the random numbers some of them need; torch's own random state is not used.
+        task: The loss, and what is correct; by default cross-entropy and classes.
     """
     functions = {name: create(name) for name in (names() if metrics is None else metrics)}
     check_model(model)
