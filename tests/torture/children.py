@@ -12,6 +12,7 @@ import ctypes
 import importlib
 import itertools
 import os
+import pkgutil
 import resource
 import select
 import signal
@@ -199,11 +200,11 @@ def warm_up(scratch: Path) -> None:
     import torch
 
     torch.set_num_threads(1)
-    from sora.cli import VERBS, main
+    import sora.cli
 
-    for verb in VERBS:
-        importlib.import_module(f"sora.cli.{'list_' if verb == 'list' else verb}")
-    code = main(
+    for module in pkgutil.iter_modules(sora.cli.__path__, "sora.cli."):
+        importlib.import_module(module.name)
+    code = sora.cli.main(
         ["train", *configurations.SMALLEST, "--attacks", "clean,fgsm", "--out", str(scratch / "warm-up")]
     )
     threads = len(os.listdir("/proc/self/task"))
