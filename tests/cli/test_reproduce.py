@@ -18,7 +18,7 @@ def test_a_table_is_computed_once_and_printed_beside_the_papers(sora, tmp_path) 
     flags = ["components", "--dataset", "digits", "--methods", "sora,no-sampling", *SMALL, "--out", str(out)]
     flags += ["--attacks", "clean,fgsm,pgd10"]
     done = sora("reproduce", *flags)
-    assert "scaled down: epochs 1 (full: 20), width 4 (full: 16), training images 32 (full: all)" in done.out
+    assert "differs from the paper: epochs 1 (full: 20), width 4 (full: 16), training images 32" in done.out
     assert "paper: pathmnist, preactresnet18 (the paper has no digits, preactresnet18)" in done.out
     assert "84.69" in done.out
     assert "order by clean" in done.out
@@ -69,7 +69,7 @@ def test_the_benchmark_is_printed_beside_ours(sora, tmp_path) -> None:
     flags = ["fastat", "--dataset", "digits", "--methods", "fgsm-rs,liet,sora", *SMALL]
     done = sora("reproduce", *flags, "--attacks", "clean,pgd10", "--out", tmp_path / "f", "--quiet")
     assert "ours: digits, resnet18, 1 seed, weights chosen on held-out training images" in done.out
-    assert "scaled down: epochs 1 (full: 100)" in done.out
+    assert "differs from the benchmark: epochs 1 (full: 100)" in done.out
     assert "benchmark: cifar10, resnet18 (the benchmark has no digits, resnet18); fastat" in done.out
     assert "80.68 ± 0.51" in done.out
     assert "not in the benchmark" in done.out  # SORA

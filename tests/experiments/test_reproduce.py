@@ -1,5 +1,7 @@
 """Tables of the paper as runs: the protocol, scaling down, and the paper's numbers beside ours."""
 
+from pathlib import Path
+
 import pytest
 
 from sora.errors import UserError
@@ -28,7 +30,7 @@ def test_three_seeds_by_default() -> None:
     assert [run.settings.seed for run in Target(paper.load("l2")).runs()] == [0, 1, 2]
 
 
-def test_scaled_down_runs_say_in_what_and_rows_are_chosen_by_name_or_method() -> None:
+def test_runs_say_in_what_they_differ_and_rows_are_chosen_by_name_or_method(tmp_path: Path) -> None:
     scale = {"epochs": 3, "width": 16, "limit_train": 64, "limit_test": 50}
     target = Target(paper.load("main"), seeds=1, methods=("free", "sora"), scale=scale)
     settings = {run.settings.method: run.settings for run in target.runs()}
@@ -40,6 +42,15 @@ def test_scaled_down_runs_say_in_what_and_rows_are_chosen_by_name_or_method() ->
     assert smaller["limit_train"] == (64, None)
     assert smaller["batch_size"] == (64, 128)
     assert scaled_down(target, {run.settings.method: run.settings for run in target.full_runs()}) == {}
+    config = tmp_path / "harder.yaml"
+    config.write_text("eps: 12/255\naugment: []\nlr: 0.05\nholdout: 9\n")
+    harder = Target(paper.load("main"), "pathmnist", seeds=1, methods=("sora",), config=str(config))
+    [run] = harder.runs()
+    assert run.settings.holdout == 0  # the paper's protocol stays
+    assert scaled_down(harder, {"sora": run.settings}) == {
+        "eps": ("12/255", "8/255"),
+        "augment": ((), ("flip", "rotate:10")),
+    }
     grid = paper.load("batch-size")
     assert [v.name for v in Target(grid, methods=("sora-b32",)).variants()] == ["sora-b32"]
     assert len(Target(grid, methods=("n-fgsm",)).variants()) == 5

@@ -17,8 +17,8 @@ _COLUMN, _SPACING = 16, 3  # characters: the widest column of numbers, and the g
 _PROTOCOL_FLAGS = ("epochs", "width", "limit_train", "limit_test")
 _ENGINE_FLAGS = tuple(field.name for field in dataclasses.fields(EngineFlags))
 _WITHOUT_EFFECT = {  # on tables that train nothing, by their kind
-    "overview": ("methods", "attacks", "seeds", "seed", *_PROTOCOL_FLAGS, *_ENGINE_FLAGS),
-    "cost": ("attacks", "seeds", "seed", "epochs", "limit_train", "limit_test", *_ENGINE_FLAGS),
+    "overview": ("methods", "attacks", "seeds", "seed", "config", *_PROTOCOL_FLAGS, *_ENGINE_FLAGS),
+    "cost": ("attacks", "seeds", "seed", "config", "epochs", "limit_train", "limit_test", *_ENGINE_FLAGS),
     "derived": (),  # the flags of the runs it is made from may be repeated
 }
 _MACHINE_FLAGS = ("device", "threads", "data_dir", "seed")
@@ -35,6 +35,7 @@ class TableFlags:
     methods: str | None = flag(None, "rows to compute, by name or by method")
     attacks: str | None = flag(None, "attacks instead of the table's")
     seeds: int = flag(3, "runs per row: seed, seed+1, ...")
+    config: str | None = flag(None, "YAML file of settings in which every run differs from the paper")
     epochs: int | None = flag(None, "epochs; default: the paper's")
     width: int | None = flag(None, "channels of the first stage")
     limit_train: int | None = flag(None, "training images, class-balanced")
@@ -111,6 +112,7 @@ def _target(flags: Flags) -> Any:
         {name: getattr(flags, name) for name in _PROTOCOL_FLAGS if getattr(flags, name) is not None},
         {name: value for name, value in given.items() if value is not None},
         flags.out,
+        flags.config,
     )
 
 

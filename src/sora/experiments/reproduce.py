@@ -26,7 +26,7 @@ from sora.experiments.variants import Variant, plan
 from sora.methods import cost_table
 from sora.runs import RunFolder
 from sora.runs.facts import machine, machine_line
-from sora.settings import Request, Resolved, Settings, differences, is_custom
+from sora.settings import Request, Resolved, Settings, differences, is_custom, read_config_file
 
 PAPER_SEEDS = 3
 # The paper trains on all images and reports the last weights. Nothing is evaluated or kept between epochs,
@@ -41,7 +41,7 @@ TITLES = {"limit_train": "training images", "limit_test": "test images", "batch_
 
 Cells = dict[str, dict[str, Cell]]  # by row and metric, in per cent
 Numbers = Mapping[str, Mapping[str, Value]]
-Smaller = Mapping[str, tuple[Any, Any]]  # settings that were scaled down: here, and at full size
+Smaller = Mapping[str, tuple[Any, Any]]  # settings that differ: here, and at full size
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class Target:
     scale: Mapping[str, Any] = field(default_factory=dict)  # settings that make the runs smaller (`SCALED`)
     given: Mapping[str, Any] = field(default_factory=dict)  # other settings, such as the device
     out: str | None = None
+    config: str | None = None  # a YAML file of settings in which every run differs from the paper
 
     @property
     def dataset_name(self) -> str:
@@ -98,25 +99,27 @@ class Target:
 
     def full_runs(self) -> list[Resolved]:
         """Resolve the runs under the paper's protocol, at full size."""
-        return self._plan(self.variants(), {})
+        return self._plan(self.variants(), {}, None)
 
     def runs(self) -> list[Resolved]:
         """Resolve the runs to compute, scaled down where asked."""
         if not self.scale:
-            return self.full_runs()
+            return self._plan(self.variants(), {}, self.config)
         full = {_row(run): run.settings for run in self.full_runs()}
         longest = max(settings.epochs for settings in full.values())
         variants = [_shortened(v, full[v.name].epochs, longest, self.scale) for v in self.variants()]
         scale, images = dict(self.scale), self.scale.get("limit_train")
         if images and any(settings.batch_size > images for settings in full.values()):
             scale["batch_size"] = images  # a row's own batch size wins over it
-        return self._plan(variants, scale)
+        return self._plan(variants, scale, self.config)
 
-    def _plan(self, variants: Sequence[Variant], scale: Mapping[str, Any]) -> list[Resolved]:
+    def _plan(
+        self, variants: Sequence[Variant], scale: Mapping[str, Any], config: str | None
+    ) -> list[Resolved]:
         names = {"dataset": self.dataset_name, "model": self.model_name}
         protocol = {} if self.grid.recipe else PROTOCOL
         common = {**names, **self.grid.settings, **protocol, "attacks": self.attack_names, "snapshots": False}
-        request = Request({**common, **self.given, **scale}, recipe=self.grid.recipe)
+        request = Request({**common, **self.given, **scale}, config=config, recipe=self.grid.recipe)
         return plan(request, variants, self.seeds, self.folder)
 
     @property
@@ -207,10 +210,11 @@ def _accuracy(target: Target, folder: RunFolder, settings: Settings, *, quiet: b
 
 
 def scaled_down(target: Target, settings: Mapping[str, Settings]) -> dict[str, tuple[Any, Any]]:
-    """Return the settings in which the runs are smaller than the paper's, as (here, there)."""
+    """Return the settings in which the runs are smaller than, or by `config` differ from, the paper's."""
     full = {_row(run): run.settings for run in target.full_runs()}
     found: dict[str, tuple[Any, Any]] = {}
-    for key in SCALED:
+    chosen = read_config_file(target.config).values if target.config else {}
+    for key in dict.fromkeys((*SCALED, *(key for key in chosen if key != "set"))):
         pairs = Counter(
             (_size(own, key), _size(full[name], key))
             for name, own in settings.items()
@@ -222,7 +226,7 @@ def scaled_down(target: Target, settings: Mapping[str, Settings]) -> dict[str, t
 
 
 def _size(settings: Settings, key: str) -> Any:
-    """Return the value of one of `SCALED`; a width that is not set is the model's own."""
+    """Return a setting; a width that is not set is the model's own."""
     value = getattr(settings, key)
     if key == "width" and value is None and not is_custom(settings.model):
         return models.info(settings.model).options.get("width")
@@ -333,7 +337,7 @@ def _header(
             f"{TITLES.get(key, key)} {here} (full: {full.get(key, 'all') if there is None else there})"
             for key, (here, there) in smaller.items()
         ]
-        lines.append(f"scaled down: {', '.join(texts)}")
+        lines.append(f"differs from the {grid.source}: {', '.join(texts)}")
     if len(target.variants()) < len(grid.rows):
         lines.append(f"{len(target.variants())} of the table's {len(grid.rows)} rows")
     left_out = [name for name in grid.attacks if name not in target.attack_names]
@@ -394,7 +398,8 @@ def _cost(target: Target, numbers: Numbers) -> Table:
         f"one batch of {BATCH} images, {machine_line(machine(device))}; "
         "memory: tensors alive at once, in multiples of FGSM's; passes in batches"
     )
-    return _without_runs(target, texts, numbers, header, *([f"scaled down: width {width}"] if width else []))
+    own_width = [f"width {width} instead of the model's own"] if width else []
+    return _without_runs(target, texts, numbers, header, *own_width)
 
 
 def _without_runs(
