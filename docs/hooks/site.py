@@ -4,6 +4,9 @@ A link such as `../SECURITY.md` works where a page is read in the repository. On
 page of its own, so the link is rewritten when the site is built.
 """
 
+import contextlib
+import io
+import json
 import posixpath
 import re
 import sys
@@ -13,6 +16,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))  # MkDocs imports this file by its path
 
 from command_line import reference
+
+from sora.cli import main
 
 ROOT = Path(__file__).parents[2]
 # Files outside of docs/ that are pages of the site.
@@ -42,8 +47,24 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Rewrite links to files of the repository."""
+    """Rewrite links to files of the repository; add the table of options to a method's page."""
+    source = Path(page.file.src_uri)
+    if source.parent.name == "methods" and source.stem != "README":
+        markdown += options(source.stem)
     return site_links(markdown, page.file.src_uri)
+
+
+def options(method: str) -> str:
+    """The options of a method as a table, as `sora show` prints them."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        main(["show", method, "--json"])
+    rows = json.loads(printed.getvalue())["hyper"]
+    cells = [list(rows[0]), ["---"] * len(rows[0])]
+    cells += [
+        [str(value) for value in (f"`{name}`", *others)] for name, *others in (row.values() for row in rows)
+    ]
+    return "\n## Options\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in cells) + "\n"
 
 
 def as_page(source: str, text: str) -> str:

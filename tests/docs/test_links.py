@@ -90,3 +90,7 @@ def test_every_page_is_in_the_navigation_and_that_of_the_command_line_has_every_
     assert [verb for verb in VERBS if f"\n## sora {verb}\n" not in page] == []
     assert [flag for flag in ("--eps-warmup NUMBER", "--via", "--save-adversarial") if flag not in page] == []
     assert max(map(len, page.splitlines())) <= 120  # one column of options, not two
+
+
+def test_the_site_adds_the_options_to_a_methods_page() -> None:
+    assert "\n| `sora.direction` | unit | unit, raw | l2 only: " in SITE.options("sora")

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -93,11 +93,12 @@ def _show_method(name: str, as_json: bool) -> None:
 
     entry = methods.info(name)
     hyper = entry.cls.hyper_class.build(dict(entry.preset))
+    hints = get_type_hints(type(hyper))
     rows: list[dict[str, Any]] = [
         {
             "hyper-parameter": f"{entry.family}.{field.name}",
             "default": getattr(hyper, field.name),
-            "allowed": allowed_range(field.metadata) or "-",
+            "allowed": allowed_range(field.metadata) or _choices(hints[field.name]) or "any",
             "what it is": field.metadata["help"],
         }
         for field in dataclasses.fields(hyper)
@@ -108,3 +109,9 @@ def _show_method(name: str, as_json: bool) -> None:
         return
     print(methods.page(name))
     plain_table("", list(rows[0]), [[str(value) for value in row.values()] for row in rows])
+
+
+def _choices(hint: Any) -> str:
+    kinds = (hint, *get_args(hint))
+    named = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+    return ", ".join(["true", "false"] if bool in kinds else named)
