@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sora import Linf, attacks, methods, models
-from sora._order import fast_order
+from sora._passes import fast_order
 
 THREAT = Linf(8 / 255)
 

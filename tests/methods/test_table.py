@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sora import methods
-from sora._order import fast_order
+from sora._passes import fast_order
 from sora.methods import Inputs, Method, StepOutput, create
 from sora.threat import Threat
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sora._order import fast_order
+from sora._passes import fast_order
 from sora.methods import Method, StepOutput, create
 from sora.threat import L2, Linf, Threat
 

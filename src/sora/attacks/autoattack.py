@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sora._checks import checking
-from sora._order import fast_order
-from sora._passes import bare, frozen
+from sora._passes import bare, fast_order, frozen
 from sora._seeds import mix, seeded
 from sora._task import PLAIN
 from sora.attacks._base import Attack, register

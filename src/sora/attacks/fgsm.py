@@ -6,8 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sora._checks import checking
-from sora._order import fast_order
-from sora._passes import bare, frozen, gradient_of
+from sora._passes import bare, fast_order, frozen, gradient_of
 from sora._task import PLAIN, Task
 from sora.attacks._base import Attack, register
 from sora.threat import Threat, parse_eps

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sora._checks import check_model, check_threat, checking
-from sora._order import fast_order
-from sora._passes import ascend, bare, frozen
+from sora._passes import ascend, bare, fast_order, frozen
 from sora._seeds import generator_for, seeded
 from sora._task import PLAIN, Task
 from sora.attacks._base import Attack, register

@@ -109,13 +109,10 @@ class Loader:
             yield self._batch(images, order[begin:end], transforms[begin - first : end - first])
 
     def _batch(self, images_of: ImageSet, index: Tensor, transform: Transform) -> Batch:
-        images = transform(self._move(images_of.gather(index)))
-        return Batch(
-            x=images.float().div_(255).contiguous(memory_format=torch.channels_last),
-            y=self._move(images_of.labels[index]),
-            index=self._move(index),
-            transform=transform,
-        )
+        moved = (images_of.gather(index), images_of.labels[index], index)
+        images, y, index = (self._move(tensor) for tensor in moved)
+        x = transform(images).float().div_(255).contiguous(memory_format=torch.channels_last)
+        return Batch(x, y, index, transform)
 
     def _move(self, tensor: Tensor) -> Tensor:
         if self.device.type == "cuda" and tensor.device.type == "cpu":

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from sora._checks import check_model, check_threat
 from sora._devices import pick_device
-from sora._order import own_order
-from sora._passes import bare, frozen, held
+from sora._passes import bare, frozen, held, own_order
 from sora._seeds import seeded
 from sora._task import CLASSES, PLAIN, Judge, Task
 from sora.attacks import Attack, create_all

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from sora._order import close
-from sora._passes import cross_entropy, gradient_of
+from sora._passes import close, cross_entropy, gradient_of
 from sora.errors import UserError
 from sora.models import fast_layout
 

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from sora import curvature
 from sora._checks import check_gradients, check_model, check_threat, checking, outside_box
-from sora._order import fast_order
-from sora._passes import Scale, bare, evaluating, gradient_of, held, scaled, unscaled
+from sora._passes import Scale, bare, evaluating, fast_order, gradient_of, held, scaled, unscaled
 from sora._registry import Registry
 from sora._seeds import GENERATOR
 from sora._task import CLASSES, PLAIN, Judge, Task
@@ -184,8 +183,8 @@ class Method(nn.Module, ABC):
             channels_last: Let images on the CPU pass through the model in channels-last order, which is
                 faster; the model and the order of the result stay as they are.
         """
+        check_model(model)
         inner = bare(model)  # attack gradients are this process' own, not averaged over ranks
-        check_model(inner)
         images = fast_order(inner, x) if channels_last else x
         check, done = self.task.check_trained, self._checked
         checks = checking(inner, x, y, self.threat, self.task, check=check, done=done)
@@ -213,17 +212,17 @@ class Method(nn.Module, ABC):
         compared = self.observing and crafted.gradient is not None and crafted.second is None
         wanted = compared or self.info.uses_input_gradient
         leaf, scale = crafted.x_adv.detach().requires_grad_(wanted), batch.loss_scale
+        strict = wanted and self.strict_gradient
         with torch.enable_grad():
             logits = model(self.model_input(leaf, crafted))
             loss = self.objective(model, logits, batch, crafted)
             if crafted.penalty is not None:
                 loss = loss + crafted.penalty
-            strict: Tensor | None = None
-            if wanted and self.strict_gradient:
+            if strict:
                 plain = scaled(self.train_loss(logits, batch.y), scale)
-                (strict,) = torch.autograd.grad(plain, leaf, retain_graph=True)
+                (plain_gradient,) = torch.autograd.grad(plain, leaf, retain_graph=True)
             gradient = differentiate(scaled(loss, scale), leaf)
-        gradient = gradient if strict is None else strict
+        gradient = plain_gradient if strict else gradient
         gradient = None if gradient is None else unscaled(gradient, scale)
         return Learned(loss.detach(), logits.detach(), gradient)
 
