@@ -103,8 +103,13 @@ def _given(
                 args=argv,
                 prog=f"sora {verb}",
                 description=" ".join([*(spec.__doc__ or "").split(), _DEBUG]),
-                # Groups structure the help, not the names of flags; None means that a flag was not given.
-                config=(tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone),
+                # Groups structure the help, not the names of flags; None means that a flag was not given; the
+                # help is given, so no source text needs to be searched for it.
+                config=(
+                    tyro.conf.OmitArgPrefixes,
+                    tyro.conf.DisallowNone,
+                    tyro.conf.HelptextFromCommentsOff,
+                ),
                 return_unknown_args=True,
             )
     except SystemExit as ended:

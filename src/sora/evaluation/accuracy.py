@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from sora.evaluation.scores import OBSERVED, Evaluation
 from sora.evaluation.trust import masking_tests
 from sora.evaluation.units import LONG, Attacked, AttackRunner, UnitStore
 from sora.evaluation.validity import AttackFailed, inspect_model
+from sora.runs.facts import package_version
 from sora.runs.facts import versions as installed_versions
 from sora.threat import Threat
 
@@ -250,7 +250,7 @@ def over_seeds(
 
 def code_versions(attack: Attack, threat: Threat) -> dict[str, str | None]:
     """Return the versions of the code that runs an attack, and the attack's own (`identity_of`)."""
-    packages = {package: metadata.version(package) for package in attack.packages}
+    packages = {package: package_version(package) for package in attack.packages}
     return {**installed_versions(), **packages, "attack": identity_of(attack, threat)}
 
 

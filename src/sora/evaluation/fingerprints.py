@@ -9,7 +9,6 @@ import types
 import uuid
 from collections.abc import Mapping
 from dataclasses import fields
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from sora._task import PLAIN, Task
 from sora.attacks import Attack
 from sora.evaluation.examples import Examples
 from sora.runs import digest_model
+from sora.runs.facts import package_version
 from sora.threat import Threat
 
 CHUNK = 100  # examples in memory at a time
@@ -111,7 +111,7 @@ def identity_of(attack: Attack, threat: Threat) -> str:
     for value in (
         [(kind.__module__, kind.__qualname__) for kind in kinds],
         [_source_of(kind) for kind in own],
-        [metadata.version(package) for package in attack.packages],
+        [package_version(package) for package in attack.packages],
         attack.settings(threat),
         [value for value in values if not isinstance(value, (Attack, Task))],
         [identity_of(each, threat) for each in inside],

@@ -26,9 +26,12 @@ from sora.settings.files import CHECKSUM
 
 def versions() -> dict[str, str | None]:
     """Return the code that ran: package versions, and the commit of a source checkout."""
-    packages = {name: metadata.version(name) for name in ("torch", "numpy", "safetensors")}
+    packages = {name: package_version(name) for name in ("torch", "numpy", "safetensors")}
     python = platform.python_version()
     return {"sora": sora.__version__, "commit": commit(), **packages, "python": python}
+
+
+package_version = functools.cache(metadata.version)  # it parses a file
 
 
 @functools.cache
