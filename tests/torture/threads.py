@@ -1,5 +1,6 @@
 """One module used by several threads or lent to `fit`: results and flags as without company, or an error."""
 
+import functools
 import json
 import pickle
 import random
@@ -99,18 +100,26 @@ def a_step_and_an_evaluation(rng: random.Random) -> list[str]:
     return beside_an_evaluation(rng, model, step)
 
 
-def fit(images: Any = PIXELS, labels: Any = LABELS, seed: int = 0) -> Any:
+def fit(images: Any = PIXELS, labels: Any = LABELS, seed: int = 0, model: nn.Module | None = None) -> Any:
     """The weights and flags of a network after a short training."""
-    model, data = network(), ((images, labels), (PIXELS, LABELS))
+    model, data = model or network(), ((images, labels), (PIXELS, LABELS))
     given = {"epochs": 4, "batch_size": 8, "attacks": "clean", "holdout": 0, "threads": 1, "quiet": True}
     sora.fit(model, data, "n-fgsm", 0.1, seed=seed, **given)
     return {name: tensor.tolist() for name, tensor in model.state_dict().items()}, flags(model)
 
 
+def after(seconds: float, call: Callable[[], Any]) -> Any:
+    time.sleep(seconds)
+    return call()
+
+
 def two_fits(rng: random.Random) -> list[str]:
     alone, found = [fit(seed=seed) for seed in range(2)], set[str]()
     for _ in range(ROUNDS):
-        results = together(fit, lambda: time.sleep(rng.uniform(0, 0.02)) or fit(seed=1))
+        # Built before the threads start: a model's weights come from the generator of the whole process.
+        calls = [functools.partial(fit, seed=seed, model=network()) for seed in range(2)]
+        later = rng.uniform(0, 0.02)
+        results = together(calls[0], functools.partial(after, later, calls[1]))
         found |= {f"fit {i}" for i, result in enumerate(results) if result not in (None, alone[i])}
     return sorted(found)
 
