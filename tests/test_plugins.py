@@ -80,7 +80,7 @@ PROBE_AND_METRIC = """
 from sora import metrics, probes
 from sora.runs import RunFolder
 
-@metrics.register("brightness", "mean pixel", scale="scaled", colour="red")
+@metrics.register("brightness", "mean pixel", scale="log")
 def brightness(batch):
     return batch.x.mean()
 
@@ -100,14 +100,14 @@ USE = """
 import sys
 import torch
 from sora import Linf, metrics, probes
-from sora.probes.traces import looks
+from sora.probes.traces import rows
 
 print(probes.names()[-1], metrics.names()[-1])
 print(probes.probe_runs("length", ["run"]).sentences["run"])
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
 x, y = torch.full((3, 1, 2, 2), 0.25), torch.zeros(3, dtype=torch.long)
 print(metrics.measure(model, x, y, Linf(0.1), ("brightness",)))
-print(looks()["brightness"].scale)
+print(rows()["brightness"][1].scale)
 print("matplotlib" in sys.modules)  # it is imported only to draw
 """
 
@@ -132,6 +132,6 @@ def test_a_probe_and_a_metric_are_found_in_a_new_process_which_does_not_import_w
         "length brightness",
         "2 logged steps",
         "{'brightness': 0.25}",
-        "scaled",
+        "log",
         "False",
     ]

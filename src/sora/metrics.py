@@ -35,7 +35,7 @@ __all__ = [
     "register",
 ]
 
-Scale = Literal["as is", "scaled", "log, scaled"]
+Scale = Literal["linear", "log"]
 
 
 class GradientAndLogits(NamedTuple):
@@ -101,12 +101,8 @@ class MetricInfo(Entry):
 
     function: Function
     """From a batch to a 0-d tensor."""
-    scale: Scale = "as is"
-    """How it is drawn beside accuracies and cosines: unchanged, or scaled to [0, 1] over the run."""
-    colour: str | None = None
-    """Colour of its line; a metric without one is measured but not drawn."""
-    line: str = "-"
-    """Style of its line, as in matplotlib."""
+    scale: Scale = "linear"
+    """The axis it is drawn over."""
     needs_classes: bool = False
     """Whether it uses class probabilities."""
 
@@ -162,23 +158,20 @@ def measure(
         return dict(zip(functions, torch.stack(values).tolist(), strict=True))
 
 
-@register("gradalign", "cosine of the gradients at x and at a random point of the ball", colour="#1592a0")
+@register("gradalign", "cosine of the gradients at x and at a random point of the ball")
 def grad_align(batch: AttackedBatch) -> Tensor:
     """Return GradAlign's cosine; the random point is not clamped to the box."""
     noisy = batch.x + batch.threat.random_start(batch.x, batch.generator(1))
     return curvature.pert_align(batch.clean.gradient, batch.gradient_at(noisy).gradient)
 
 
-# Not drawn: a run logs PertAlign and linearity of its training batches, and traces show those.
 @register("pertalign", "PertAlign: cosine of the gradients at x and at the FGSM example")
 def pert_align(batch: AttackedBatch) -> Tensor:
     """Return PertAlign of the clean images and their FGSM examples."""
     return curvature.pert_align(batch.clean.gradient, batch.adversarial.gradient)
 
 
-@register(
-    "altpertalign", "AltPertAlign of the gradients at x and at the FGSM example", colour="#1592a0", line="--"
-)
+@register("altpertalign", "AltPertAlign of the gradients at x and at the FGSM example")
 def alt_pert_align(batch: AttackedBatch) -> Tensor:
     """Return AltPertAlign of the clean images and their FGSM examples."""
     return curvature.alt_pert_align(batch.clean.gradient, batch.adversarial.gradient)
@@ -190,13 +183,13 @@ def linearity(batch: AttackedBatch) -> Tensor:
     return curvature.linearity(batch.clean.gradient, batch.adversarial.gradient, batch.threat.norm)
 
 
-@register("fgsm", "accuracy under FGSM", colour="#e08214")
+@register("fgsm", "accuracy under FGSM")
 def fgsm_accuracy(batch: AttackedBatch) -> Tensor:
     """Return the accuracy on the FGSM examples."""
     return batch.accuracy(batch.adversarial.logits)
 
 
-@register("pgd", "accuracy under PGD-10", colour="#8b68c8")
+@register("pgd", "accuracy under PGD-10")
 def pgd_accuracy(batch: AttackedBatch) -> Tensor:
     """Return the accuracy under PGD-10 from a random start."""
     task = replace(batch.task, outputs=None)  # they are read already
@@ -205,7 +198,7 @@ def pgd_accuracy(batch: AttackedBatch) -> Tensor:
         return batch.accuracy(batch.model(x_adv))
 
 
-@register("aae", "share of FGSM examples whose loss is lower than that of the clean image", colour="#c1272d")
+@register("aae", "share of FGSM examples whose loss is lower than that of the clean image")
 def abnormal_share(batch: AttackedBatch) -> Tensor:
     """Return the share of abnormal adversarial examples (AAER)."""
     passes = (batch.clean, batch.adversarial)
@@ -213,10 +206,7 @@ def abnormal_share(batch: AttackedBatch) -> Tensor:
     return (clean > adversarial).float().mean()
 
 
-@register(
-    "kl", "KL divergence of the predictions on clean and FGSM images", scale="log, scaled", colour="#3c8d40",
-    needs_classes=True,
-)  # fmt: skip
+@register("kl", "KL divergence of the predictions on clean and FGSM images", scale="log", needs_classes=True)
 def kl(batch: AttackedBatch) -> Tensor:
     """Return KL(P, Q) of the predictions P on the clean image and Q on the FGSM example, as in TRADES."""
     passes = (batch.clean, batch.adversarial)
@@ -224,10 +214,7 @@ def kl(batch: AttackedBatch) -> Tensor:
     return F.kl_div(adversarial, clean, reduction="batchmean", log_target=True)
 
 
-@register(
-    "elle", "squared deviation of the loss from linearity in the ball", scale="log, scaled", colour="#3c8d40",
-    line="--",
-)  # fmt: skip
+@register("elle", "squared deviation of the loss from linearity in the ball", scale="log")
 def elle(batch: AttackedBatch) -> Tensor:
     """Return ELLE's squared gap between the loss and its linear interpolation between two random points."""
     x, generator = batch.x, batch.generator(2)

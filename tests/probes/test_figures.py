@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from sora import data, probes
 from sora.cli import main
 from sora.errors import UserError
-from sora.figures import Bars, Line, Panel, Regions, Rule
+from sora.figures import BLUE, RED, Bars, Line, Panel, Regions, Rule
 from sora.probes import ProbedModel, SubjectOptions, _runs, measure_named, probe_runs
 from sora.runs import RunFolder, digest_file
 
@@ -85,13 +85,15 @@ def test_the_steps_of_the_boundary(steps, alarm, expected, tmp_path) -> None:
 
 
 def test_the_collapse_has_both_runs_and_the_surroundings_of_the_alarm(runs: Path) -> None:
-    first, around = panels_of("collapse", runs)
-    lines = {item.name: item.colour for item in first.items if isinstance(item, Line)}
-    assert list(lines) == ["PertAlign of fgsm-s0", "PertAlign of sora-s0"]
-    assert around.title == "fgsm-s0, around the alarm at step 40"
-    assert any(isinstance(item, Rule) and item.at == 40 for item in around.items)
-    [same] = [item for item in around.items if isinstance(item, Line) and item.name == "PertAlign of fgsm-s0"]
-    assert same.colour == lines[same.name]
+    first, *around = panels_of("collapse", runs)
+    assert (first.x.low, first.x.high) == (0, 60)
+    assert {(panel.x.low, panel.x.high) for panel in around} == {(30, 50)}
+    for panel in (first, *around):
+        lines = {item.name: item.colour for item in panel.items if isinstance(item, Line)}
+        assert lines == {"fgsm-s0": RED, "sora-s0": BLUE}
+        assert any(isinstance(item, Rule) and item.at == 40 for item in panel.items)
+    labels = ["PertAlign", "PGD-10\nheld-out", "FGSM\nheld-out", "clean\nheld-out", "linearity", "loss"]
+    assert [panel.y.label for panel in around] == labels
 
 
 def test_radii_are_overlaid_on_an_absolute_axis_and_the_step_size_has_eps_and_the_cap(runs: Path) -> None:
@@ -100,7 +102,7 @@ def test_radii_are_overlaid_on_an_absolute_axis_and_the_step_size_has_eps_and_th
     assert len(lines) == 2
     assert lines[0].x[0] == pytest.approx(-2 * 255 * THREAT.eps)
     fgsm, sora = panels_of("step-size", runs)
-    assert fgsm.title == "fgsm-s0: digits, preactresnet18"
+    assert fgsm.title == "fgsm-s0 (digits, preactresnet18): step size of 1 eps throughout"
     assert [getattr(item, "name", "") for item in fgsm.items] == ["step size", "eps = 25.5/255"]
     assert [getattr(item, "name", "") for item in sora.items][2:] == ["cap = 2 eps"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sora.attacks import fgsm
-from sora.figures import on_paper
+from sora.figures import BLUE, RED, on_paper
 from sora.probes import ProbedModel, Result, create
 
 from .toys import THREAT, images, logged_run, measure, smooth
@@ -28,41 +28,41 @@ def logged(tmp_path: Path) -> dict[str, Result]:
     return {name: create(name).measure(run) for name in ("traces", "training")}
 
 
-def test_traces_have_labels_and_one_legend_for_everything(logged: dict[str, Result]) -> None:
+def test_traces_have_a_row_per_metric_and_one_legend_inside_the_picture(logged: dict[str, Result]) -> None:
     first = logged["traces"]
-    more = {"elle": {"steps": [1, 2], "values": [0.1, 0.2], "scaled": [0.0, 1.0]}}
+    more = {"elle": {"steps": [1, 2], "values": [0.1, 0.2]}}
     figure = drawn("traces", {"a": first, "b": {**first, "series": first["series"] | more}})
-    for panel in figure.axes:
-        assert panel.get_xlabel() == "step"
-        assert "scaled" in panel.get_ylabel()
-        assert panel.yaxis.label.get_fontsize() >= 10
-        assert set(panel.get_legend_handles_labels()[1]) <= set(legend_of(figure))
-    assert {"pert_align", "alarm", "elle (log, scaled)"} <= set(legend_of(figure))
-
-
-@pytest.mark.parametrize("runs", [1, 2])
-def test_the_legend_of_traces_is_inside_the_picture(logged: dict[str, Result], runs: int) -> None:
-    short = {"steps": [1, 2], "values": [0, 1], "scaled": [0, 1]}
-    series = logged["traces"]["series"] | dict.fromkeys(("elle", "kl", "aae_share"), short)
-    result = {**logged["traces"], "events": [], "series": series}
-    figure = drawn("traces", {f"run {number}": result for number in range(runs)})
+    rows = [axes.get_ylabel() for axes in figure.axes[::2]]
+    assert rows == [axes.get_ylabel() for axes in figure.axes[1::2]]
+    assert {"PertAlign", "elle", "kl", "loss", "PGD-10\nheld-out"} <= set(rows)
+    assert "step size" not in rows  # it is constant
+    assert [axes.get_xlabel() for axes in figure.axes] == [""] * (2 * len(rows) - 2) + ["step"] * 2
+    assert figure.axes[2 * rows.index("elle")].get_yscale() == "log"
     figure.draw_without_rendering()
     (legend,) = figure.legends
+    assert legend_of(figure) == ["a", "alarm of a", "b", "alarm of b"]
     assert figure.bbox.x0 <= legend.get_window_extent().x0
     assert legend.get_window_extent().x1 <= figure.bbox.x1
 
 
-def test_an_alarm_has_an_enlarged_view_also_in_a_short_run(logged: dict[str, Result]) -> None:
-    short = logged["traces"]
-    long = {**short, "series": {"pert_align": {k: list(range(1000)) for k in ("steps", "values", "scaled")}}}
-    figure = drawn("traces", {"short": short, "long": long, "calm": {**short, "events": []}})
-    panels = {panel.get_title(): panel for panel in figure.axes if panel.get_title()}
-    around = [f"{name}, around the alarm at step 22" for name in ("short", "long")]
-    assert list(panels) == ["short", around[0], "long", around[1], "calm"]
-    for title, steps in zip(around, (40, 1000), strict=True):
-        low, high = panels[title].get_xlim()
-        assert low < 22 < high
-        assert high - low <= steps / 3
+@pytest.mark.parametrize("steps", [40, 1000])
+def test_an_alarm_has_an_enlarged_view_also_in_a_short_run(logged: dict[str, Result], steps: int) -> None:
+    series = {"pert_align": {key: list(range(1, steps + 1)) for key in ("steps", "values")}}
+    whole, around = drawn("traces", {"a": {**logged["traces"], "series": series}}).axes
+    assert whole.get_xlim() == (0, steps)
+    low, high = around.get_xlim()
+    assert low < 22 < high
+    assert high - low <= steps / 3
+
+
+@pytest.mark.parametrize("name", ["training", "traces"])
+def test_no_legend_covers_data(logged: dict[str, Result], name: str) -> None:
+    figure = drawn(name, {"fgsm": logged[name]})
+    figure.draw_without_rendering()
+    boxes = [legend.get_window_extent() for legend in figure.legends]
+    boxes += [axes.get_legend().get_window_extent() for axes in figure.axes if axes.get_legend()]
+    assert boxes
+    assert not any(box.overlaps(axes.bbox) for box in boxes for axes in figure.axes)
 
 
 def test_boundary_shows_the_same_images_of_both_runs_and_a_key() -> None:
@@ -73,7 +73,9 @@ def test_boundary_shows_the_same_images_of_both_runs_and_a_key() -> None:
     assert first[0][:2] != first[1][:2]  # the models make other mistakes
     figure = drawn("boundary", results, panels=2)
     titles = [panel.get_title() for panel in figure.axes]
-    rows = [[title.partition(": ")[2] for title in titles if title.startswith(name)] for name in ("a:", "b:")]
+    rows = [
+        [title.splitlines()[0][2:] for title in titles if title.startswith(name)] for name in ("a:", "b:")
+    ]
     assert rows[0] == rows[1]
     assert {"predicted: class 0", "predicted: class 1", "PGD-10"} <= set(legend_of(figure))
 
@@ -128,7 +130,7 @@ def test_eps_curve_shades_no_rise_of_a_few_images(n: int, shaded: bool) -> None:
     (panel,) = drawn("eps-curve", {"a": measure("eps-curve", smooth(), images(4)) | rise}).axes
     labels = [text.get_text() for text in panel.get_legend().get_texts()]
     assert ("largest rise" in labels) == bool(panel.patches) == shaded
-    assert f"({n // 20} images)" in panel.get_title()
+    assert f"({n // 20} images)" in " ".join(panel.get_title().split())
 
 
 def test_curvature_panels_share_axes_and_explain_their_lines() -> None:
@@ -142,25 +144,25 @@ def test_curvature_panels_share_axes_and_explain_their_lines() -> None:
         assert above.get_ylabel()
 
 
-def test_training_tells_methods_from_attacks_and_counts_whole_epochs(logged: dict[str, Result]) -> None:
+def test_training_tells_methods_from_attacks_and_counts_whole_steps(logged: dict[str, Result]) -> None:
     aligned, accuracy = drawn("training", {"fgsm": logged["training"]}).axes[:2]
-    assert aligned.get_legend_handles_labels()[1] == ["fgsm, alarm at step 22"]
-    assert accuracy.get_title() == "trained with fgsm"
-    assert any(label.startswith("attacked by ") for label in accuracy.get_legend_handles_labels()[1])
+    assert aligned.get_legend_handles_labels()[1] == ["fgsm", "alarm of fgsm"]
+    assert " ".join(accuracy.get_title().split()) == "fgsm ends at 20 % under PGD-10; alarm at step 22"
+    assert accuracy.get_legend_handles_labels()[1] == ["clean", "FGSM", "PGD-10"]
     assert all(float(tick).is_integer() for tick in accuracy.get_xticks())
 
 
 def test_training_gives_a_run_one_colour_and_an_attack_one_style(logged: dict[str, Result]) -> None:
-    figure = drawn("training", dict.fromkeys(("fgsm", "sora"), logged["training"]))
+    runs = {method: {**logged["training"], "method": method} for method in ("fgsm", "sora")}
+    figure = drawn("training", runs)
     aligned, *accuracies = figure.axes
-    colours = {str(line.get_label()).partition(",")[0]: line.get_color() for line in aligned.lines}
-    for panel in accuracies:
-        name = panel.get_title().removeprefix("trained with ")
-        assert {line.get_color() for line in panel.lines} == {colours[name]}
-    assert len(colours) == 3  # two runs and what has no label: the lines at their alarms
-    styles = [[line.get_linestyle() for line in panel.lines] for panel in accuracies]
-    assert styles[0] == styles[1]
-    assert len(set(styles[0])) == 3
+    colours = {line.get_label(): line.get_color() for line in aligned.lines}
+    expected = {"fgsm": RED, "alarm of fgsm": RED, "sora": BLUE, "alarm of sora": BLUE}
+    assert colours == expected
+    for panel, colour in zip(accuracies, (RED, BLUE), strict=True):
+        assert {line.get_color() for line in panel.lines} == {colour}
+    styles = [[line.get_linestyle() for line in panel.lines[:3]] for panel in accuracies]
+    assert styles == [[":", "--", "-"]] * 2
     figure.draw_without_rendering()
     left = min(panel.yaxis.label.get_window_extent().x0 for panel in figure.axes if panel.get_ylabel())
     assert left > 0.005 * figure.bbox.width

@@ -4,17 +4,28 @@
 Importing this module imports no drawing library.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
+from zlib import crc32
 
-# Each has a contrast of at least 3:1 against the page's white and against its dark background.
-RED, BLUE, GREEN, ORANGE, PURPLE = "#d1413b", "#2f7fc1", "#2b9a66", "#d07b12", "#8b68c8"
-TEAL, PINK, BROWN, OLIVE, GREY = "#1592a0", "#cf5b9c", "#a8703a", "#7f8f2a", "#878d96"
-PALETTE = (BLUE, RED, GREEN, ORANGE, PURPLE, TEAL, PINK, BROWN, OLIVE, GREY)
+# Okabe and Ito's colours, which colour-blind readers can tell apart; some are darkened, so that each has a
+# contrast of at least 3:1 against the page's white and against its dark background.
+BLUE, RED, GREEN, ORANGE = "#0072b2", "#d55e00", "#009e73", "#b97c00"
+PINK, SKY, GREY = "#c2659a", "#3a99d0", "#7f858d"
+OTHERS = (RED, GREEN, ORANGE, PINK, SKY, GREY)  # BLUE is SORA's alone
+# A method has one colour in every figure. These take theirs in turn; that of any other follows from its name.
+METHODS = (
+    *("fgsm", "n-fgsm", "fgsm-rs", "gradalign", "free", "pgd-10", "aaer", "atas", "multigrad"),
+    *("zerograd", "elle", "benign", "nuat", "trades", "pgd-2"),
+)
 
 Style = Literal["solid", "dashed", "dotted"]
 Marker = Literal["", "circle", "square", "triangle", "diamond", "cross", "plus", "star"]
+STYLES: tuple[Style, ...] = ("solid", "dashed", "dotted")
+MARKERS: tuple[Marker, ...] = ("circle", "square", "triangle", "diamond")
+ATTACKS: Mapping[str, Style] = {"clean": "dotted", "fgsm": "dashed", "pgd10": "solid"}  # lines of accuracies
 Numbers = Sequence[float | None]  # None: a gap
 Grid = Sequence[Sequence[float]]  # rows along y
 
@@ -117,6 +128,7 @@ class Regions:
     classes: Sequence[Sequence[int]]
     colours: Mapping[int, str]
     border_of: int
+    names: Mapping[int, str] = field(default_factory=dict)  # of the classes; their numbers without
 
 
 @dataclass(frozen=True)
@@ -169,8 +181,37 @@ class Figure:
     title: str = ""  # a line above the panels
     width: float = 5.0  # inches per panel in a file
     height: float = 3.8
+    share_x: bool = False  # all rows have the same x axis: in a file, only the last is labelled
     legend_below: str | None = None  # one legend of all panels, with this title, in place of one in each
     caption: str = ""  # what the figure shows, in a sentence; the page prints it
+
+
+class Look(NamedTuple):
+    """How the curve or the points of a run are drawn."""
+
+    colour: str
+    style: Style
+    marker: Marker
+
+
+def colour_of(method: str) -> str:
+    """Return the colour of a method; grey if it is not known."""
+    if method in ("", "sora"):
+        return BLUE if method else GREY
+    number = METHODS.index(method) if method in METHODS else crc32(method.encode())
+    return OTHERS[number % len(OTHERS)]
+
+
+def looks(methods: Mapping[str, str]) -> dict[str, Look]:
+    """Return the looks of runs or rows with these names and methods; those of one colour differ otherwise."""
+    seen: Counter[str] = Counter()
+    found = {}
+    for name, method in methods.items():
+        colour = colour_of(method)
+        number, seen[colour] = seen[colour], seen[colour] + 1
+        marker = "star" if name == "sora" else MARKERS[number % len(MARKERS)]
+        found[name] = Look(colour, STYLES[number % len(STYLES)], marker)
+    return found
 
 
 def thin(x: Numbers, y: Numbers, points: int) -> tuple[Numbers, Numbers]:

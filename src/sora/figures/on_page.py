@@ -163,7 +163,7 @@ def _(item: fig.Points, plot: _Plot) -> None:
 @_add.register
 def _(item: fig.Bars, plot: _Plot) -> None:
     trace: Json = {"type": "bar", "x": list(range(len(item.labels))), "y": _rounded(item.values)}
-    trace |= {"marker": {"color": fig.BLUE}, "showlegend": False, "hoverinfo": "text+y"}
+    trace |= {"marker": {"color": fig.GREY}, "showlegend": False, "hoverinfo": "text+y"}
     plot.traces.append(trace | {"hovertext": [_escaped(label) for label in item.labels]})
 
 
@@ -225,7 +225,7 @@ def _(item: fig.Regions, plot: _Plot) -> None:
         {
             "type": "heatmap",
             **_plane(item, [[position[c] for c in row] for row in item.classes]),
-            "text": [[f"class {c}" for c in row] for row in item.classes],
+            "text": [[_escaped(item.names.get(c, f"class {c}")) for c in row] for row in item.classes],
             "zmin": -0.5,
             "zmax": len(present) - 0.5,
             "colorscale": scale,

@@ -2,6 +2,7 @@
 
 import io
 import math
+import textwrap
 from functools import singledispatch
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import ScaledTranslation
 
 from sora import figures as fig
 from sora._files import replace_file
@@ -23,7 +25,9 @@ from sora.errors import UserError
 STYLES = {"solid": "-", "dashed": "--", "dotted": ":"}
 MARKERS = {"": "", "circle": "o", "square": "s", "triangle": "^", "diamond": "D", "cross": "x", "plus": "+"}
 MARKERS["star"] = "*"
+LETTERS = 10.5  # of a title, per inch
 PADDING = 0.09  # inches around panels
+UNDER = 0.48  # inches from the axis of a panel to its legend
 CROWDED = 8  # names under an axis; more are slanted
 POINTS = 2000  # of a curve
 # Names of runs and classes may contain a dollar sign, which would begin a formula.
@@ -64,24 +68,26 @@ def draw(figure: fig.Figure) -> mpl.Figure:
             continue
         spatial = any(isinstance(item, fig.Surface) for item in panel.items)
         axes = drawn.add_subplot(rows, columns, number, projection="3d" if spatial else None)
-        _draw_panel(axes, panel)
+        _draw_panel(axes, panel, figure.width)
+        if figure.share_x and number + columns <= len(figure.panels):
+            axes.set(xlabel="", xticklabels=[])
         handles, labels = axes.get_legend_handles_labels()
         own = dict(zip(labels, handles, strict=True))  # an entry that occurs twice is shown once
         entries |= own
         if panel.legend and figure.legend_below is None and own:
-            axes.legend(own.values(), own, framealpha=0.8, edgecolor="none", fontsize=8.5, loc="best")
+            _legend_under(axes, own, figure.width)
     if figure.title:
-        drawn.suptitle(figure.title)
+        drawn.suptitle(_wrapped(figure.title, 0.9 * figure.width * columns))
     if figure.legend_below is not None and entries:
         _legend_below(drawn, entries, figure.legend_below)
     return drawn
 
 
-def _draw_panel(axes: Any, panel: fig.Panel) -> None:
+def _draw_panel(axes: Any, panel: fig.Panel, width: float) -> None:
     for item in panel.items:
         _draw(item, axes)
     if panel.title:
-        axes.set_title(panel.title)
+        axes.set_title(_wrapped(panel.title, width))
     if panel.is_picture:
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
@@ -95,6 +101,11 @@ def _draw_panel(axes: Any, panel: fig.Panel) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.18, linewidth=0.7)
         axes.set_axisbelow(True)
+
+
+def _wrapped(text: str, inches: float) -> str:
+    """Return a title in lines that fit into a width."""
+    return "\n".join(textwrap.fill(line, int(LETTERS * inches)) for line in text.splitlines())
 
 
 def _set_axis(axes: Any, name: str, axis: fig.Axis) -> None:
@@ -113,6 +124,14 @@ def _set_axis(axes: Any, name: str, axis: fig.Axis) -> None:
         ticks.set_major_locator(MaxNLocator(integer=True))
     if axis.low is not None or axis.high is not None:
         axes.set(**{f"{name}lim": (axis.low, axis.high)})
+
+
+def _legend_under(axes: Any, entries: dict[str, Any], width: float) -> None:
+    """Draw the legend of a panel under it, never on its data."""
+    down = ScaledTranslation(0, -UNDER, axes.figure.dpi_scale_trans)
+    place: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": axes.transAxes + down}
+    columns = max(1, int(LETTERS * width / (6 + max(map(len, entries)))))
+    axes.legend(entries.values(), entries, **place, ncols=columns, frameon=False, fontsize=8.5)
 
 
 def _legend_below(drawn: mpl.Figure, entries: dict[str, Any], title: str) -> None:
@@ -168,7 +187,7 @@ def _(item: fig.Points, axes: Axes) -> None:
 @_draw.register
 def _(item: fig.Bars, axes: Axes) -> None:
     places, labels = range(len(item.labels)), list(item.labels)
-    axes.bar(places, list(item.values), tick_label=labels, color=fig.BLUE)
+    axes.bar(places, list(item.values), tick_label=labels, color=fig.GREY)
     axes.tick_params(axis="x", labelrotation=90 if max(map(len, labels)) > 4 else 0)
 
 
@@ -221,7 +240,14 @@ def _(item: fig.Regions, axes: Axes) -> None:
     axes.imshow(pixels, origin="lower", extent=(low, high, low, high), interpolation="nearest")
     axes.contour(item.x, item.y, classes == item.border_of, levels=[0.5], colors="black", linewidths=0.8)
     for c in sorted(item.colours):  # entries of the legend, the same in every panel
-        axes.plot([], [], marker="s", linestyle="none", color=colours[c], label=f"predicted: class {c}")
+        axes.plot(
+            [],
+            [],
+            marker="s",
+            linestyle="none",
+            color=colours[c],
+            label=f"predicted: {item.names.get(c, f'class {c}')}",
+        )
 
 
 @_draw.register

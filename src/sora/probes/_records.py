@@ -71,6 +71,11 @@ def alarms_of(events: Rows) -> list[int]:
     return [row["step"] for row in events if row.get("event") == "alarm"]
 
 
+def method_of(config: Mapping[str, Any]) -> str:
+    """Return the method of a run, by its stored settings."""
+    return str((config.get("threat") or {}).get("method") or "")
+
+
 def title_of(attack: str) -> str:
     """Return an attack's name in a heading."""
     return TITLES.get(attack, attack)
@@ -101,9 +106,9 @@ class Setting:
         return ", ".join([self.dataset, self.model, *([f"eps {self.radius}"] if self.radius else [])])
 
     @property
-    def names(self) -> list[str]:
-        """The names of the rows."""
-        return [row.name for row in self.rows]
+    def methods(self) -> dict[str, str]:
+        """The method of each row, by its name."""
+        return {row.name: row.entry.get("method", row.name) for row in self.rows}
 
     def means(self, attack: str) -> dict[str, float]:
         """Return the mean accuracy of every row that has one under an attack."""

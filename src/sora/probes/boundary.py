@@ -81,6 +81,7 @@ class Boundary(Probe[ProbedModel]):
             "correct": len(correct),
             "fooled": {name: int(wrong[correct].sum()) for name, wrong in missed.items()},
             "axis": values,
+            "classes": list(subject.classes),
             "images": images,
         }
 
@@ -93,7 +94,7 @@ class Boundary(Probe[ProbedModel]):
         colours = dict(zip(seen, itertools.cycle(STRONG + PALE), strict=False))  # the same in every panel
         panels: list[Panel | None] = []
         for name, result in results.items():
-            row = [_panel(name, result["axis"], image, colours) for image in chosen[name]]
+            row = [_panel(name, result, image, colours) for image in chosen[name]]
             panels += [*row, *[None] * (columns - len(row))]
         text = "white outline: the attack changes the prediction; black outline: it does not"
         size: Any = {"columns": len(results) if columns == 1 else columns, "width": 3.6, "height": 3.7}
@@ -157,8 +158,10 @@ def _image(model: nn.Module, around: Plane, reached: dict[str, Tensor], values: 
     return {"classes": classes.view(len(values), len(values)).tolist(), "points": points}
 
 
-def _panel(name: str, values: list[float], image: Mapping[str, Any], colours: Mapping[int, str]) -> Panel:
-    items: list[Item] = [Regions(values, values, image["classes"], colours, image["label"])]
+def _panel(name: str, result: Result, image: Mapping[str, Any], colours: Mapping[int, str]) -> Panel:
+    values, own, label = result["axis"], result.get("classes", ()), image["label"]
+    names = {c: text if not text.isdigit() else f"class {text}" for c, text in enumerate(own)}
+    items: list[Item] = [Regions(values, values, image["classes"], colours, label, names)]
     for attack, (marker, size) in {"the image": ("plus", 9.0), **MARKERS}.items():
         look: dict[str, Any] = {"marker": marker, "size": size, "hollow": True}
         items.append(Points([None], [None], attack, "#000000", **look))  # the entry of the legend
@@ -166,5 +169,7 @@ def _panel(name: str, values: list[float], image: Mapping[str, Any], colours: Ma
         fooled = point["class"] != image["label"]
         look |= {"colour": "#ffffff", "outline": "black"} if fooled else {"colour": "#000000"}
         items.append(Points([point["a"]], [point["b"]], attack, in_legend=False, **look))
-    title = f"{name}: image {image['image']}, class {image['label']}"
+    fooling = [attack for attack, point in image["points"].items() if point["class"] != label]
+    title = f"{name}: image {image['image']}, {names.get(label, f'class {label}')}\n"
+    title += f"changed by {', '.join(fooling)}" if fooling else "no attack changes the prediction"
     return Panel(items, title, *axes(values), square=True)

@@ -26,7 +26,8 @@ class Classes(Probe[Dataset]):
             labels = [text[:16] for text in result["classes"]] if few else list(map(str, range(len(counts))))
             x = Axis() if few else Axis("classes, largest first", names={0.0: "0"})
             bars = Bars(labels, counts if few else sorted(counts, reverse=True))
-            panels.append(Panel([bars], f"{name}: {len(counts)} classes", x, Axis("training images", low=0)))
+            title = f"{name}: {self.sentence(result)}"
+            panels.append(Panel([bars], title, x, Axis("training images", low=0)))
         return Figure(panels, columns=3)
 
     def sentence(self, result: Result) -> str:

@@ -1,26 +1,21 @@
 """Finished runs side by side: relative overview, accuracy against cost, curves, spread over seeds."""
 
-import itertools
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sora.figures import BLUE, PALETTE, Axis, Figure, Item, Line, Marker, Panel, Points
+from sora.figures import Axis, Figure, Item, Line, Look, Panel, Points, looks
 from sora.probes._base import Probe, Result, register
 from sora.probes._records import Setting, is_known, title_of
 from sora.probes.training import STEP, Series, accuracies, curve, series_of, watched_images
 
-STAR = "sora"  # the method that has a colour and a marker of its own in every figure
+STAR = "sora"  # the row that is drawn larger and on top
 COSTS = {"train_seconds": "training time (s)", "peak_memory_mb": "peak memory (MB)"}
-MARKERS: tuple[Marker, ...] = ("circle", "square", "triangle", "diamond")
 
 
-def _colours(groups: Iterable[Sequence[str]]) -> dict[str, str]:
-    """Return a colour for the name of each row of some settings; SORA's is the same in all figures."""
-    others = [name for name in dict.fromkeys(itertools.chain(*groups)) if name != STAR]
-    cycle = {name: PALETTE[1 + number % (len(PALETTE) - 1)] for number, name in enumerate(others)}
-    return {STAR: BLUE, **cycle}
+def _looks(groups: Iterable[Mapping[str, str]]) -> dict[str, Look]:
+    """Return the looks of the rows of some settings, by name."""
+    return looks({name: method for group in groups for name, method in group.items()})
 
 
 def _best(values: Mapping[str, float], attack: str) -> str:
@@ -43,7 +38,7 @@ class Overview(Probe[Setting]):
         """Return the mean accuracies of all rows, robust and clean."""
         about = {"dataset": subject.dataset, "model": subject.model, "radius": subject.radius}
         means = {"robust": subject.means(subject.attack), "clean": subject.means("clean")}
-        return about | {"attack": subject.attack, "names": subject.names} | means
+        return about | {"attack": subject.attack, "methods": subject.methods} | means
 
     def figure(self, results: Mapping[str, Result]) -> Figure:
         """Draw a panel of robust and one of clean accuracies, a column per setting."""
@@ -54,13 +49,13 @@ class Overview(Probe[Setting]):
         }
         attack = title_of(next(iter(results.values()))["attack"])
         titles = {"robust": f"Relative accuracy under {attack}", "clean": "Relative clean accuracy"}
-        by_name = _colours(own["names"] for own in results.values())
+        by_name = _looks(own["methods"] for own in results.values())
         panels = [
             _relative(title, {column: own[key] for column, own in columns.items()}, by_name)
             for key, title in titles.items()
         ]
         text = "Each accuracy divided by the highest of its column: 100 % is the best method of a setting."
-        size = {"width": 17.0, "height": 5.2} if self.paper else {"width": 9.5, "height": 3.9}
+        size: Any = {"width": 17.0, "height": 5.2} if self.paper else {"width": 9.5, "height": 3.9}
         title = "The paper's own numbers" if self.paper else ""
         return Figure(panels, columns=1, title=title, legend_below="", caption=text, **size)
 
@@ -69,14 +64,9 @@ class Overview(Probe[Setting]):
         return _best(result["robust"], result["attack"])
 
 
-def _relative(title: str, columns: Mapping[str, Mapping[str, float]], by_name: Mapping[str, str]) -> Panel:
+def _relative(title: str, columns: Mapping[str, Mapping[str, float]], by_name: Mapping[str, Look]) -> Panel:
     best = [max(own.values(), default=0.0) for own in columns.values()]
     names = list(dict.fromkeys(name for own in columns.values() for name in own))
-    seen: Counter[str] = Counter()
-    markers: dict[str, Marker] = {}  # tell apart the names that share a colour
-    for name in names:
-        markers[name] = "star" if name == STAR else MARKERS[seen[by_name[name]] % len(MARKERS)]
-        seen[by_name[name]] += 1
     items: list[Item] = []
     # Side by side within a column, so that equal values do not hide each other; SORA is drawn on top.
     for number, name in enumerate(sorted(names, key=lambda name: name == STAR)):
@@ -86,7 +76,7 @@ def _relative(title: str, columns: Mapping[str, Mapping[str, float]], by_name: M
         ]
         beside = 0.6 * ((number + 0.5) / len(names) - 0.5)
         places, size = [place + beside for place in range(len(shares))], 12 if name == STAR else 6.5
-        items.append(Points(places, shares, name, by_name[name], markers[name], size))
+        items.append(Points(places, shares, name, by_name[name].colour, by_name[name].marker, size))
     ticks = {float(place): text for place, text in enumerate(columns)}
     width = Axis("", -0.5, len(columns) - 0.5, names=ticks)
     return Panel(items, title, width, Axis("share of the best", -0.03, 1.06, percent=True))
@@ -104,11 +94,11 @@ class Cost(Probe[Setting]):
             std = entry["accuracy"][subject.attack]["std"]
             costs = {key: entry[key]["mean"] for key in COSTS if is_known(entry[key]["mean"])}
             rows[name] = {"accuracy": mean, "std": std if is_known(std) else 0.0, **costs}
-        return {"attack": subject.attack, "names": subject.names, "rows": rows}
+        return {"attack": subject.attack, "methods": subject.methods, "rows": rows}
 
     def figure(self, results: Mapping[str, Result]) -> Figure:
         """Draw two panels per setting."""
-        by_name = _colours(own["names"] for own in results.values())
+        by_name = _looks(own["methods"] for own in results.values())
         panels = [
             _cost_panel(setting if len(results) > 1 else "", result, key, by_name)
             for setting, result in results.items()
@@ -121,29 +111,30 @@ class Cost(Probe[Setting]):
         return _best({name: row["accuracy"] for name, row in result["rows"].items()}, result["attack"])
 
 
-def _cost_panel(setting: str, result: Result, key: str, by_name: Mapping[str, str]) -> Panel:
+def _cost_panel(setting: str, result: Result, key: str, by_name: Mapping[str, Look]) -> Panel:
     items: list[Item] = []
     attack, right, top = title_of(result["attack"]), 0.0, 0.0
     for name, row in result["rows"].items():
         if key not in row:
             continue
         right, top = max(right, row[key]), max(top, row["accuracy"] + row["std"])
-        look: dict[str, Any] = {"marker": "star", "size": 13} if name == STAR else {}
+        look: dict[str, Any] = {"marker": by_name[name].marker, "size": 13 if name == STAR else 8}
         place = [row[key]], [row["accuracy"]]
-        items.append(Points(*place, name, by_name[name], spread=[row["std"]], **look))
-    title = _titled(f"{attack} accuracy over {COSTS[key].partition(' (')[0]}", setting)
+        items.append(Points(*place, name, by_name[name].colour, spread=[row["std"]], **look))
+    best = _best({name: row["accuracy"] for name, row in result["rows"].items()}, result["attack"])
+    title = _titled(f"{best[:1].upper()}{best[1:]}" if key == "train_seconds" else "", setting)
     y = Axis(f"accuracy under {attack}", 0, 1.12 * top or None, percent=True)
     return Panel(items, title, Axis(COSTS[key], 0, 1.12 * right or None), y)
 
 
 def _titled(title: str, setting: str) -> str:
-    return f"{title}; {setting}" if setting else title
+    return "; ".join(filter(None, (title, setting)))
 
 
 def overlay(settings: Sequence[Setting]) -> Figure:
     """Draw robust accuracy and PertAlign of all runs over their steps, with a colour per row."""
     panels: list[Panel] = []
-    by_name = _colours(setting.names for setting in settings)
+    by_name = _looks(setting.methods for setting in settings)
     for setting in settings:
         about, attack = setting.name if len(settings) > 1 else "", title_of(setting.attack)
         logs = [(row.name, run.logs) for row in setting.rows for run in row.runs]
@@ -161,27 +152,28 @@ def _shown(panels: Sequence[Panel], caption: str) -> Figure:
     return Figure([panel for panel in panels if panel.items], columns=2, caption=caption)
 
 
-def _curves(curves: Sequence[tuple[str, Series]], by_name: Mapping[str, str]) -> list[Item]:
+def _curves(curves: Sequence[tuple[str, Series]], by_name: Mapping[str, Look]) -> list[Item]:
     shown = [(name, values) for name, values in curves if values]
     first = dict(reversed(shown))  # has the entry in the legend
     return [
-        curve(values, name, by_name[name], width=1.4, in_legend=values is first[name])
+        curve(values, name, look.colour, style=look.style, width=1.4, in_legend=values is first[name])
         for name, values in shown
+        for look in (by_name[name],)
     ]
 
 
 def seeds(settings: Sequence[Setting]) -> Figure:
     """Draw the robust accuracy of every seed, and the mean of each row."""
-    by_name = _colours(setting.names for setting in settings)
+    by_name = _looks(setting.methods for setting in settings)
     panels = [_seed_panel(setting, by_name, len(settings) > 1) for setting in settings]
     return _shown(panels, "One circle per seed; the bar is the mean.")
 
 
-def _seed_panel(setting: Setting, by_name: Mapping[str, str], several: bool) -> Panel:
+def _seed_panel(setting: Setting, by_name: Mapping[str, Look], several: bool) -> Panel:
     rows = [row for row in setting.rows if setting.attack in row.entry["accuracy"]]
     items: list[Item] = []
     for place, row in enumerate(rows):
-        accuracy, colour = row.entry["accuracy"][setting.attack], by_name[row.name]
+        accuracy, colour = row.entry["accuracy"][setting.attack], by_name[row.name].colour
         values = [value for value in accuracy["values"] if value is not None]
         if values:
             items.append(Line([place - 0.25, place + 0.25], [accuracy["mean"]] * 2, "", colour, width=2.5))

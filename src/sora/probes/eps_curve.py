@@ -13,7 +13,7 @@ from sora._seeds import generator_for, mix
 from sora.attacks import pgd
 from sora.evaluation import BATCH
 from sora.evaluation.progress import progress_bar
-from sora.figures import BLUE, PALETTE, RED, Axis, Figure, Item, Line, Panel, Rule, Span
+from sora.figures import ATTACKS, Axis, Figure, Item, Line, Panel, Rule, Span, colour_of, looks
 from sora.probes._base import Probe, ProbedModel, Result, register
 from sora.threat import eps_text
 
@@ -121,25 +121,27 @@ class EpsOverlay(EpsCurve):
     def figure(self, results: Mapping[str, Result]) -> Figure:
         """Draw all runs in one panel."""
         items: list[Item] = []
-        for number, (name, result) in enumerate(results.items()):
+        drawn = looks({name: result.get("method", "") for name, result in results.items()})
+        for name, result in results.items():
             eps = 255 * result["threat"]["eps"]
             x = [multiple * eps for multiple in result["multiples"]]
-            label, colour = f"{name}, trained at {eps:.3g}/255", PALETTE[number % len(PALETTE)]
-            items.append(Line(x, result["fgsm"], label, colour))
+            items.append(Line(x, result["fgsm"], f"{name}, trained at {eps:.3g}/255", *drawn[name][:2]))
         axes = Axis("step of FGSM (1/255)"), Axis("accuracy", 0, 1.02, percent=True)
         return Figure([Panel(items, "FGSM accuracy over the step", *axes)], width=7.5, height=4.5)
 
 
 def _panel(name: str, curve: Result) -> Panel:
-    gained = round(curve["index"] * curve["n"])
+    gained, colour = round(curve["index"] * curve["n"]), colour_of(curve.get("method", ""))
     items: list[Item] = [
-        Line(curve["multiples"], curve["fgsm"], "FGSM", RED),
-        Line(curve["multiples"], curve["pgd10"], "PGD-10", BLUE),
+        Line(curve["multiples"], curve["fgsm"], "FGSM", colour, ATTACKS["fgsm"]),
+        Line(curve["multiples"], curve["pgd10"], "PGD-10", colour, ATTACKS["pgd10"]),
         Rule(0, style="solid"),
         Rule(1, style="dashed"),
     ]
-    if curve["index"] > MARKED and gained >= MARKED_IMAGES:
-        items.append(Span(curve["rise"]["from"], curve["rise"]["to"], "largest rise"))
-    title = f"{name}: largest rise {100 * curve['index']:.1f} points ({gained} images)"
+    marked = curve["index"] > MARKED and gained >= MARKED_IMAGES
+    if marked:
+        items.append(Span(curve["rise"]["from"], curve["rise"]["to"], "largest rise", colour))
+    what = "accuracy rises with the step by" if marked else "no rise beyond"
+    title = f"{name}: {what} {100 * curve['index']:.1f} points ({gained} images)"
     x = Axis(f"step in multiples of eps = {eps_text(curve['threat']['eps'])}")
     return Panel(items, title, x, Axis(f"accuracy (n = {curve['n']})", 0, 1.02, percent=True))

@@ -15,7 +15,7 @@ from sora._passes import cross_entropy, frozen, input_gradient
 from sora._seeds import generator_for, normal
 from sora.attacks import pgd
 from sora.evaluation.progress import progress_bar
-from sora.figures import BLUE, RED, Axis, Contours, Figure, Item, Line, Note, Panel, Rule, Surface
+from sora.figures import Axis, Contours, Figure, Item, Line, Note, Panel, Rule, Surface, colour_of
 from sora.probes._base import Probe, ProbedModel, Result, register
 from sora.threat import Threat
 
@@ -152,8 +152,8 @@ def _way(name: str, result: Result) -> Panel:
     way = result["way"]
     fractions = [k / (len(way) - 1) for k in range(len(way))]
     items: list[Item] = [
-        Line(fractions, way, "mean loss", BLUE, marker="circle"),
-        Rule(way[-1], "y", "loss at the FGSM example", RED),
+        Line(fractions, way, "mean loss", colour_of(result.get("method", "")), marker="circle"),
+        Rule(way[-1], "y", "loss at the FGSM example"),
     ]
     title = f"{name}: bump of {result['bump']:.2f} above the loss at the end"
     return Panel(items, title, Axis("from x (0) to the FGSM example (1)"), Axis("mean loss", low=0))

@@ -7,22 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sora.errors import UserError
-from sora.figures import BLUE, GREEN, GREY, ORANGE, PALETTE, PURPLE, RED, Axis, Figure, Line, Panel, Rule
+from sora.figures import ATTACKS, Axis, Figure, Item, Line, Look, Panel, Rule, colour_of, looks
 from sora.probes._base import Probe, Result, register
-from sora.probes._records import Rows, RunRecord, alarms_of, title_of
+from sora.probes._records import Rows, RunRecord, alarms_of, method_of, title_of
 from sora.runs import RunFolder
 from sora.threat import threat
 
-COLOURS = (RED, BLUE, *PALETTE[2:])  # `sora demo` compares FGSM with SORA, whose colour is blue everywhere
-# In the picture of several runs a run has one colour, and attacks differ in the style of their line.
-ATTACKS: Mapping[str, Any] = {  # style, marker, and the colour in the picture of one run
-    "clean": ("dotted", "circle", GREY),
-    "fgsm": ("dashed", "square", ORANGE),
-    "pgd10": ("solid", "diamond", BLUE),
-}
-STEP = Axis("step", whole=True)
+FEW = 3  # runs whose results fit into a title
+STEP = Axis("step", low=0, whole=True)
 NOT_SERIES = ("step", "epoch", "attempt", "n", "lr", "split")  # fields of a log line that are not drawn
-Series = dict[int, float]  # by step or epoch
+Series = dict[int, float]  # by step
 
 
 def series_of(*logs: Rows) -> dict[str, Series]:
@@ -35,14 +29,14 @@ def series_of(*logs: Rows) -> dict[str, Series]:
     return {name: dict(sorted(values.items())) for name, values in found.items()}
 
 
-def accuracies(evals: Rows, by: str = "step") -> dict[str, Series]:
-    """Return the accuracy under each attack over the steps or epochs of a log."""
-    return series_of([{"step": row[by], **row["accuracy"]} for row in evals if row.get("accuracy")])
+def accuracies(evals: Rows) -> dict[str, Series]:
+    """Return the accuracy under each attack over the steps of a log."""
+    return series_of([{"step": row["step"], **row["accuracy"]} for row in evals if row.get("accuracy")])
 
 
-def listed(values: Series, by: str = "steps") -> Result:
+def listed(values: Series) -> Result:
     """Return a series as it is stored."""
-    return {by: list(values), "values": list(values.values())}
+    return {"steps": list(values), "values": list(values.values())}
 
 
 def curve(values: Series, name: str, colour: str, **look: Any) -> Line:
@@ -61,15 +55,31 @@ def alarms_text(steps: Sequence[int]) -> str:
     return f"alarms at step {', '.join(map(str, steps))}" if steps else "no alarms"
 
 
-def pert_align(runs: Sequence[tuple[str, str, Result, Sequence[int]]]) -> Panel:
-    """Draw the PertAlign of runs, each with a name, a colour, steps with values, and the steps of alarms."""
-    items: list[Line | Rule] = []
-    for name, colour, series, alarms in runs:
+def finding(name: str, accuracy: Mapping[str, Result], alarms: Sequence[int]) -> str:
+    """Say what became of a run on the images that its training watched."""
+    last = {attack: own["values"][-1] for attack, own in accuracy.items() if own["values"]}
+    when = f"alarm at step {alarms[0]}" if alarms else "no alarm"
+    if "pgd10" not in last:
+        return f"{name}: {when}"
+    single, strong = last.get("fgsm", 0.0), f"{100 * last['pgd10']:.0f} % under PGD-10"
+    if last["pgd10"] < single / 4 and single >= last.get("clean", single) / 2:  # as in a verdict
+        return f"{name} collapses: {100 * single:.0f} % under FGSM, {strong}; {when}"
+    return f"{name} {'ends at' if alarms else 'keeps'} {strong}; {when}"
+
+
+def overlaid(
+    label: str, runs: Mapping[str, tuple[Look, Result, Sequence[int]]], y: Axis, **look: Any
+) -> Panel:
+    """Draw one series of some runs, by their names, with a dotted line at each alarm."""
+    items: list[Item] = []
+    for name, (own, series, alarms) in runs.items():
         if series["steps"]:
-            items.append(Line(series["steps"], series["values"], name, colour, width=2.2))
-        items += [Rule(step, colour=colour) for step in alarms]
-    lowest = min((value for _, _, series, _ in runs for value in series["values"]), default=0.0)
-    return Panel(items, "PertAlign while training", STEP, Axis("PertAlign", min(0.0, lowest - 0.05), 1.02))
+            items.append(Line(series["steps"], series["values"], name, own.colour, own.style, **look))
+        items += [
+            Rule(step, name=f"alarm of {name}", colour=own.colour, in_legend=step == alarms[0])
+            for step in alarms
+        ]
+    return Panel(items, "", STEP, replace(y, label=label))
 
 
 @register("training", "PertAlign while training, with alarms, and accuracies on the held-out slice")
@@ -82,25 +92,30 @@ class Training(Probe[RunFolder]):
     def measure(self, subject: RunFolder) -> Result:
         """Read the series that the picture shows from the logs."""
         evals = subject.read_log("evals")
-        by_attack = accuracies(evals, "epoch")
+        by_attack = accuracies(evals)
         return {
+            "method": method_of(subject.read_config()),
             "n": next(iter(evals[0]["attacks"].values()))["n"] if evals else 0,
             "split": evals[0].get("split", "holdout") if evals else "holdout",
             "pert_align": listed(series_of(subject.read_log("metrics")).get("pert_align", {})),
-            "accuracy": {key: listed(by_attack[key], "epochs") for key in ATTACKS if key in by_attack},
+            "accuracy": {key: listed(by_attack[key]) for key in ATTACKS if key in by_attack},
             "alarms": alarms_of(subject.read_log("events")),
         }
 
     def figure(self, results: Mapping[str, Result]) -> Figure:
         """Draw one panel of PertAlign for all runs, and one of accuracies per run that has any."""
-        lines, panels = [], []
-        for (name, result), colour in zip(results.items(), itertools.cycle(COLOURS), strict=False):
-            alarms = result["alarms"]
-            label = f"{name}, alarm at step {', '.join(map(str, alarms))}" if alarms else name
-            lines.append((label, colour, result["pert_align"], alarms))
-            panels += [_of_run(name, colour, result)] if result["accuracy"] else []
+        drawn = looks({name: result.get("method", "") for name, result in results.items()})
+        runs = {name: (drawn[name], own["pert_align"], own["alarms"]) for name, own in results.items()}
+        ends = {name: own["pert_align"]["values"][-1:] for name, own in results.items()}
+        texts = [f"{name} {values[0]:.2f}" for name, values in ends.items() if values]
+        title = f"PertAlign at the end: {', '.join(texts)}" if 0 < len(texts) <= FEW else "PertAlign"
+        aligned = replace(overlaid("PertAlign", runs, Axis(high=1.02), width=2.2), title=title)
+        series = [curve for own in results.values() for curve in own["accuracy"].values()]
+        top = max((value for own in series for value in own["values"]), default=1.0)
+        y = Axis(low=0, high=min(1.02, 1.1 * top) or None, percent=True)
+        panels = [_of_run(name, own, y) for name, own in results.items() if own["accuracy"]]
         columns = 2 if len(panels) == 3 else 3
-        return Figure([pert_align(lines), *panels], columns=columns, width=4.6, title=self.title)
+        return Figure([aligned, *panels], columns=columns, width=4.8, height=4.1, title=self.title)
 
     def sentence(self, result: Result) -> str:
         """State the last PertAlign, the alarms and the last accuracies."""
@@ -111,14 +126,15 @@ class Training(Probe[RunFolder]):
         return f"PertAlign {last}; {alarms_text(result['alarms'])}{where if shares else ''}"
 
 
-def _of_run(name: str, colour: str, result: Result) -> Panel:
-    items = []
-    for attack, series in result["accuracy"].items():
-        label = f"attacked by {attack}" if attack != "clean" else "clean"
-        style, marker, _ = ATTACKS[attack]
-        items.append(Line(series["epochs"], series["values"], label, colour, style, marker=marker))
-    y = Axis(f"accuracy on {watched_images([result])} (n = {result['n']})", 0, 1.02, percent=True)
-    return Panel(items, f"trained with {name}", Axis("epoch", whole=True), y)
+def _of_run(name: str, result: Result, y: Axis) -> Panel:
+    colour, accuracy, alarms = colour_of(result.get("method", "")), result["accuracy"], result["alarms"]
+    items: list[Item] = [
+        Line(own["steps"], own["values"], title_of(attack), colour, ATTACKS[attack], marker="circle")
+        for attack, own in accuracy.items()
+    ]
+    items += [Rule(step, colour=colour) for step in alarms]
+    label = f"accuracy on {watched_images([result])} (n = {result['n']})"
+    return Panel(items, finding(name, accuracy, alarms), STEP, replace(y, label=label))
 
 
 @register("step-size", "the attack's step size in 1/255, with its cap", figures=(5, 12))
@@ -133,24 +149,31 @@ class StepSize(Probe[RunFolder]):
 
     def figure(self, results: Mapping[str, Result]) -> Figure:
         """Draw a panel per run that has logged a step size."""
-        titles = {f"{name}: {own['of']}": own for name, own in results.items() if own["steps"]}
-        if not titles:
+        shown = {name: own for name, own in results.items() if own["steps"]}
+        if not shown:
             raise UserError("none of these runs has logged a step size")
-        return Figure([replace(_step_size(own), title=title) for title, own in titles.items()], columns=2)
+        titles = {name: f"{name} ({own['of']}): {_range(own)}" for name, own in shown.items()}
+        return Figure(
+            [replace(_step_size(own), title=titles[name]) for name, own in shown.items()], columns=2
+        )
 
     def sentence(self, result: Result) -> str:
         """State the range of the step size."""
         if not result["steps"]:
             return "no step size was logged"
-        low, high = (f"{limit(result['values']) / result['threat']['eps']:.3g}" for limit in (min, max))
-        return f"step size from {low} eps to {high} eps; the last is {result['values'][-1]:.4g}"
+        return f"{_range(result)}; the last is {result['values'][-1]:.4g}"
+
+
+def _range(result: Result) -> str:
+    low, high = (f"{limit(result['values']) / result['threat']['eps']:.3g}" for limit in (min, max))
+    return f"step size from {low} eps to {high} eps" if low != high else f"step size of {low} eps throughout"
 
 
 def _step_sizes(config: Mapping[str, Any], series: Mapping[str, Series]) -> Result:
     own = config["threat"]
     about = {"norm": own["norm"], "eps": threat(own["norm"], own["eps"]).eps}
     cap = (own.get("set") or {}).get("sora.alpha_max")
-    return listed(series.get("step_size", {})) | {"threat": about, "cap": cap}
+    return listed(series.get("step_size", {})) | {"threat": about, "cap": cap, "method": method_of(config)}
 
 
 def _step_size(result: Result) -> Panel:
@@ -158,9 +181,9 @@ def _step_size(result: Result) -> Panel:
     factor, unit = (1, "") if result["threat"]["norm"] == "l2" else (255, "/255")
     values, capped = [factor * value for value in result["values"]], cap is not None and math.isfinite(cap)
     items: list[Line | Rule] = [
-        Line(result["steps"], values, "step size", BLUE),
+        Line(result["steps"], values, "step size", colour_of(result.get("method", ""))),
         Rule(factor * eps, "y", f"eps = {factor * eps:.3g}{unit}", style="dashed"),
-        *([Rule(factor * eps * cap, "y", f"cap = {cap:g} eps", RED, "dashed")] if capped else []),
+        *([Rule(factor * eps * cap, "y", f"cap = {cap:g} eps")] if capped else []),
     ]
     label = "step size (1/255)" if unit else "step size"
     return Panel(items if result["steps"] else [], "Step size of the attack", STEP, Axis(label, low=0))
@@ -169,26 +192,29 @@ def _step_size(result: Result) -> Panel:
 def curves(run: RunRecord) -> Figure:
     """Draw all that one run has logged: accuracies, alignment, step size and loss, with its alarms."""
     series = series_of(run.logs["metrics"])
-    names = {"pert_align": ("PertAlign", BLUE), "linearity": ("linearity coefficient", GREEN)}
-    aligned = [curve(series[key], *look) for key, look in names.items() if key in series]
-    loss = [curve(series["loss"], "training loss", PURPLE)] if "loss" in series else []
+    colour = colour_of(method_of(run.config))
+    names: Any = {"pert_align": ("PertAlign", "solid"), "linearity": ("linearity coefficient", "dashed")}
+    aligned = [
+        curve(series[key], name, colour, style=style) for key, (name, style) in names.items() if key in series
+    ]
+    loss = [curve(series["loss"], "training loss", colour)] if "loss" in series else []
     panels = [
-        _accuracies(run.logs["evals"]),
+        _accuracies(run.logs["evals"], colour),
         Panel(aligned, "PertAlign and linearity", STEP, Axis("cosine; coefficient")),
         _step_size(_step_sizes(run.config, series)),
         Panel(loss, "Loss", STEP, Axis("training loss", low=0)),
     ]
     steps = alarms_of(run.logs["events"])
-    rules = [Rule(step, name="alarm", colour=RED, in_legend=step == steps[0]) for step in steps]
+    rules = [Rule(step, name="alarm", colour=colour, in_legend=step == steps[0]) for step in steps]
     shown = [replace(panel, items=[*panel.items, *rules]) for panel in panels if panel.items]
-    return Figure(shown, columns=2, caption="Dotted red lines mark alarms." if rules else "")
+    return Figure(shown, columns=2, caption="Dotted upright lines mark alarms." if rules else "")
 
 
-def _accuracies(evals: Rows) -> Panel:
+def _accuracies(evals: Rows, colour: str) -> Panel:
     by_attack = accuracies(evals)
     items = [
         curve(values, title_of(attack), colour, style=style, marker="circle" if len(values) < 40 else "")
-        for attack, (style, _, colour) in ATTACKS.items()
+        for attack, style in ATTACKS.items()
         if (values := by_attack.get(attack))
     ]
     attacks = next((row["attacks"] for row in evals if row.get("attacks")), None)

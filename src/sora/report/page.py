@@ -178,7 +178,9 @@ def _preview(figure: Figure) -> str:
 
     flat = (panel for panel in figure.panels if panel is not None and on_page.is_drawn(panel))
     shape = 0.3 if figure.width >= WIDE else 0.54  # of the place it has on the page
-    small = Figure([replace(next(flat), title="")], width=figure.width, height=shape * figure.width)
+    small = Figure(
+        [replace(next(flat), title="", legend=False)], width=figure.width, height=shape * figure.width
+    )
     return f"data:image/svg+xml;base64,{base64.b64encode(on_paper.svg(small).encode()).decode()}"
 
 

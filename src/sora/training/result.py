@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, field, fields, replace
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from sora.errors import UserError
 from sora.evaluation import Evaluation, EvaluationOptions
 from sora.evaluation.records import evaluate_into
 from sora.evaluation.subject import ABOUT, network_facts, select_test_images
-from sora.figures import PALETTE, RED, Axis, Figure, Line, Panel, Rule
+from sora.figures import ATTACKS, Axis, Figure, Line, Panel, Rule, colour_of
 from sora.runs import LogName, RunFolder, plain_state
 from sora.runs.facts import describe_data, machine, versions
 from sora.training.evaluating import RAW, restore_chosen
@@ -42,11 +41,11 @@ class TrainResult(Evaluation):
         """
         from sora.figures import on_paper
 
-        steps = Axis("step", whole=True)
+        steps, colour = Axis("step", whole=True), colour_of(self.summary.get("method", ""))
         align = {row["step"]: row.get("pert_align") for row in self.logs["metrics"]}
         alarms = [row["step"] for row in self.logs["events"] if row.get("event") == "alarm"]
-        items: list[Any] = [Line([*align], [*align.values()], "PertAlign")] if align else []
-        items += [Rule(step, colour=RED) for step in alarms]
+        items: list[Any] = [Line([*align], [*align.values()], "PertAlign", colour)] if align else []
+        items += [Rule(step, name="alarm", colour=colour, in_legend=step == alarms[0]) for step in alarms]
         panels = [Panel(items, "PertAlign while training", steps, Axis("PertAlign"))]
         key = "accuracy" if self.judged else "losses"
         found: dict[str, dict[int, float]] = {}
@@ -54,8 +53,8 @@ class TrainResult(Evaluation):
             for name, value in row.get(key, {}).items():
                 found.setdefault(name, {})[row["step"]] = value
         curves = [
-            Line([*values], [*values.values()], name, colour, marker="circle")
-            for (name, values), colour in zip(found.items(), cycle(PALETTE), strict=False)
+            Line([*values], [*values.values()], name, colour, ATTACKS.get(name, "solid"), marker="circle")
+            for name, values in found.items()
         ]
         y = Axis("accuracy", 0, 1.02, percent=True) if self.judged else Axis("mean loss")
         panels.append(Panel(curves, f"{key} while training".capitalize(), steps, y))
