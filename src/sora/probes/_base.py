@@ -83,15 +83,25 @@ def create(name: str, **options: Any) -> Probe[Any]:
 
 @dataclass(frozen=True)
 class ProbedModel:
-    """A model, the images it is measured on, and the threat."""
+    """A model, the images it is measured on, and the threat.
 
-    model: nn.Module  # from inputs to logits; measured in evaluation mode and left as it was
-    data: Data  # an `ImageSet`, a pair of tensors (inputs, labels), or an iterable of such batches
+    Args:
+        model: From inputs to logits; measured in evaluation mode and left as it was.
+        data: An `ImageSet`, a pair of tensors (inputs, labels), or an iterable of such batches.
+        threat: The norm ball and the box.
+        seed: Seed of random directions and starts; torch's own random state is not used.
+        progress: Show a progress bar on a terminal.
+        classes: Their names in figures, which show numbers without them.
+        positions: Of the images in the set they were chosen from, if that is not `data`.
+    """
+
+    model: nn.Module
+    data: Data
     threat: Threat
-    seed: int = 0  # of random directions and starts; torch's own random state is not used
-    progress: bool = False  # show a progress bar on a terminal
-    classes: Sequence[str] = ()  # names for figures, which show numbers without them
-    positions: Sequence[int] | None = None  # of the images in the set they were chosen from, if not `data`
+    seed: int = 0
+    progress: bool = False
+    classes: Sequence[str] = ()
+    positions: Sequence[int] | None = None
 
     @property
     def bare_model(self) -> nn.Module:
