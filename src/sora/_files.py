@@ -132,20 +132,14 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a file of the same name in a new folder, then move it to its place."""
     if path.parent not in _cleaned:
         remove_leftovers(path.parent)
-    scratch = _scratch_beside(path)
-    temporary = scratch / path.name
-    _active.add(scratch.name)
-    try:
-        scratch.mkdir()
+    with _scratch(path) as scratch:
+        temporary = scratch / path.name
         write(temporary)
         # The folder was made with the user's umask; safetensors makes files that nobody else can read.
         temporary.chmod(scratch.stat().st_mode & 0o666)
         with temporary.open("r+b") as handle:  # Windows refuses to sync a file that is open for reading
             os.fsync(handle.fileno())
         temporary.replace(path)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-        _active.discard(scratch.name)
 
 
 @contextmanager
@@ -155,14 +149,21 @@ def new_folder(path: Path) -> Iterator[Path]:
         raise UserError(f"{path} is in use; choose another --out, or delete it")
     create_folder(path.parent)
     remove_leftovers(path.parent)
+    with _scratch(path) as scratch:
+        yield scratch
+        if path.exists():
+            path.rmdir()
+        scratch.rename(path)
+
+
+@contextmanager
+def _scratch(path: Path) -> Iterator[Path]:
+    """Yield a new folder beside a path, and delete what is left of it after the block."""
     scratch = _scratch_beside(path)
     _active.add(scratch.name)
     try:
         scratch.mkdir()
         yield scratch
-        if path.exists():
-            path.rmdir()
-        scratch.rename(path)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         _active.discard(scratch.name)

@@ -7,7 +7,7 @@ import torch
 
 from sora.errors import UserError
 from sora.experiments import paper, reproduce
-from sora.experiments.reproduce import Target
+from sora.experiments.target import Target
 
 
 def cost_of(*methods: str, **given: Any) -> Any:

@@ -6,8 +6,9 @@ import pytest
 
 from sora.errors import UserError
 from sora.experiments import paper, reproduce
-from sora.experiments.reproduce import Target, gaps, scaled_down
+from sora.experiments.reproduce import gaps, scaled_down
 from sora.experiments.tables import Cell
+from sora.experiments.target import Target
 from sora.runs import RunFolder
 
 WITH_RUNS = [name for name in paper.names() if paper.load(name).kind in ("runs", "evaluation", "derived")]

@@ -93,7 +93,7 @@ def run(argv: list[str]) -> int:
 
 def _target(flags: Flags) -> Any:
     from sora.experiments import paper
-    from sora.experiments.reproduce import Target
+    from sora.experiments.target import Target
 
     grid = paper.load(str(flags.table))
     for name, known in (("dataset", grid.datasets), ("model", grid.models)):

@@ -3,7 +3,7 @@
 import base64
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -115,7 +115,7 @@ def full_record(evaluation: Evaluation) -> Record:
         "void": dict(evaluation.void),
         "void_versions": {name: evaluation.versions.get(name) for name in evaluation.void},
         "warnings": evaluation.warnings,
-        "trust": [finding.record() for finding in evaluation.trust],
+        "trust": [asdict(finding) for finding in evaluation.trust],
         "num_classes": evaluation.num_classes,
         "fingerprint": dict(evaluation.fingerprint),
         "predictions": {name: _pack(evaluation.predictions[name], evaluation.num_classes) for name in names},

@@ -6,7 +6,7 @@ import pytest
 
 from sora.errors import UserError
 from sora.experiments import paper
-from sora.experiments.reproduce import Target
+from sora.experiments.target import Target
 from sora.settings import Resolved
 
 GRIDS = paper.names()
