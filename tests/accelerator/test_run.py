@@ -16,7 +16,7 @@ from sora.training import Hook, train
 SMALL = {
     "dataset": "digits", "epochs": 2, "batch_size": 32, "width": 4, "limit_train": 96, "limit_test": 20,
     "holdout": 20, "log_every": 3, "checkpoint_every": 2, "attacks": ("clean", "fgsm", "pgd2"), "threads": 1,
-    "ema": 0.9, "augment": ("crop:1",), "set": {"model.stages": 1},
+    "ema": 0.9, "eval_every": 2, "augment": ("crop:1",), "set": {"model.stages": 1},
 }  # fmt: skip
 GUARDS = ("warn", *(pytest.param(guard, marks=pytest.mark.slow) for guard in ("rollback", "pgd")))
 
@@ -78,7 +78,7 @@ def test_a_run_and_what_follows_it(
     run, image = str(tmp_path / "there"), tmp_path / "0.png"
     Image.fromarray(data.load("digits").test.gather(torch.tensor([0]))[0, 0].numpy()).save(image)
     flags = ["--device", device.type, "--threads", "1"]
-    assert main(["evaluate", run, "--attacks", "clean,pgd2,apgd-ce,square20", "--limit", "5", *flags]) == 0
+    assert main(["evaluate", run, "--attacks", "clean,pgd2", "--limit", "5", *flags]) == 0
     assert main(["predict", run, str(image), "--attack", "pgd2", *flags]) == 0
     assert main(["probe", "samples", run, "--device", device.type, "--out", str(tmp_path / "s.png")]) == 0
     assert "0.png" in capsys.readouterr().out

@@ -106,7 +106,7 @@ def test_bars_move_to_the_end_on_a_terminal(sora, tiny, tmp_path, monkeypatch) -
         assert re.search(rf"{name} .*100 %", plain)
 
 
-LONG = ["--epochs", "150", "--eval-every", "0", "--attacks", "clean", "--no-snapshots", "--methods", "fgsm"]
+LONG = ["--epochs", "100", "--eval-every", "0", "--attacks", "clean", "--no-snapshots", "--methods", "fgsm"]
 
 
 def start_grid(*flags: str) -> tuple[subprocess.Popen[bytes], Path]:
@@ -143,7 +143,7 @@ def test_runs_of_a_killed_grid_end_and_the_next_grid_continues_them(sora, tiny, 
         assert written == last  # with a checkpoint of its very last step
     sora("compare", *flags, "--resume")
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert steps == list(range(1, 301))
+    assert steps == list(range(1, 201))
 
 
 def test_a_second_grid_in_the_same_folder_is_refused(sora, tiny, tmp_path) -> None:

@@ -46,7 +46,7 @@ def test_two_steps_of_every_recipe(recipe: str, method: str) -> None:
     labels = torch.arange(6) % classes
     loader = data.Loader(data.ImageSet(images, labels), 3, data.Augment.parse(settings.augment), seed=0)
 
-    small = {"width": 48, "depth": 1} if settings.model == "vit-small" else {"width": 16}
+    small = {"width": 48, "depth": 1} if settings.model == "vit-small" else {"width": 4}
     options = {**settings.model_options(), **small, "mean": settings.mean, "std": settings.std}
     model = models.create(settings.model, classes, in_channels=channels, image_size=seen, **options)
     threat = settings.threat()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from sora import methods
 from sora.settings import Settings
@@ -16,6 +17,11 @@ BuildSettings = Callable[..., Settings]
 Script = Callable[[int, int], float]  # (attempt, step) -> PertAlign
 CALM, COLLAPSED = 0.8, 0.0
 FILES = ("model.safetensors", "metrics.jsonl", "evals.jsonl", "events.jsonl")
+
+
+def linear(num_classes: int) -> nn.Module:
+    """The fastest model, for runs of many steps."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(256, num_classes))
 
 
 class Scripted(methods.info("fgsm").cls):  # type: ignore[misc]

@@ -37,6 +37,7 @@ from tests.training.helpers import (
 
 LONG = {"epochs": 6, "batch_size": 8, "log_every": 4, "checkpoint_every": 0}  # 72 steps, 12 per epoch
 LONG |= {"eval_every": 0, "attacks": ("clean",), "snapshots": False}
+LINEAR = LONG | {"model": "tests.training.helpers:linear", "width": None}
 
 
 def events(settings: Settings) -> list[tuple[str, int, int]]:
@@ -50,7 +51,7 @@ def steps(settings: Settings) -> list[tuple[str, int]]:
 
 def test_warn_reports_and_changes_nothing(settings: BuildSettings, script: Any, capsys: Any) -> None:
     script(collapse_from(48))
-    silent, warned = (settings("scripted", out=name, guard=name, **LONG) for name in ("off", "warn"))
+    silent, warned = (settings("scripted", out=name, guard=name, **LINEAR) for name in ("off", "warn"))
     scripted_run(silent)
     assert capsys.readouterr().err == ""
     summary = scripted_run(warned, quiet=False)
@@ -99,7 +100,7 @@ def test_a_run_gives_up_with_the_last_good_weights_or_the_initial_ones(
     settings: BuildSettings, script: Any, capsys: Any, guard: str, was_good: bool, attempts: int, advice: str
 ) -> None:
     script(collapse_from(48) if was_good else lambda attempt, step: 0.1)
-    config = settings("scripted", guard=guard, **LONG)
+    config = settings("scripted", guard=guard, **LINEAR)
     summary = scripted_run(config, quiet=False)
     expected = zip(("alarm", "returned"), (52, 48) if was_good else (44, 0), strict=True)
     assert steps(config) == list(expected) * attempts
@@ -144,7 +145,7 @@ def test_what_a_rollback_changed_is_recorded(settings: BuildSettings, script: An
 
 def test_no_state_is_good_before_the_guard_has_seen_it(settings: BuildSettings, script: Any) -> None:
     script(collapse_from(56, attempts=1))  # an epoch ends at step 60, between two intervals of eleven
-    config = settings("scripted", guard="rollback", **LONG | {"log_every": 11})
+    config = settings("scripted", guard="rollback", **LINEAR | {"log_every": 11})
     scripted_run(config)
     assert events(config) == [("alarm", 60, 0), ("returned", 55, 0)]
 
@@ -152,7 +153,7 @@ def test_no_state_is_good_before_the_guard_has_seen_it(settings: BuildSettings, 
 def test_pgd_is_the_attack_while_the_alarm_lasts(settings: BuildSettings, script: Any) -> None:
     script(lambda attempt, step: COLLAPSED if 40 <= step < 60 else CALM)
     used = Recorder(lambda run: run.method.info.name)
-    config = settings("scripted", guard="pgd", **LONG)
+    config = settings("scripted", guard="pgd", **LINEAR)
     # PGD's own PertAlign ends the alarm, after at least twenty batches.
     summary = scripted_run(config, used)
     (alarm, recovered), (event,) = events(config), summary["co"]["events"]
@@ -166,7 +167,7 @@ def test_pgd_is_the_attack_while_the_alarm_lasts(settings: BuildSettings, script
 
 def test_a_stopped_rollback_ends_with_the_same_bytes(settings: BuildSettings, script: Any) -> None:
     script(collapse_from(48, attempts=2))
-    options = LONG | {"guard": "rollback", "eval_every": 3}
+    options = LINEAR | {"guard": "rollback", "eval_every": 3}
     whole, broken = (settings("scripted", out=name, **options) for name in ("whole", "broken"))
     scripted_run(whole)
     checkpoints = RunFolder(broken.folder()).checkpoints
@@ -184,7 +185,7 @@ def test_a_stopped_rollback_ends_with_the_same_bytes(settings: BuildSettings, sc
 
 def test_a_damaged_last_good_state_is_one_line(settings: BuildSettings, script: Any) -> None:
     script(collapse_from(48))
-    config = settings("scripted", guard="stop", **LONG)
+    config = settings("scripted", guard="stop", **LINEAR)
 
     def damage(run: Any, batch: Any) -> None:
         good = run.folder.checkpoints.good
@@ -292,7 +293,7 @@ def test_actions_follow_a_look_which_stands_for_the_steps_since_the_one_before(
     settings: BuildSettings, looked: Any, action: str, after: tuple[str, int], weights: str
 ) -> None:
     looked(lambda attempt, step: 0.0 if 50 <= step < 70 else 0.8)
-    config = settings("gat", guard=action, **LONG)
+    config = settings("gat", guard=action, **LINEAR)
     summary = train(config, quiet=True).summary
     assert steps(config) == [("alarm", 50), after]
     assert summary["weights"] == weights
@@ -307,7 +308,7 @@ def test_actions_follow_a_look_which_stands_for_the_steps_since_the_one_before(
 
 def test_a_killed_rollback_ends_with_the_same_bytes(settings: BuildSettings, looked: Any) -> None:
     looked(lambda attempt, step: 0.0 if attempt == 0 and step >= 50 else 0.8)
-    options = LONG | {"guard": "rollback", "log_every": 7, "checkpoint_every": 3}
+    options = LINEAR | {"guard": "rollback", "log_every": 7, "checkpoint_every": 3}
     whole, broken = (settings("gat", out=name, **options) for name in ("whole", "broken"))
     train(whole, quiet=True)
     assert steps(whole) == [("alarm", 50), ("returned", 49)]

@@ -29,10 +29,11 @@ from tests.training.helpers import (
     weights_of,
 )
 
-L2 = {"norm": "l2", "eps": "1.5"}
+CLEAN = {"attacks": ("clean",)}
+L2 = CLEAN | {"norm": "l2", "eps": "1.5"}
 ESTIMATE = {"ema": 0.9, "ema_buffers": "estimate"}
-ADAMW = {"optimizer": "adamw", "lr": 1e-3, "lr_min": 1e-5}
-ATAS = {"eps_warmup": 3, "set": {"atas.reset_every": 1}}
+ADAMW = CLEAN | {"optimizer": "adamw", "lr": 1e-3, "lr_min": 1e-5}
+ATAS = CLEAN | {"eps_warmup": 3, "set": {"atas.reset_every": 1}}
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ ATAS = {"eps_warmup": 3, "set": {"atas.reset_every": 1}}
         ("sora", L2 | {"ema": 0.9}, [4]),
         ("fgsm", L2 | ESTIMATE, [3, 7]),
         ("fgsm", ADAMW | {"eps_warmup": 1.5}, [3, 7]),
-        ("pgd-10", {}, [5]),
+        ("pgd-2", CLEAN, [5]),
         ("atas", ATAS, [3, 7]),
     ],
 )
@@ -54,11 +55,11 @@ def test_killed_and_resumed_equals_never_killed(method, changes, steps, settings
 
 @pytest.mark.parametrize("damage", ["truncated", "foreign", "garbage"])
 def test_damaged_checkpoint_falls_back_to_the_older_one_and_says_so(damage, settings, trained, capfd) -> None:
-    broken = settings()
+    broken = settings(**CLEAN)
     with pytest.raises(Killed):
         train(broken, hooks=[kill_at(7)], quiet=True)
     newest = RunFolder(broken.folder()).checkpoints.newest_first()[0]
-    foreign = RunFolder(trained("fgsm").folder()).checkpoints.newest_first()[0]  # of other settings
+    foreign = RunFolder(trained("fgsm", **CLEAN).folder()).checkpoints.newest_first()[0]  # of other settings
     damaged = {"truncated": newest.read_bytes()[:-100], "foreign": foreign.read_bytes(), "garbage": bytes(64)}
     newest.write_bytes(damaged[damage])
     train(broken)
@@ -66,18 +67,18 @@ def test_damaged_checkpoint_falls_back_to_the_older_one_and_says_so(damage, sett
     assert newest.name in printed
     assert "falling back" in printed
     assert "resuming from step 4" in printed
-    assert contents(broken) == contents(trained())
+    assert contents(broken) == contents(trained(**CLEAN))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_writes_a_checkpoint_first(number: int, code: int, settings, trained) -> None:
-    broken, before = settings(), signal.getsignal(number)
+    broken, before = settings(**CLEAN), signal.getsignal(number)
     with pytest.raises(Interrupted) as stopped:  # between two checkpoints
         train(broken, hooks=[SignalAfter(5, number)], quiet=True)
     assert stopped.value.exit_code == code
     assert signal.getsignal(number) == before
     train(broken, quiet=True)
-    assert contents(broken) == contents(trained())
+    assert contents(broken) == contents(trained(**CLEAN))
 
 
 def test_a_kill_before_the_name_of_the_best_checkpoint_is_made_up_for(settings, trained, monkeypatch) -> None:
@@ -97,7 +98,7 @@ def test_a_kill_before_the_name_of_the_best_checkpoint_is_made_up_for(settings, 
 
 
 def test_full_disk_leaves_the_last_checkpoint_intact(settings, trained, monkeypatch) -> None:
-    broken = settings()
+    broken = settings(**CLEAN)
     save, calls = save_file, []
 
     def full_disk(tensors: Any, path: Path, metadata: Any) -> None:
@@ -116,7 +117,7 @@ def test_full_disk_leaves_the_last_checkpoint_intact(settings, trained, monkeypa
     assert left
     assert not [name for name in left if name.startswith(".")]
     train(broken, quiet=True)
-    assert contents(broken) == contents(trained())
+    assert contents(broken) == contents(trained(**CLEAN))
 
 
 def test_nonfinite_loss_stops_with_step_values_and_checkpoint(settings: BuildSettings) -> None:
@@ -142,7 +143,7 @@ def test_skipping_a_nonfinite_loss_leaves_the_weights_alone(settings: BuildSetti
 
 
 def test_kill_9_of_the_real_process(settings: BuildSettings, trained: BuildSettings, tmp_path: Path) -> None:
-    broken = settings(out="broken", epochs=6)
+    broken = settings(out="broken", epochs=6, **CLEAN)
     file = tmp_path / "settings.yaml"
     file.write_text(Resolved(broken, {}).stored())
     command = [sys.executable, "-m", "sora", "train", "--config", str(file), "--quiet"]
@@ -153,4 +154,4 @@ def test_kill_9_of_the_real_process(settings: BuildSettings, trained: BuildSetti
     process.kill()
     assert process.wait() == -signal.SIGKILL
     train(broken, quiet=True)
-    assert contents(broken) == contents(trained(epochs=6))
+    assert contents(broken) == contents(trained(epochs=6, **CLEAN))
