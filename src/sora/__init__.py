@@ -13,6 +13,7 @@ __version__ = "0.3.0"
 if TYPE_CHECKING:
     from sora import attacks, curvature, data, methods, models
     from sora.evaluation import evaluate
+    from sora.experiments.compare import compare
     from sora.runs import load
     from sora.threat import L2, Linf
     from sora.training import Guard, fit
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "Linf": "threat",
     "L2": "threat",
+    "compare": "experiments.compare",
     "evaluate": "evaluation",
     "fit": "training",
     "load": "runs",
@@ -31,6 +33,7 @@ __all__ = [
     "Guard",
     "Linf",
     "attacks",
+    "compare",
     "curvature",
     "data",
     "evaluate",

@@ -7,7 +7,7 @@ import pytest
 
 from sora.errors import UserError
 from sora.experiments import compare as comparing
-from sora.experiments.compare import compare, protocol, row_name, table, write
+from sora.experiments.compare import compare_summaries, protocol, row_name, table, write
 from sora.experiments.tables import Cell
 from sora.experiments.variants import Variant, of_methods, parse_variant, plan, read_grid
 from sora.runs import RunFolder
@@ -115,7 +115,9 @@ def summary(**changes):
 def compared(*summaries):
     """A comparison of runs whose settings are not known."""
     names = [row_name(each) for each in summaries]
-    return compare(summaries, names, [RunFolder(f"none/{position}") for position in range(len(names))])
+    return compare_summaries(
+        summaries, names, [RunFolder(f"none/{position}") for position in range(len(names))]
+    )
 
 
 def test_facts_that_differ_become_columns_and_leave_the_protocol() -> None:

@@ -12,7 +12,7 @@ import torch
 
 from sora.data import Dataset, ImageSet
 from sora.errors import RunError, UserError
-from sora.experiments.compare import compare_finished, markdown
+from sora.experiments.compare import compare, markdown
 from sora.runs import RunFolder
 from sora.runs.facts import describe_data, machine, machine_line, versions
 from sora.runs.resume import settings_hash
@@ -75,7 +75,7 @@ def use_or_refuse(run: RunFolder, name: str, *, share: int) -> dict[str, int]:
         for new in WRONG[count % share :: share]:
             (run.path / name).write_text(json.dumps(changed(good, place, new)))
             try:
-                markdown(compare_finished([run]))
+                markdown(compare(run.path))
                 outcomes["used"] += 1
             except (RunError, UserError):
                 outcomes["refused"] += 1

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 import sora
 from sora.cli import main
 from sora.errors import RunError, UserError
-from sora.experiments.compare import compare_finished
+from sora.experiments.compare import compare
 from sora.probes._records import read_runs
 from sora.runs import FORMAT, LogName, RunFolder, find_runs, unique_labels
 from sora.settings import Request, Settings
@@ -178,10 +178,10 @@ def test_a_table_shows_the_verified_record_rather_than_the_summary(whole: Settin
     """Of a run whose summary has no checksum yet."""
     folder = RunFolder(whole.folder())
     summary = folder.read_summary()
-    right = compare_finished([folder])["methods"]["sora"]["accuracy"]
+    right = compare(folder.path)["methods"]["sora"]["accuracy"]
     summary["accuracy"] = dict.fromkeys(summary["accuracy"], 0.973)
     (folder.path / "summary.json").write_text(json.dumps(summary))
-    assert compare_finished([folder])["methods"]["sora"]["accuracy"] == right
+    assert compare(folder.path)["methods"]["sora"]["accuracy"] == right
 
 
 @pytest.mark.parametrize("size", [1 << 36, 4000])

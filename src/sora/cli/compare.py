@@ -13,9 +13,8 @@ from sora.cli._flags import EngineFlags, SettingsFlags
 from sora.cli._parse import changed, flag, parse_with_settings
 from sora.cli._tables import plain_table
 from sora.errors import RunError, UserError
-from sora.experiments.compare import compare_finished, protocol, table, train_and_compare, write
+from sora.experiments.compare import compare, protocol, table, train_and_compare, write
 from sora.experiments.variants import Variant, of_methods, parse_variant, plan, read_grid
-from sora.runs import find_runs
 
 METHODS = "fgsm,n-fgsm,sora"  # compared if no row is named
 OUT = "runs/compare"
@@ -93,7 +92,7 @@ def _compare_finished(flags: Flags, given: dict[str, Any]) -> int:
     settings = [f"--{name.replace('_', '-')}" for name in given if name != "out"]
     for name in [*changed(flags, *own), *settings]:
         raise UserError(f"{name} has no effect on finished runs; only --out and --json do")
-    comparison = compare_finished(find_runs(flags.runs))
+    comparison = compare(*flags.runs)
     folder = Path(given["out"]) if given.get("out") else None
     if folder is not None:
         create_folder(folder)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from sora._html import html_table
 from sora.attacks import Attack
 from sora.attacks.autoattack import is_autoattack
 from sora.errors import UserError
@@ -121,6 +122,21 @@ class Evaluation:
         return (
             f"{type(self).__name__}({self.threat.norm} {self.threat.given}, n={self.n}: {accuracy}{verdict})"
         )
+
+    def _repr_html_(self) -> str:
+        attacks = {**self.attacks, **({"worst case": self.worst_case} if self.judged else {})}
+        shares = {**self.accuracy, "worst case": self.robust_to_all.double().mean().item()}
+        rows = [
+            [name, f"{100 * shares[name]:.1f} %", f"{100 * own['low']:.1f} - {100 * own['high']:.1f}", self.n]
+            if self.judged
+            else [name, f"{self.losses[name]:.4g}", "-", self.n]
+            for name, own in attacks.items()
+        ]
+        head = ("attack", "accuracy" if self.judged else "mean loss", "95 % interval", "n")
+        return html_table(self._title(), head, rows, [f"warning: {text}" for text in self.warnings])
+
+    def _title(self) -> str:
+        return f"{self.threat.norm} eps {self.threat.given}: {self.verdict or 'no verdict'}"
 
     @property
     def n(self) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sora._files import write_json, write_text
+from sora._html import html_table
 from sora.errors import RunError, UserError
 from sora.evaluation.records import with_later_results
 from sora.evaluation.scores import VERDICTS
@@ -15,7 +16,7 @@ from sora.experiments.engines import Engine
 from sora.experiments.grid import run_grid
 from sora.experiments.tables import PENDING, Cell, cells_of, csv_text, markdown_table
 from sora.experiments.variants import LONGEST
-from sora.runs import RunFolder, unique_labels
+from sora.runs import RunFolder, find_runs, unique_labels
 from sora.runs.facts import machine_line
 from sora.runs.resume import settings_hash
 from sora.settings import Resolved
@@ -24,13 +25,20 @@ from sora.threat import eps_text
 COMMON = ("dataset", "model", "threat")  # facts that a table states once if all its rows share them
 
 
+class Comparison(dict[str, Any]):
+    """What `comparison.json` holds: facts that all rows share, and under `methods` the rows by name."""
+
+    def _repr_html_(self) -> str:
+        return html_table("", *table(self), [protocol(self)])
+
+
 def train_and_compare(
     runs: Sequence[Resolved],
     folder: Path,
     jobs: int = 0,
     quiet: bool = False,
     engine: Engine | None = None,
-) -> tuple[dict[str, Any], dict[str, str]]:
+) -> tuple[Comparison, dict[str, str]]:
     """Compute the runs that are missing; write and return the comparison of those that finished.
 
     Return also the errors of the runs that failed and are not in it.
@@ -44,15 +52,20 @@ def train_and_compare(
     summaries = [with_later_results(job.folder) for job in finished]
     planned = [job.resolved.settings for job in finished]
     names = [_row_name(settings.variant, settings.method, settings.guard) for settings in planned]
-    comparison = compare(summaries, names, [job.folder for job in finished])
+    comparison = compare_summaries(summaries, names, [job.folder for job in finished])
     write(comparison, folder)
     return comparison, failed
 
 
-def compare_finished(folders: Sequence[RunFolder]) -> dict[str, Any]:
-    """Compare finished runs; those of one variant with different seeds share a row."""
+def compare(*runs: str | Path) -> Comparison:
+    """Compare finished runs in one table; those of one variant with different seeds share a row.
+
+    Args:
+        *runs: Run folders, folders of runs, or `zoo:NAME`.
+    """
+    folders = find_runs(runs)
     summaries = [_finished_summary(folder) for folder in folders]
-    return compare(summaries, row_names(folders, summaries), folders)
+    return compare_summaries(summaries, row_names(folders, summaries), folders)
 
 
 def _finished_summary(folder: RunFolder) -> dict[str, Any]:
@@ -98,26 +111,27 @@ def variant_key(folder: RunFolder, summary: Mapping[str, Any]) -> tuple[str, ...
     return row_name(summary), settings_hash(settings), str(images)
 
 
-def compare(
+def compare_summaries(
     summaries: Sequence[Mapping[str, Any]], names: Sequence[str], folders: Sequence[RunFolder]
-) -> dict[str, Any]:
+) -> Comparison:
     """Group runs, given by their summaries with later results, by the rows that `names` has for them."""
     rows: dict[str, list[int]] = {}
     for position, name in enumerate(names):
         rows.setdefault(name, []).append(position)
     versions = [summary["versions"] for summary in summaries]
-    return {
-        **{key: _common([summary[key] for summary in summaries]) for key in COMMON},
-        "parameters": _common([summary.get("parameters") for summary in summaries]),
-        "n_test": _common([_n_test(summary) for summary in summaries]),
-        "versions": {
+    shared = {key: _common([summary[key] for summary in summaries]) for key in COMMON}
+    return Comparison(
+        **shared,
+        parameters=_common([summary.get("parameters") for summary in summaries]),
+        n_test=_common([_n_test(summary) for summary in summaries]),
+        versions={
             key: value for key, value in versions[0].items() if all(v.get(key) == value for v in versions)
         },
-        "machine": _common([summary.get("machine") for summary in summaries]),
-        "methods": {
+        machine=_common([summary.get("machine") for summary in summaries]),
+        methods={
             name: _aggregate([summaries[each] for each in own], folders[own[0]]) for name, own in rows.items()
         },
-    }
+    )
 
 
 def _common(values: Sequence[Any]) -> Any:

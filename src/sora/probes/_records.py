@@ -10,7 +10,7 @@ from typing import Any
 from sora.errors import RunError, UserError
 from sora.evaluation.records import with_later_results
 from sora.experiments import paper
-from sora.experiments.compare import attacks_of, compare, radius, row_names, variant_key
+from sora.experiments.compare import attacks_of, compare_summaries, radius, row_names, variant_key
 from sora.runs import LOGS, RunFolder, find_runs, unique_labels
 
 Rows = list[dict[str, Any]]
@@ -164,7 +164,7 @@ def _rows(runs: Sequence[RunRecord]) -> list[ComparedRow]:
         names = row_names([run.folder for run in runs], summaries)
     except UserError:  # settings that cannot be read: each run is a row of its own
         names = [run.label for run in runs]
-    entries = compare(summaries, names, [run.folder for run in runs])["methods"]
+    entries = compare_summaries(summaries, names, [run.folder for run in runs])["methods"]
     own = {name: [run for run, of in zip(runs, names, strict=True) if of == name] for name in entries}
     return [ComparedRow(name, entry, own[name]) for name, entry in entries.items()]
 

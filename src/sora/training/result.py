@@ -34,6 +34,12 @@ class TrainResult(Evaluation):
     logs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """The lines of `metrics.jsonl`, `evals.jsonl` and `events.jsonl`."""
 
+    def _title(self) -> str:
+        events = self.summary["co"]["events"]
+        alarm = f"first alarm at step {events[0]['step']}" if events else "no alarm"
+        named = f"{self.summary['method']} on {self.summary['dataset']}, seed {self.summary['seed']}"
+        return f"{named}; {super()._title()}, {alarm}"
+
     def plot(self, file: str | Path | None = None) -> Any:
         """Draw PertAlign, with alarms, and accuracies (or losses) while training.
 
