@@ -29,8 +29,8 @@ VERBS = {
     "report": "one page about runs and comparisons that opens in any browser, without a network",
     "figure": "the figures of the paper from runs, as PDF, SVG, PNG or a page",
     "data": "fetch, check and look at data sets",
-    "list": "methods, models, data sets, attacks, metrics, probes, recipes",
-    "show": "everything about one method, model, data set, attack, metric, probe or recipe",
+    "list": "methods, models, data sets, attacks, metrics, probes, recipes, and the models of the zoo",
+    "show": "everything about one method, model, data set, attack, metric, probe, recipe or model of the zoo",
     "doctor": "versions, devices, data sets, and what is missing; for a bug report",
 }
 

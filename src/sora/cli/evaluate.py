@@ -28,7 +28,9 @@ from sora.training.distributed import process_group
 class Flags:
     """sora evaluate RUN, or sora evaluate --weights FILE --model NAME --dataset NAME."""
 
-    run: str | None = flag(None, "a run folder", metavar="[RUN]", positional=True)
+    run: str | None = flag(
+        None, "a run folder, or zoo:NAME (`sora list zoo`)", metavar="[RUN]", positional=True
+    )
     weights: str | None = flag(
         None, "instead of a run: a file of weights, safetensors or a state dict written by torch.save"
     )

@@ -20,7 +20,7 @@ class Flags:
     weights, which needs torch and safetensors. hub: the same with config.json and a card, for Hugging Face.
     """
 
-    run: str = flag("", "a run folder", metavar="RUN", positional=True)
+    run: str = flag("", "a run folder, or zoo:NAME (`sora list zoo`)", metavar="RUN", positional=True)
     to: Literal["torch", "onnx", "hub", "python"] | None = flag(None, "the format; required")
     out: str | None = flag(None, "folder to write, new or empty; default: RUN/export/FORMAT")
     limit: int | None = flag(

@@ -12,7 +12,7 @@ from sora.cli._parse import flag, parse
 from sora.cli._tables import WIDE, plain_table
 from sora.errors import UserError
 
-Kind = Literal["methods", "models", "data", "attacks", "metrics", "probes", "recipes"]
+Kind = Literal["methods", "models", "data", "attacks", "metrics", "probes", "recipes", "zoo"]
 Row = dict[str, Any]
 _COLUMNS = {
     "models": ("model", "what it is"),
@@ -33,7 +33,7 @@ PertAlign: whether training steps yield it; for the others the guard measures it
 
 @dataclass(frozen=True)
 class Flags:
-    """List methods, models, data sets, attacks, metrics, probes or recipes."""
+    """List methods, models, data sets, attacks, metrics, probes, recipes or the models of the zoo."""
 
     kind: Kind = flag("methods", "what to list", metavar=f"[{{{','.join(get_args(Kind))}}}]", positional=True)
     cost: bool = flag(False, "methods: measure passes, memory and time here")
@@ -45,7 +45,7 @@ def run(argv: list[str]) -> int:
     flags = parse(Flags, argv, "list")
     if flags.cost and flags.kind != "methods":
         raise UserError("--cost applies only to `sora list methods`")
-    own = {"methods": _methods, "recipes": _recipes}
+    own = {"methods": _methods, "recipes": _recipes, "zoo": _zoo}
     rows = own[flags.kind]() if flags.kind in own else _entries(flags.kind)
     if flags.cost:
         rows = _costs(raw=flags.json)
@@ -129,6 +129,12 @@ def _recipes() -> list[Row]:
         {"recipe": name} | {key.replace("_", " "): values.get(key, "-") for key in keys}
         for name, values in contents
     ]
+
+
+def _zoo() -> list[Row]:
+    from sora.runs import zoo
+
+    return zoo.entries()
 
 
 def _costs(raw: bool) -> list[Row]:

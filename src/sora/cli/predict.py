@@ -20,7 +20,7 @@ from sora.threat import eps_text, threat
 class Flags:
     """Classify image files with the model of a run, and say whether an attack flips the answer."""
 
-    run: str = flag("", "a run folder", metavar="RUN", positional=True)
+    run: str = flag("", "a run folder, or zoo:NAME (`sora list zoo`)", metavar="RUN", positional=True)
     images: Sequence[str] = flag((), "image files", metavar="IMAGE [IMAGE ...]", positional=True)
     eps: str | None = flag(None, "a radius other than the run's")
     attack: str = flag("pgd10", "the attack, from `sora list attacks`")

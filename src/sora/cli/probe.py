@@ -34,7 +34,7 @@ class Flags:
     name: str = flag("", _NAMES, metavar="NAME", positional=True)
     runs: Sequence[str] = flag(
         (),
-        "run folders or folders of runs, which share one picture; data sets for `classes`",
+        "run folders, folders of runs or zoo:NAME, which share one picture; data sets for `classes`",
         metavar="[RUN ...]",
         positional=True,
     )

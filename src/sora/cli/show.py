@@ -1,4 +1,4 @@
-"""`sora show`: everything about one method, model, data set, attack, metric, probe or recipe."""
+"""`sora show`: everything about one method, model, data set, attack, metric, probe, recipe or zoo model."""
 
 import dataclasses
 import json
@@ -15,12 +15,12 @@ from sora.errors import unknown
 
 @dataclass(frozen=True)
 class Flags:
-    """Show a method, model, data set, attack, metric, probe or recipe."""
+    """Show a method, model, data set, attack, metric, probe, recipe or model of the zoo."""
 
     name: Sequence[str] = flag(
         (),
-        "what to show; `recipe NAME` for a recipe; `attack NAME`, `metric NAME` or `probe NAME` if a method"
-        " has the same name",
+        "what to show; `recipe NAME` for a recipe; `zoo:NAME` for a trained model; `attack NAME`, `metric"
+        " NAME` or `probe NAME` if a method has the same name",
         metavar="NAME",
         positional=True,
     )
@@ -30,12 +30,15 @@ class Flags:
 def run(argv: list[str]) -> int:
     """Find out what the name is and print it."""
     from sora import data, methods, models
+    from sora.runs import zoo
     from sora.settings import recipes
 
     flags = parse(Flags, argv, "show")
     name = " ".join(flags.name)
     kind, rest = flags.name[0], " ".join(flags.name[1:])
-    if kind == "recipe":
+    if kind.startswith(zoo.PREFIX):
+        print(zoo.card(kind, ".json" if flags.json else ".md"), end="")
+    elif kind == "recipe":
         _print(recipes.flattened(rest), flags.json)
     elif kind in ("attack", "metric", "probe"):
         _print(_about_measure(rest, kind), flags.json)

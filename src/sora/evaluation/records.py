@@ -152,7 +152,7 @@ def save(folder: RunFolder, evaluation: Evaluation, facts: Mapping[str, Any]) ->
     Another process may have added results since the records were read: they are read again under a lock and
     merged, so that nothing is lost.
     """
-    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.results.mkdir(parents=True, exist_ok=True)
     with locked(folder.evaluation_lock):
         records = folder.read_evaluations()
         present = find(records, evaluation.fingerprint, evaluation.threat)

@@ -47,9 +47,10 @@ def export(
     replayed, as `sora evaluate --save-adversarial` writes them.
 
     Args:
-        run: The run folder.
+        run: The run folder, or `zoo:NAME`.
         to: One of `FORMATS`.
-        out: The folder to write, which must be new or empty; by default inside the run folder.
+        out: The folder to write, which must be new or empty; by default inside the run folder, for a model
+            of the zoo `runs/zoo-NAME/export`.
         model: For a run with a model of your own: its `package.module:function`, repeated.
         limit: Number of test images to compare on, class-balanced; by default 500, or all if there are fewer.
         data_dir: Folder of the data sets.

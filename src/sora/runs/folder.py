@@ -27,6 +27,7 @@ from sora._files import (
     write_text,
 )
 from sora.errors import RunError, UserError
+from sora.runs import zoo
 from sora.runs.checkpoints import Checkpoints, SnapshotFiles
 from sora.runs.facts import EVALUATION, SUMMARY, check_result, with_checksum, without_checksum
 from sora.runs.logs import LOGS, Log, LogName, LogStart, read_last_line, read_log
@@ -40,21 +41,26 @@ _SHOWN = 8  # runs that an error lists
 
 
 class RunFolder:
-    """One training run on disk, in the folder `path`; nothing is created until something is written."""
+    """One training run on disk, in the folder `path`; nothing is created until something is written.
+
+    `zoo:NAME` is a model that comes with the package: results measured later go to another folder.
+    """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path, self.results = zoo.places(path)
         self._config = self.path / "config.yaml"
         self._model = self.path / "model.json"
         self._summary = self.path / "summary.json"
         self.weights = self.path / "model.safetensors"  # the final ones
-        self.evaluations = self.path / "evaluation.json"  # the list of records, merged over all evaluations
-        self.evaluation_state = self.path / "evaluation-state"  # finished parts of evaluations under way
-        self.evaluation_lock = self.path / ".evaluation.lock"  # held while records are changed
+        self.evaluations = (
+            self.results / "evaluation.json"
+        )  # the list of records, merged over all evaluations
+        self.evaluation_state = self.results / "evaluation-state"  # finished parts of evaluations under way
+        self.evaluation_lock = self.results / ".evaluation.lock"  # held while records are changed
         self.tensorboard = self.path / "tensorboard"  # what the tracker of that name writes
         self.wandb = self.path / "wandb"  # what the tracker of that name writes
-        self.exports = self.path / "export"  # what `sora export` writes by default
-        self.probes = self.path / "probes"  # their numbers and pictures
+        self.exports = self.results / "export"  # what `sora export` writes by default
+        self.probes = self.results / "probes"  # their numbers and pictures
         self.checkpoints = Checkpoints(self.path / "checkpoints")  # what a killed run continues from
         self.snapshots = SnapshotFiles(self.path / "snapshots")  # weights of single steps, for probes
 
@@ -63,8 +69,8 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """The folder's own name."""
-        return self.path.resolve().name
+        """The folder's own name; `zoo:NAME` for a model of the zoo."""
+        return self.path.resolve().name if self.results == self.path else f"{zoo.PREFIX}{self.path.name}"
 
     # What state the run is in.
 
@@ -211,14 +217,14 @@ class RunFolder:
     def write_evaluations(self, records: list[dict[str, Any]]) -> None:
         """Replace the evaluation records, one per line."""
         lines = ",\n".join(json.dumps(with_checksum(record), allow_nan=False) for record in records)
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.results.mkdir(parents=True, exist_ok=True)
         write_text(self.evaluations, f"[\n{lines}\n]\n")
 
     def write_card(self, markdown: str, entry: Mapping[str, Any]) -> None:
         """Write the model card for people and for programs."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_text(self.path / "model_card.md", markdown)
-        write_json(self.path / "model_card.json", entry)
+        self.results.mkdir(parents=True, exist_ok=True)
+        write_text(self.results / f"{zoo.CARD}.md", markdown)
+        write_json(self.results / f"{zoo.CARD}.json", entry)
 
     # Probes.
 
@@ -263,12 +269,12 @@ class RunFolder:
 def find_runs(paths: Iterable[str | Path]) -> list[RunFolder]:
     """Return each run once; a folder that is not a run means the runs up to `DEPTH` folders inside it."""
     found: dict[Path, RunFolder] = {}
-    for path in map(Path, paths):
-        if not path.is_dir():
-            raise UserError(f"there is no folder {str(path)!r}")
-        runs = _runs_in(path, DEPTH)
+    for folder in map(RunFolder, paths):
+        if not folder.path.is_dir():
+            raise UserError(f"there is no folder {str(folder.path)!r}")
+        runs = [folder] if folder.exists() else _runs_in(folder.path, DEPTH)
         if not runs:
-            RunFolder(path).read_config()  # raises and says what is missing
+            folder.read_config()  # raises and says what is missing
         found |= {run.path.resolve(): run for run in runs}
     return list(found.values())
 
