@@ -1,5 +1,6 @@
 """What a command computes on: the device, its threads, and the processes that train together."""
 
+import functools
 import os
 from typing import Any
 
@@ -13,6 +14,7 @@ MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))
 """More processes or threads than this would only compete for the cores."""
 
 
+@functools.cache
 def accelerator() -> str | None:
     """Return the kind of accelerator that torch offers here, such as cuda, mps or xpu; None without one."""
     found = torch.accelerator.current_accelerator()

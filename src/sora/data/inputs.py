@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils import data as torch_data
 
 from sora._checks import has_integers
-from sora._seeds import mix
+from sora._seeds import mix, seed_torch
 from sora.data.dataset import Dataset, ImageSet
 from sora.data.loader import Batch
 from sora.errors import UserError
@@ -183,7 +183,7 @@ class Stream:
 
     def epoch(self, epoch: int, attempt: int = 0, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of one epoch from `start` on; those before are read and left out."""
-        torch.manual_seed(mix(self.seed, attempt, epoch))
+        seed_torch(mix(self.seed, attempt, epoch))
         found = 0
         for batch in itertools.islice(self.batches, start, self.count):
             x, y, *index = as_batch(batch, self.dtype)

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import update_bn
 
 from sora import data, methods
 from sora._devices import rank, world
-from sora._seeds import EPOCH, GENERATOR, INIT, mix, seeded
+from sora._seeds import EPOCH, GENERATOR, INIT, mix, seed_torch, seeded
 from sora._task import PLAIN, Task
 from sora.data import Augment, Batch, Dataset, GivenData, ImageSet, Loader, Stream, stratified
 from sora.data.inputs import STREAM
@@ -126,7 +126,7 @@ class Run:
             epoch, position = divmod(state.step, state.steps_per_epoch)
             if position == 0:
                 with GENERATOR:
-                    torch.manual_seed(mix(seed, state.attempt, epoch, EPOCH))
+                    seed_torch(mix(seed, state.attempt, epoch, EPOCH))
                     state.method.threat = self.scheduled_threat  # in which memories may be filled anew
                     state.method.begin_epoch(epoch + 1)
             attempt = state.attempt
@@ -241,7 +241,7 @@ def prepare_model(
     settings: Settings, dataset: Dataset, device: torch.device, given: nn.Module | None
 ) -> tuple[nn.Module, dict[str, Any], str]:
     """Return the model with its first weights, the description that rebuilds it, and if it has a new head."""
-    torch.manual_seed(mix(settings.seed, INIT))
+    seed_torch(mix(settings.seed, INIT))
     description, said = describe_model(settings, dataset, given), ""
     model = build_model(description).train() if given is None else given
     if not any(parameter.requires_grad for parameter in model.parameters()):

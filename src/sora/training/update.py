@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sora._seeds import STEP, mix
+from sora._seeds import STEP, mix, seed_torch
 from sora.data import Batch
 from sora.methods import Method, StepOutput
 from sora.training import schedule
@@ -29,7 +29,7 @@ def train_on(run: Run, batch: Batch) -> StepOutput:
     """Craft, learn and step the optimiser; the numbers of the last update stay on the device."""
     state, settings, method = run.state, run.settings, run.method
     # Seeded by position, so that a resumed run draws the same noise and nothing needs to be saved.
-    torch.manual_seed(mix(settings.seed, state.attempt, state.step, run.rank, STEP))
+    seed_torch(mix(settings.seed, state.attempt, state.step, run.rank, STEP))
     # The schedule counts the updates of the configured method, also while PGD replaces it.
     updates, replays = state.method.updates, method.updates
     method.threat = run.scheduled_threat
