@@ -15,6 +15,7 @@ from sora.cli.demo import story
 from sora.runs import RunFolder
 
 pytestmark = pytest.mark.usefixtures("grid_in_process")
+SHORT = ["--epochs", "1", "--eval-every", "0"]
 
 
 def test_compare_trains_every_method_on_every_seed(sora, tiny, tmp_path) -> None:
@@ -47,7 +48,7 @@ def test_compare_trains_every_method_on_every_seed(sora, tiny, tmp_path) -> None
 
 def test_without_fgsm_there_is_no_verdict_and_all_files_are_written(sora, tiny, tmp_path) -> None:
     folder = tmp_path / "c"
-    short = [*tiny, "--epochs", "1", "--attacks", "clean,pgd10"]
+    short = [*tiny, *SHORT, "--attacks", "clean,pgd10"]
     sora("compare", *short, "--methods", "fgsm,sora", "--out", folder)
     comparison = json.loads((folder / "comparison.json").read_text())
     assert [entry["verdict"] for entry in comparison["methods"].values()] == [None, None]
@@ -61,7 +62,7 @@ def test_without_fgsm_there_is_no_verdict_and_all_files_are_written(sora, tiny, 
 
 def test_results_added_later_reach_the_comparison(sora, tiny, tmp_path) -> None:
     folder = tmp_path / "c"
-    flags = [*tiny, "--epochs", "1", "--methods", "fgsm,sora", "--out", folder]
+    flags = [*tiny, *SHORT, "--methods", "fgsm,sora", "--out", folder]
     sora("compare", *flags)
     (added,) = sora.json("evaluate", folder / "sora-s0", "--attacks", "apgd-ce")
     # Of other images and another radius:
@@ -79,7 +80,7 @@ def test_results_added_later_reach_the_comparison(sora, tiny, tmp_path) -> None:
 def test_failed_runs_are_named_others_kept_and_refused_ones_leave_nothing(sora, tiny, tmp_path) -> None:
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "fgsm-s0").write_text("a file where the run folder should be")
-    flags = [*tiny, "--epochs", "1", "--methods", "fgsm,sora", "--out", tmp_path / "c", "--resume"]
+    flags = [*tiny, *SHORT, "--methods", "fgsm,sora", "--out", tmp_path / "c", "--resume"]
     assert "fgsm-s0 failed" in sora("compare", *flags, code=1).err
     assert list(json.loads((tmp_path / "c" / "comparison.json").read_text())["methods"]) == ["sora"]
     (tmp_path / "empty").touch()
@@ -99,7 +100,9 @@ def test_demo_tells_the_story_and_saves_a_picture(sora, tmp_path) -> None:
 def test_bars_move_to_the_end_on_a_terminal(sora, tiny, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "100")
-    done = sora("compare", *tiny, "--epochs", "1", "--methods", "fgsm,sora", "--out", tmp_path / "c")
+    done = sora(
+        "compare", *tiny, *SHORT, "--attacks", "clean", "--methods", "fgsm,sora", "--out", tmp_path / "c"
+    )
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", done.err)
     for name in ("fgsm-s0", "sora-s0"):
         assert f"{name}: done" in plain
@@ -155,7 +158,7 @@ def test_a_second_grid_in_the_same_folder_is_refused(sora, tiny, tmp_path) -> No
 
 def test_finished_runs_are_compared_without_training(sora, tiny, tmp_path) -> None:
     for name, more in {"a": "", "b": "--method fgsm --guard rollback", "c": "--eps 0.1"}.items():
-        sora("train", *tiny, "--epochs", "1", *more.split(), "--out", tmp_path / name, "--quiet")
+        sora("train", *tiny, *SHORT, *more.split(), "--out", tmp_path / name, "--quiet")
     table = sora.json("compare", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "both")
     assert list(table["methods"]) == ["sora", "fgsm + rollback"]
     summary = json.loads((tmp_path / "b" / "summary.json").read_text())
@@ -176,7 +179,7 @@ VARIANTS += ["--variant", "wide: fgsm eps=0.2"]
 
 
 def test_named_variants_are_rows_and_comparisons_can_be_joined(sora, tiny, tmp_path) -> None:
-    short = [*tiny, "--epochs", "1", "--eval-every", "0"]
+    short = [*tiny, *SHORT, "--attacks", "clean"]
     done = sora("compare", *short, *VARIANTS, "--seeds", "2", "--out", tmp_path / "c")
     folders = sorted(path.name for path in (tmp_path / "c").iterdir() if path.is_dir())
     assert folders == ["no-sampling-s0", "no-sampling-s1", "wide-s0", "wide-s1"]
@@ -216,7 +219,7 @@ def test_a_grid_with_a_relative_data_folder_and_a_common_variant_is_continued(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.yaml").write_text("variant: mine\n")
-    flags = [*tiny, "--epochs", "1", "--methods", "fgsm,sora", "--attacks", "clean", "--data-dir", "data"]
+    flags = [*tiny, *SHORT, "--methods", "fgsm,sora", "--attacks", "clean", "--data-dir", "data"]
     flags += ["--config", "c.yaml", "--out", "c"]
     for more in ([], ["--resume"]):
         sora("compare", *flags, *more)

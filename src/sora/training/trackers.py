@@ -11,7 +11,7 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sora._files import make_folder, plain
 from sora.errors import UserError
@@ -20,19 +20,6 @@ from sora.training.hooks import Hook
 if TYPE_CHECKING:
     from sora.evaluation import Evaluation
     from sora.training.run import Run
-
-
-class Record(Protocol):
-    """What a tracker writes to; it is opened with a run."""
-
-    def numbers(self, step: int, values: Mapping[str, float]) -> None:
-        """Record numbers of a step."""
-
-    def text(self, name: str, text: str, step: int | None = None) -> None:
-        """Record a text in Markdown, which may belong to a step."""
-
-    def close(self, finished: bool) -> None:
-        """Complete the record, of a finished run or of one that was stopped."""
 
 
 class TensorBoard:
@@ -54,7 +41,7 @@ class TensorBoard:
             self._writer.add_scalar(name, value, step, new_style=True, double_precision=True)
 
     def text(self, name: str, text: str, step: int | None = None) -> None:
-        """Record a text."""
+        """Record a text in Markdown, which may belong to a step."""
         self._writer.add_text(name, text, step)
 
     def close(self, finished: bool) -> None:
@@ -97,7 +84,7 @@ class WandB:
         self._run.finish(exit_code=0 if finished else 1)
 
 
-TRACKERS: dict[str, Callable[[Run], Record]] = {"tensorboard": TensorBoard, "wandb": WandB}
+TRACKERS: dict[str, Callable[[Run], TensorBoard | WandB]] = {"tensorboard": TensorBoard, "wandb": WandB}
 """The class of each tracker's records; its name is also that of its package and of its extra."""
 
 
@@ -112,7 +99,7 @@ class Tracker(Hook):
         if find_spec(name) is None:
             raise UserError(f"tracker {name} is not installed: pip install 'sora-at[{name}]'")
         self.name = name
-        self._record: Record | None = None
+        self._record: TensorBoard | WandB | None = None
         self._finished = False
 
     def start(self, run: Run) -> None:
