@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from sora._files import locked_folder, wait_until_free
-from sora.cli.demo import story
 from sora.runs import RunFolder
 
 pytestmark = pytest.mark.usefixtures("grid_in_process")
@@ -55,8 +54,6 @@ def test_without_fgsm_there_is_no_verdict_and_all_files_are_written(sora, tiny, 
     rows = list(csv.DictReader((folder / "comparison.csv").open()))
     assert [row["verdict"] for row in rows] == ["", ""]
     assert "| sora |" in (folder / "comparison.md").read_text()
-    for name, entry in comparison["methods"].items():
-        assert "has no verdict" in story(name, entry, [])
     assert "None" not in sora("train", *short, "--out", tmp_path / "one").out
 
 
@@ -243,14 +240,3 @@ def test_mistakes_in_a_grid_file(rows, message, sora, tmp_path) -> None:
     (tmp_path / "grid.yaml").write_text(f"rows:\n  {rows}\n")
     sora.refuse(message, "compare", "--grid", tmp_path / "grid.yaml", "--out", tmp_path / "c")
     assert not (tmp_path / "c").exists()
-
-
-def test_story_of_a_run_that_was_never_robust() -> None:
-    entry = {
-        "accuracy": {"fgsm": {"mean": 0.98}, "pgd10": {"mean": 0.0}},
-        "pert_align": {"mean": 0.01},
-        "alarms": [50],
-        "verdict": "overfitted",
-    }
-    text = story("fgsm", entry, [{"epoch": 1, "accuracy": {"pgd10": 0.03}}])
-    assert "It was never robust (at best 3 % under PGD-10 on held-out images)" in text

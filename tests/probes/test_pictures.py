@@ -148,7 +148,7 @@ def test_training_tells_methods_from_attacks_and_counts_whole_steps(logged: dict
     aligned, accuracy = drawn("training", {"fgsm": logged["training"]}).axes[:2]
     assert aligned.get_legend_handles_labels()[1] == ["fgsm", "alarm of fgsm"]
     assert " ".join(accuracy.get_title().split()) == "fgsm ends at 20 % under PGD-10; alarm at step 22"
-    assert accuracy.get_legend_handles_labels()[1] == ["clean", "FGSM", "PGD-10"]
+    assert accuracy.get_legend_handles_labels()[1] == ["clean", "FGSM", "PGD-10", "alarm"]
     assert all(float(tick).is_integer() for tick in accuracy.get_xticks())
 
 

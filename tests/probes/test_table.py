@@ -38,7 +38,7 @@ TABLE = [
     Row("curvature", {}, {"threat", "n", "numbers", "lemma", "peak"}, "pertalign "),
     Row("samples", {}, {"threat", "n", "classes", "samples"}, "of 12 images"),
     Row("fallen", {"shown": 2}, {"threat", "n", "correct", "classes", "fallen"}, "1 of 6 correctly"),
-    Row("training", {"title": "a run"}, {"n", "pert_align", "accuracy", "alarms"}, "PertAlign 0.10 at"),
+    Row("training", {}, {"n", "pert_align", "accuracy", "alarms"}, "PertAlign 0.10 at"),
     Row("step-size", {}, {"threat", "cap", "steps", "values"}, "step size of 1 eps throughout"),
     Row("traces", {}, {"series", "events", "falls"}, "9 series; alarms at step 22"),
     Row("collapse", {}, {"series", "events", "falls"}, "9 series; alarms at step 22"),

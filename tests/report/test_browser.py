@@ -104,6 +104,7 @@ def test_a_heading_sorts_the_table(browser: Any, file: Path) -> None:
 
 def test_pointer_and_arrow_keys_give_step_and_value(browser: Any, file: Path) -> None:
     opened = Opened(browser, file)
+    opened.page.evaluate("document.querySelector('.run').open = true")
     plot = opened.page.locator(".run[open] .plot").first
     plot.scroll_into_view_if_needed()
     opened.wait("document.querySelector('.run[open] .plot').dataset.drawn === 'yes'")

@@ -12,7 +12,7 @@ import yaml
 
 from sora.errors import UserError
 from sora.evaluation.scores import VERDICTS, verdict
-from sora.probes._records import read_runs, title_of
+from sora.probes._records import read_runs, settings_of, title_of
 from sora.report import words, write_page
 from sora.report.words import MEANING, _leading_number, settings_by_group
 from sora.settings import GROUPS, Resolved, Settings
@@ -136,7 +136,12 @@ def test_comparisons_over_two_data_sets_share_one_table(tmp_path: Path) -> None:
             for seed in (0, 1):
                 write_run(tmp_path / dataset / f"{method}-s{seed}", method, seed, dataset)
     page, plots = read([tmp_path / "digits", tmp_path / "cifar10"], tmp_path / "page.html")
-    assert "8 runs on cifar10 and digits: 4 robust and 4 overfitted." in page.text
+    assert page.count("dl", **{"class": "answers"}) == 2
+    assert (
+        "has the highest accuracy under PGD‑10 of 2 (fgsm: overfitted) on digits, preactresnet18" in page.text
+    )
+    assert "of 360 images withstand PGD‑10 and the other attacks, in the lowest of 2 seeds" in page.text
+    assert page.count("details", **{"class": "run", "open": None}) == 0
     assert page.count("th", **{"aria-sort": "none"}) == 11
     assert "For all rows: Network preactresnet18, eps 0.1, Seeds 2, n 360." in page.text
     assert "45.5 ± 0.7" in page.text
@@ -223,12 +228,50 @@ def test_a_run_without_evaluations_is_shown_with_the_commands_that_make_them_and
 @pytest.mark.parametrize(("split", "other"), [("training", "held-out"), ("holdout", "training")])
 def test_accuracies_while_training_name_their_images(split: str, other: str, tmp_path: Path) -> None:
     runs = [write_run(tmp_path / method, method, split=split).path for method in ("fgsm", "sora")]
-    page, _ = read(runs, tmp_path / "page.html")
+    page, plots = read(runs, tmp_path / "page.html")
     images = "training images" if split == "training" else "held-out images"
     assert f" on {images}). PertAlign" in page.text  # where robustness peaked
-    assert f"Accuracy on {images}" in page.text
+    assert f"accuracy on {images}" in json.dumps(plots)
     assert f"Accuracy under PGD-10 on {images}" in page.text
     assert f"on {other} images" not in page.text
+
+
+TRUSTED = {"trust": [{"test": "noise", "outcome": "passed", "text": ""}]}
+FAILED = {"trust": [{"test": "noise", "outcome": "failed", "text": ""}]}
+
+
+@pytest.mark.parametrize(
+    ("later", "answer", "reason"),
+    [
+        ([], "Not yet", "until AutoAttack and the masking tests are run: sora evaluate"),
+        ([{"accuracy": {"aa": 0.4}}], "Not yet", "until the masking tests are run"),
+        ([{"accuracy": {"aa": 0.4}, **TRUSTED}], "Yes", "the masking tests found nothing"),
+        ([{"accuracy": {"aa": 0.4}, **FAILED}], "No", "Failed masking tests: noise"),
+    ],
+)
+def test_the_first_words_are_method_worst_case_and_trust(later, answer, reason, tmp_path) -> None:
+    run = write_run(tmp_path / "a", "sora")
+    summary = run.read_summary()
+    facts = {"threat": summary["threat"], "fingerprint": summary["fingerprint"], "num_classes": 10}
+    facts |= {"attacks": {"aa": {"n": 200, "low": 0.33, "high": 0.47}}, "predictions": {}}
+    facts |= {"verdict": "robust", "zero_gradients": 0.0}
+    run.write_evaluations([facts | own for own in later])
+    [setting] = settings_of(read_runs([run.path]), [])
+    method, robust, trust = words.answers(setting)
+    assert method[1] == "sora"
+    assert robust[1] == ("40.0 %" if later else "45.0 %")
+    assert ("33.0 to 47.0" if later else "42.0 to 48.0") in robust[2]
+    assert trust[1] == answer
+    assert reason in trust[2]
+
+
+def test_a_figure_of_a_single_point_is_left_out(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", "sora")
+    first = (run.path / "evals.jsonl").read_text().splitlines()[0]
+    (run.path / "evals.jsonl").write_text(f"{first}\n")
+    _, plots = read([run.path], tmp_path / "page.html")
+    assert "held-out images" not in json.dumps(plots)
+    assert "training loss" in names_of(plots)
 
 
 def test_missing_probes_are_named_with_their_commands(tmp_path: Path) -> None:

@@ -79,7 +79,9 @@ def draw(figure: fig.Figure) -> mpl.Figure:
     if figure.title:
         drawn.suptitle(_wrapped(figure.title, 0.9 * figure.width * columns))
     if figure.legend_below is not None and entries:
-        _legend_below(drawn, entries, figure.legend_below)
+        look: Any = {"loc": "outside lower center", "frameon": False, "fontsize": 9.5}
+        look |= {"ncols": _columns(entries, figure.width * columns), "title": figure.legend_below or None}
+        drawn.legend(entries.values(), entries, **look)
     return drawn
 
 
@@ -130,18 +132,13 @@ def _legend_under(axes: Any, entries: dict[str, Any], width: float) -> None:
     """Draw the legend of a panel under it, never on its data."""
     down = ScaledTranslation(0, -UNDER, axes.figure.dpi_scale_trans)
     place: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": axes.transAxes + down}
-    columns = max(1, int(LETTERS * width / (6 + max(map(len, entries)))))
-    axes.legend(entries.values(), entries, **place, ncols=columns, frameon=False, fontsize=8.5)
+    look: Any = {"ncols": _columns(entries, width), "frameon": False, "fontsize": 8.5}
+    axes.legend(entries.values(), entries, **place, **look)
 
 
-def _legend_below(drawn: mpl.Figure, entries: dict[str, Any], title: str) -> None:
-    """Draw a legend under all panels, with as many columns as fit into the width of the figure."""
-    look: dict[str, Any] = {"loc": "outside lower center", "frameon": False, "fontsize": 9.5}
-    for columns in range(min(len(entries), 8), 0, -1):
-        legend = drawn.legend(entries.values(), entries, ncols=columns, title=title or None, **look)
-        if columns == 1 or legend.get_window_extent().width < 0.98 * drawn.bbox.width:
-            return
-        legend.remove()
+def _columns(entries: dict[str, Any], width: float) -> int:
+    """Return how many entries of a legend fit side by side."""
+    return max(1, min(len(entries), int(LETTERS * width / (6 + max(map(len, entries))))))
 
 
 def _label(item: Any) -> str:

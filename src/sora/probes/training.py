@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sora.errors import UserError
@@ -83,24 +83,13 @@ def overlaid(
 
 
 @register("training", "PertAlign while training, with alarms, and accuracies on the held-out slice")
-@dataclass(frozen=True)
 class Training(Probe[RunFolder]):
     """PertAlign of all runs in one panel, the accuracies of each run in a panel of its own."""
 
-    title: str = ""  # a line above the picture
-
     def measure(self, subject: RunFolder) -> Result:
         """Read the series that the picture shows from the logs."""
-        evals = subject.read_log("evals")
-        by_attack = accuracies(evals)
-        return {
-            "method": method_of(subject.read_config()),
-            "n": next(iter(evals[0]["attacks"].values()))["n"] if evals else 0,
-            "split": evals[0].get("split", "holdout") if evals else "holdout",
-            "pert_align": listed(series_of(subject.read_log("metrics")).get("pert_align", {})),
-            "accuracy": {key: listed(by_attack[key]) for key in ATTACKS if key in by_attack},
-            "alarms": alarms_of(subject.read_log("events")),
-        }
+        own = _watched(subject.read_log("evals"), subject.read_log("events"), subject.read_config())
+        return own | {"pert_align": listed(series_of(subject.read_log("metrics")).get("pert_align", {}))}
 
     def figure(self, results: Mapping[str, Result]) -> Figure:
         """Draw one panel of PertAlign for all runs, and one of accuracies per run that has any."""
@@ -113,9 +102,11 @@ class Training(Probe[RunFolder]):
         series = [curve for own in results.values() for curve in own["accuracy"].values()]
         top = max((value for own in series for value in own["values"]), default=1.0)
         y = Axis(low=0, high=min(1.02, 1.1 * top) or None, percent=True)
-        panels = [_of_run(name, own, y) for name, own in results.items() if own["accuracy"]]
+        panels = [
+            _with_alarms(_of_run(name, own, y), own) for name, own in results.items() if own["accuracy"]
+        ]
         columns = 2 if len(panels) == 3 else 3
-        return Figure([aligned, *panels], columns=columns, width=4.8, height=4.1, title=self.title)
+        return Figure([aligned, *panels], columns=columns, width=4.8, height=4.1)
 
     def sentence(self, result: Result) -> str:
         """State the last PertAlign, the alarms and the last accuracies."""
@@ -126,13 +117,24 @@ class Training(Probe[RunFolder]):
         return f"PertAlign {last}; {alarms_text(result['alarms'])}{where if shares else ''}"
 
 
+def _watched(evals: Rows, events: Rows, config: Mapping[str, Any]) -> Result:
+    by_attack = accuracies(evals)
+    attacks = next((row["attacks"] for row in evals if row.get("attacks")), {"": {"n": 0}})
+    return {
+        "method": method_of(config),
+        "n": next(iter(attacks.values()))["n"],
+        "split": evals[0].get("split", "holdout") if evals else "holdout",
+        "accuracy": {key: listed(by_attack[key]) for key in ATTACKS if key in by_attack},
+        "alarms": alarms_of(events),
+    }
+
+
 def _of_run(name: str, result: Result, y: Axis) -> Panel:
     colour, accuracy, alarms = colour_of(result.get("method", "")), result["accuracy"], result["alarms"]
     items: list[Item] = [
         Line(own["steps"], own["values"], title_of(attack), colour, ATTACKS[attack], marker="circle")
         for attack, own in accuracy.items()
     ]
-    items += [Rule(step, colour=colour) for step in alarms]
     label = f"accuracy on {watched_images([result])} (n = {result['n']})"
     return Panel(items, finding(name, accuracy, alarms), STEP, replace(y, label=label))
 
@@ -198,26 +200,18 @@ def curves(run: RunRecord) -> Figure:
         curve(series[key], name, colour, style=style) for key, (name, style) in names.items() if key in series
     ]
     loss = [curve(series["loss"], "training loss", colour)] if "loss" in series else []
+    own = _watched(run.logs["evals"], run.logs["events"], run.config)
     panels = [
-        _accuracies(run.logs["evals"], colour),
+        _of_run("The run", own, Axis(low=0, high=1.02, percent=True)),
         Panel(aligned, "PertAlign and linearity", STEP, Axis("cosine; coefficient")),
         _step_size(_step_sizes(run.config, series)),
         Panel(loss, "Loss", STEP, Axis("training loss", low=0)),
     ]
-    steps = alarms_of(run.logs["events"])
+    shown = [_with_alarms(panel, own) for panel in panels if panel.items]
+    return Figure(shown, columns=2)
+
+
+def _with_alarms(panel: Panel, result: Result) -> Panel:
+    steps, colour = result["alarms"], colour_of(result.get("method", ""))
     rules = [Rule(step, name="alarm", colour=colour, in_legend=step == steps[0]) for step in steps]
-    shown = [replace(panel, items=[*panel.items, *rules]) for panel in panels if panel.items]
-    return Figure(shown, columns=2, caption="Dotted upright lines mark alarms." if rules else "")
-
-
-def _accuracies(evals: Rows, colour: str) -> Panel:
-    by_attack = accuracies(evals)
-    items = [
-        curve(values, title_of(attack), colour, style=style, marker="circle" if len(values) < 40 else "")
-        for attack, style in ATTACKS.items()
-        if (values := by_attack.get(attack))
-    ]
-    attacks = next((row["attacks"] for row in evals if row.get("attacks")), None)
-    n = f" (n = {next(iter(attacks.values()))['n']})" if attacks else ""
-    y = Axis(f"accuracy{n}", 0, 1.02, percent=True)
-    return Panel(items, f"Accuracy on {watched_images(evals)}", STEP, y)
+    return replace(panel, items=[*panel.items, *rules])

@@ -15,14 +15,14 @@ from sora import __version__, probes
 from sora._files import create_folder, write_text
 from sora._typed import coerce
 from sora.errors import UserError
-from sora.figures import PAGES, Figure, on_page
+from sora.figures import PAGES, Figure, Line, Panel, Points, on_page
 from sora.probes import comparison, training
 from sora.probes._records import DAMAGE, Missing, RunRecord, Setting, read_runs, settings_of
 from sora.report import words
 
 POINTS, FEWEST, MOST = 9000, 120, 600  # points per curve: the first is shared by all runs, within the others
 WITH_IMAGES = 12  # runs whose images fit into the page
-OPEN = 2  # runs whose details are open from the start
+ANSWERED = 4  # settings in the first words of the page
 WIDE = 9  # inches; a panel of that width has a row of its own
 LARGEST = 6_000_000  # bytes of a page above which fewer runs are suggested
 
@@ -34,12 +34,12 @@ def write_page(paths: Sequence[str | Path], out: Path, title: str = "") -> list[
     _check_packages()
     runs, missing = read_runs([coerce("run", path, str) for path in paths]), list[Missing]()
     page = Page(len(runs))
-    several = len(runs) > 1
+    several, settings = len(runs) > 1, settings_of(runs, missing)
     content = {
-        "comparison": page.comparison(runs, missing) if several else None,
-        "runs": [page.run(run, number < OPEN) for number, run in enumerate(runs)],
+        "answers": _made({own.name: partial(words.answers, own) for own in settings[:ANSWERED]}, missing),
+        "comparison": page.comparison(settings, missing) if several and settings else None,
+        "runs": [page.run(run, not several) for run in runs],
         "missing": missing,
-        "lede": words.summary_line(runs) if several else "",
     }
     _write(out, title or (f"{len(runs)} runs" if several else f"Run {runs[0].label}"), page, content)
     left_out = [f"{run.label}: {each.what}" for run in runs for each in run.missing]
@@ -71,7 +71,7 @@ def _write(out: Path, title: str, page: Page, content: Mapping[str, Any]) -> Non
             script=_file("page.js"),
             plotly=str(script()),
             plots=script_json(page.plots),
-            **{"comparison": None, "runs": [], "missing": [], "lede": "", "figures": [], **content},
+            **{"comparison": None, "runs": [], "missing": [], "answers": [], "figures": [], **content},
         )
     )
     create_folder(out.parent)
@@ -88,7 +88,9 @@ class Page:
 
     def figure(self, title: str, figure: Figure, points: int = MOST) -> dict[str, Any]:
         """Return a figure for the template; the plots that Plotly draws are collected in `plots`."""
-        panels = on_page.render(figure, min(points, self.points))
+        panels = on_page.render(
+            replace(figure, panels=[*filter(_is_shown, figure.panels)]), min(points, self.points)
+        )
         for panel in panels:
             panel["preview"] = None
             if panel["plot"] is not None:
@@ -104,11 +106,8 @@ class Page:
             "wide": figure.width >= WIDE,
         }
 
-    def comparison(self, runs: Sequence[RunRecord], missing: list[Missing]) -> dict[str, Any] | None:
-        """Return table and figures of finished runs side by side; what cannot be compared is noted."""
-        settings = settings_of(runs, missing)
-        if not settings:
-            return None
+    def comparison(self, settings: Sequence[Setting], missing: list[Missing]) -> dict[str, Any]:
+        """Return table and figures of finished runs side by side; what cannot be shown is noted."""
         makers: dict[str, Callable[[Sequence[Setting]], Figure]] = {
             "Relative overview": partial(_compared, "overview"),
             "Accuracy against cost": partial(_compared, "cost"),
@@ -119,12 +118,10 @@ class Page:
             del makers["Relative overview"]  # it would repeat the table
         if all(len(row.runs) < 2 for setting in settings for row in setting.rows):
             del makers["Spread over seeds"]
-        figures = []
-        for title, make in makers.items():
-            try:
-                figures.append(self.figure(title, make(settings), 300))
-            except DAMAGE as error:
-                missing.append(Missing(f"{title} cannot be shown: {type(error).__name__} {error}"))
+        drawn = {
+            title: lambda title=title: self.figure(title, makers[title](settings), 300) for title in makers
+        }
+        figures = _made(drawn, missing)
         return {"table": words.table(settings), "figures": [figure for figure in figures if figure["panels"]]}
 
     def run(self, run: RunRecord, is_open: bool) -> dict[str, Any]:
@@ -159,6 +156,24 @@ class Page:
             panel["title"], panel["name"] = panel["title"].removeprefix(": "), panel["name"].strip()
         sentence = probe.sentence(dict(result))
         return {**figure, "caption": f"{sentence[:1].upper()}{sentence[1:]}."}
+
+
+def _made(makers: Mapping[str, Callable[[], Any]], missing: list[Missing]) -> list[Any]:
+    """Return what the files allow to make; the rest is noted by its title."""
+    made = []
+    for title, make in makers.items():
+        try:
+            made.append(make())
+        except DAMAGE as error:
+            missing.append(Missing(f"{title} cannot be shown: {type(error).__name__} {error}"))
+    return made
+
+
+def _is_shown(panel: Panel | None) -> bool:
+    """Return whether a panel has more to show than a single point."""
+    drawn = [item for item in panel.items if isinstance(item, (Line, Points))] if panel else []
+    points = max((len(item.x) for item in drawn if isinstance(item, Line)), default=len(drawn))
+    return panel is not None and (not drawn or points > 1)
 
 
 def _compared(name: str, settings: Sequence[Setting]) -> Figure:

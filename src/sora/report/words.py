@@ -3,11 +3,11 @@
 import math
 import re
 import shlex
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
+from sora.attacks.autoattack import is_autoattack
 from sora.experiments.compare import attacks_of, radius, texts_of
 from sora.experiments.cost import passes_of_run
 from sora.probes import Result
@@ -91,25 +91,58 @@ def _watch(run: RunRecord) -> str:
     return f"{aligned}; the first alarm was raised at step {alarms[0]}{more}."
 
 
-def summary_line(runs: Sequence[RunRecord]) -> str:
-    """Return how many runs there are of what, and their verdicts, in one sentence."""
-    words = Counter(_word(run) for run in runs)
-    order = [*TONES, "no verdict", "unfinished", *words]
-    parts = [f"{words[word]} {word}" for word in sorted(words, key=order.index)]
-    sets = sorted({str(run.summary["dataset"]) for run in runs if run.summary.get("dataset")})
-    where = f" on {_listed(sets)}" if 0 < len(sets) < 5 else f" on {len(sets)} data sets" if sets else ""
-    return f"{len(runs)} runs{where}: {_listed(parts)}."
+def answers(setting: Setting) -> list[tuple[str, str, str, str]]:
+    """Return question, answer, reason and tone: which method, how robust, and whether to trust that."""
+    means = setting.means(setting.attack)
+    name = max(means, key=lambda name: means[name])
+    [row] = [row for row in setting.rows if row.name == name]
+    others = "; ".join(f"{own.name}: {own.entry['verdict']}" for own in setting.rows if own is not row)
+    best = (
+        f"has the highest accuracy under {title_of(setting.attack)} of {len(means)} ({others})"
+        if others
+        else "trained"
+    )
+    cases = [(_worst_case(records), number) for number, records in enumerate(map(_evaluations, row.runs))]
+    (share, low, high, n, attack), number = min(cases)
+    seed = f", in the lowest of {len(cases)} seeds" if len(cases) > 1 else ""
+    robust = f"of {n:,} images withstand {title_of(attack)} and the other attacks{seed}; 95 % interval"
+    return [
+        ("Which method?", name, f"{best} on {setting.name}.", ""),
+        ("How robust?", f"{100 * share:.1f} %", f"{robust} {100 * low:.1f} to {100 * high:.1f}.", ""),
+        ("Can that be trusted?", *_trusted(row.runs[number])),
+    ]
 
 
-def _word(run: RunRecord) -> str:
-    if not run.summary:
-        return "unfinished"
-    co = run.summary.get("co")
-    return str((co.get("verdict") if isinstance(co, dict) else None) or "no verdict")
+def _evaluations(run: RunRecord) -> list[Mapping[str, Any]]:
+    """Return the run's summary and all later evaluations of its weights at its own radius."""
+    own = run.summary
+    later = run.attempt("evaluation.json", run.folder.read_evaluations, [])
+    weights = [own.get("fingerprint", {}).get("weights"), own["threat"]]
+    return [own, *(each for each in later if [each["fingerprint"]["weights"], each["threat"]] == weights)]
 
 
-def _listed(parts: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) if parts else ""
+def _worst_case(records: Sequence[Mapping[str, Any]]) -> tuple[float, float, float, int, str]:
+    """Return the lowest share of images that withstood all attacks of a record, with its interval."""
+    cases = []
+    for own in records:
+        name = min(own["accuracy"], key=lambda attack: own["accuracy"][attack])
+        case = own.get("worst_case") or {"accuracy": own["accuracy"][name], **own["attacks"][name]}
+        cases.append((case["accuracy"], case["low"], case["high"], case["n"], name))
+    return min(cases)
+
+
+def _trusted(run: RunRecord) -> tuple[str, str, str]:
+    records, verdict = _evaluations(run), run.summary.get("co", {}).get("verdict")
+    tests = [test for own in records for test in own.get("trust", ())]
+    failed = ", ".join(str(test["test"]) for test in tests if test["outcome"] == "failed")
+    if failed or verdict in ("overfitted", "suspect"):
+        return "No", f"Failed masking tests: {failed}." if failed else MEANING[verdict], "bad"
+    strong = any(is_autoattack(name) for own in records for name in own["accuracy"])
+    if strong and tests:
+        return "Yes", "AutoAttack was run, and the masking tests found nothing.", "good"
+    flags = f"{'' if strong else ' --attacks aa'}{'' if tests else ' --trust'}"
+    what = " and ".join(["AutoAttack"] * (not strong) + ["the masking tests"] * (not tests))
+    return "Not yet", f"It is an upper bound until {what} are run: sora evaluate {run.path}{flags}", "warn"
 
 
 def facts_of(run: RunRecord) -> list[str]:
