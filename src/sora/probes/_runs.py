@@ -153,7 +153,7 @@ def measure_named(
         if result is None or is_outdated(result, run.digest_of_weights):
             result = _measure(entry, probe, run, way)
             about = {"probe": stored_as, "run": run.name if steps else label, "at": way.step}
-            about["method"] = method_of(run.read_config())
+            result = {"method": method_of(run.read_config())} | result
             run.write_probe(file, about | result)
         results[label] = result
     return ProbeReport(probe, results, runs[0].probes / f"{title}.png")
