@@ -9,8 +9,14 @@ import torch
 from torch import nn
 
 import sora
+from sora.attacks import create_all
 from sora.cli import main
 from sora.errors import UserError
+from sora.evaluation import EvaluationOptions
+from sora.evaluation.records import evaluate_into
+from sora.evaluation.units import AttackRunner
+from sora.runs import RunFolder
+from sora.runs.models import load_initial
 from tests.training.test_fit import FAST, tensors
 
 
@@ -72,6 +78,29 @@ def test_weights_with_other_classes_get_a_new_head_that_is_named(folder: Path, c
         )
 
 
+def digits(classes: tuple[str, ...]) -> sora.data.Dataset:
+    x, y = tensors(40, len(classes))
+    images = sora.data.ImageSet(x.permute(0, 2, 3, 1).contiguous(), y)
+    return sora.data.Dataset("named", images, images, None, classes)
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_other_classes_of_the_same_number_get_a_new_head(tmp_path: Path, other: bool, capsys: Any) -> None:
+    sora.fit(ours(), digits(("a", "b", "c")), out=tmp_path / "first", quiet=True, **FAST)
+    model = ours()
+    fresh = model[1].head.weight.clone()
+    for init in (tmp_path / "first", tmp_path / "first" / "model.safetensors"):
+        said = load_initial(model, str(init), ["d", "e", "f"] if other else ["a", "b", "c"])
+        assert said == (f"{tmp_path}/first/model.safetensors was trained for other classes: "
+                        "network.head is a new head" if other else "")  # fmt: skip
+        assert torch.equal(model[1].head.weight, fresh) == other
+        trained = sora.load(tmp_path / "first")
+        assert torch.equal(model[1].state_dict()["stem.weight"], trained[1].state_dict()["stem.weight"])
+    new = digits(("d", "e", "f"))
+    sora.fit(ours(), new, init=str(tmp_path / "first"), recipe="finetune", **FAST)
+    assert "trained for other classes" in capsys.readouterr().err
+
+
 def test_seeds_of_an_attack_are_repeated_and_stated() -> None:
     x, y = torch.rand(40, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 3
     torch.manual_seed(0)
@@ -85,6 +114,32 @@ def test_seeds_of_an_attack_are_repeated_and_stated() -> None:
     assert attack["seeds"] == pytest.approx(spread)
     with pytest.raises(UserError, match="attack seeds 0; expected 1 or more"):
         sora.evaluate(model, (x, y), threat, "pgd1", attack_seeds=0)
+
+
+def test_seeds_that_are_done_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y, threat = torch.rand(12, 3, 8, 8), torch.arange(12) % 3, sora.Linf(0.05)
+    model, used, attacked = Own(), list[int](), AttackRunner._attacked
+
+    def until(limit: int) -> Any:
+        def counted(self: Any, *given: Any) -> Any:
+            if len(used) == limit:
+                raise KeyboardInterrupt
+            used.append(given[-1])
+            return attacked(self, *given)
+
+        return counted
+
+    given = (RunFolder(tmp_path), model, (x, y), [threat], create_all("pgd1"))
+    options = EvaluationOptions(attack_seeds=3, batch_size=6)
+    monkeypatch.setattr(AttackRunner, "_attacked", until(3))  # in the middle of the second seed
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_into(*given, options)
+    monkeypatch.setattr(AttackRunner, "_attacked", until(99))
+    (found,) = evaluate_into(*given, options)
+    assert len(used) == len(set(used)) == 6
+    plain = sora.evaluate(model, (x, y), threat, "pgd1", attack_seeds=3, batch_size=6)
+    assert found.attacks["pgd1"]["seeds"] == plain.attacks["pgd1"]["seeds"]
+    assert not (tmp_path / "evaluation-state").exists()
 
 
 def test_the_command_prints_the_spread(folder: Path, tmp_path: Path, capsys: Any) -> None:

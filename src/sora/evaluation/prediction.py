@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sora._passes import frozen
+from sora._task import PLAIN
 from sora.attacks import Attack
 from sora.data.image_files import decode
 from sora.errors import UserError
@@ -66,7 +67,7 @@ def predict(
         if not images:
             continue
         x = torch.stack(images).to(device)
-        with frozen(model):
+        with frozen(model), PLAIN.reading(model):
             with torch.no_grad():
                 probabilities, predicted = model(x).softmax(1).max(1)
             adversarial = attack(model, x, predicted, threat)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -66,12 +67,14 @@ class UnitStore:
 
     def __init__(self, folder: Path | None, attacks: Sequence[str] = ()) -> None:
         self._folder = folder
+        self._seed = ""  # in the names of files, for repetitions of an attack with another seed
         self._attacks = "\n".join(sorted(attacks))
         self._own = None if folder is None else folder / short_hash(self._attacks.encode())
 
     def load(self, key: str, count: int, with_inputs: bool) -> Attacked | None:
         """Return a unit's outcome; None if it is not done or its file is damaged."""
-        for path in sorted(self._folder.glob(f"*/{key}.safetensors")) if self._folder is not None else ():
+        name = f"*/{key}{self._seed}.safetensors"
+        for path in sorted(self._folder.glob(name)) if self._folder is not None else ():
             try:
                 stored = read_verified(path)
             except RunError:
@@ -83,6 +86,12 @@ class UnitStore:
                 return Attacked(predictions, inputs, *rest)
         return None
 
+    def for_seed(self, seed: int) -> UnitStore:
+        """Return a store in the same folder, for units of another seed."""
+        store = copy.copy(self)
+        store._seed = f".seed{seed}"
+        return store
+
     def save(self, key: str, outcome: Attacked) -> None:
         """Store a unit's outcome."""
         if self._own is not None:
@@ -91,7 +100,7 @@ class UnitStore:
             if not (self._own / NAMES).exists():
                 write_text(self._own / NAMES, self._attacks)
             tensors = {name: kept for name, kept in outcome._asdict().items() if kept is not None}
-            write_verified(self._own / f"{key}.safetensors", tensors, key)
+            write_verified(self._own / f"{key}{self._seed}.safetensors", tensors, key)
 
 
 def remove_units(folder: Path, recorded: Sequence[str]) -> None:
@@ -153,9 +162,9 @@ class AttackRunner:
         return self._copied if self._copied is not None and attack.passes >= LONG else self._model
 
     def with_seed(self, seed: int) -> AttackRunner:
-        """Return a runner for the same examples with another seed, whose units are not stored."""
+        """Return a runner for the same examples with another seed."""
         given = self._model, self._examples, self._threat, self._device, replace(self._options, seed=seed)
-        return AttackRunner(*given, UnitStore(None), self._meter)
+        return AttackRunner(*given, self._store.for_seed(seed), self._meter)
 
     def accuracy(self, outcome: Attacked) -> float:
         """Return the share of correct answers."""

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from sora import data
 from sora._devices import pick_device
 from sora._files import create_folder, plain
+from sora._task import PLAIN
 from sora.errors import RunError, UserError, short
 from sora.evaluation.subject import select_test_images
 from sora.probes._base import Probe, ProbedModel, ProbeInfo, Result, create, info, names
@@ -222,7 +223,9 @@ def moments(run: RunFolder) -> list[int]:
 def _measure(entry: ProbeInfo, probe: Probe[Any], run: RunFolder, options: SubjectOptions) -> Result:
     """Return what a probe finds in a run; logs that it cannot read are damaged."""
     if entry.needs == "model":
-        return dict(plain(probe.measure(load_subject(run, entry.images, options))))
+        subject = load_subject(run, entry.images, options)
+        with PLAIN.reading(subject.model):
+            return dict(plain(probe.measure(subject)))
     try:
         return dict(plain(probe.measure(run)))
     except (LookupError, TypeError, AttributeError, ArithmeticError) as error:

@@ -1,7 +1,8 @@
 """The model of a run and the data it was trained on: described in its files, built and loaded again."""
 
+import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def load(
     """Load the trained model of a run, from [0, 1] images to logits, in evaluation mode.
 
     Args:
-        run: The run folder.
+        run: The run folder, or `zoo:NAME` for a model that comes with the package (`sora list zoo`).
         model: For a run that trained a model of your own: your module, which is filled with the weights, or
             the `package.module:function` or class that builds it. Code is never imported only because a file
             names it.
@@ -107,6 +108,25 @@ def load_model(
         built = build_model(description, weights)
     load_weights(built, weights)
     return models.fast_layout(built.to(device)).eval()
+
+
+def load_initial(model: nn.Module, init: str, classes: Sequence[str]) -> str:
+    """Fill a model with the weights that training starts from: a file, a run folder or `zoo:NAME`.
+
+    If they are for other classes, the last layer keeps the weights it has, and this is returned in words.
+    """
+    run = RunFolder(init)
+    file = run.weights if run.has_model() else Path(init)
+    run = RunFolder(file.parent)
+    known = run.read_model() if run.has_model() and file == run.weights else {}
+    heads = [pair for pair in model.named_modules() if isinstance(pair[1], nn.Linear)]
+    name, head = heads[-1] if heads else ("", model)
+    fresh = copy.deepcopy(head.state_dict())
+    said = load_weights(model, file, new_head=True)
+    if not said and heads and known.get("classes", [*classes]) != [*classes]:
+        head.load_state_dict(fresh)
+        said = f"{file} was trained for other classes: {name} is a new head"
+    return said
 
 
 def check_repeated(name: str, repeated: str | None, how: str = "") -> None:

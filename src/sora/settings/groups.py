@@ -43,7 +43,7 @@ class NetworkSettings(Options):
     std: tuple[float, ...] | None = option(
         None, "channel deviations; the network's first layer divides by them", above=0
     )
-    init: str | None = option(None, "weights to start from: safetensors, or a .pt state dict")
+    init: str | None = option(None, "weights to start from: a file (.safetensors, .pt), a run or zoo:NAME")
 
 
 @dataclass(frozen=True)

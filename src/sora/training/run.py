@@ -21,7 +21,8 @@ from sora.evaluation.examples import as_examples, in_precision_of
 from sora.evaluation.fingerprints import model_fingerprint, task_fingerprint
 from sora.methods import Method
 from sora.models import fast_layout
-from sora.runs import RunFolder, build_model, describe_model, load_weights
+from sora.runs import RunFolder, build_model, describe_model
+from sora.runs.models import load_initial
 from sora.runs.resume import settings_hash
 from sora.settings import GIVEN, Resolved, Settings, is_custom
 from sora.threat import Threat, threat
@@ -247,7 +248,7 @@ def prepare_model(
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError(f"the model {settings.model} has no parameters to train")
     if settings.init:
-        said = load_weights(model, settings.init, new_head=True)
+        said = load_initial(model, settings.init, dataset.classes)
     if settings.sync_bn and world() > 1:
         if device.type == "cpu":
             raise UserError("--sync-bn needs GPUs: torch's SyncBatchNorm does not run on CPU")
