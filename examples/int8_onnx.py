@@ -1,8 +1,8 @@
 """A model in int8 with ONNX Runtime, and what is left of its robustness.
 
     pip install 'sora-at[export]'
-    sora export runs/a --to onnx
-    python examples/int8_onnx.py runs/a
+    sora export zoo:digits-sora --to onnx
+    python examples/int8_onnx.py zoo:digits-sora
 
 Attacked images that were made for the float model say little about another model: it must be attacked itself.
 Rounding has no useful gradient, so the attack uses that of the float model for the int8 logits.
@@ -19,6 +19,7 @@ from onnxruntime.quantization import CalibrationDataReader, quantize_static
 from torch import Tensor, nn
 
 import sora
+from sora.runs import RunFolder
 
 
 class Calibration(CalibrationDataReader):
@@ -48,7 +49,7 @@ class Quantised(nn.Module):
 
 
 def main(run: str, dataset: str = "digits", eps: str = "0.15", limit: int | None = None) -> dict[str, float]:
-    folder, data, model = Path(run) / "export" / "onnx", sora.data.load(dataset), sora.load(run)
+    folder, data, model = RunFolder(run).exports / "onnx", sora.data.load(dataset), sora.load(run)
     calibration = data.train.gather(torch.arange(256)).float() / 255
     small = folder / "model-int8.onnx"
     quantize_static(folder / "model.onnx", small, Calibration(calibration), per_channel=True)

@@ -1,15 +1,21 @@
 """Every example runs; those for other packages where these are installed."""
 
+import ast
 import importlib.util
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import matplotlib
 import pytest
 import torch
+
+from sora.cli import main
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 torch.set_num_threads(1)
@@ -104,3 +110,54 @@ def test_timm(example) -> None:
     pytest.importorskip("torchvision", reason="timm cannot be imported without torchvision")
     pytest.importorskip("timm")
     assert example("timm_model").main(epochs=1).n == 100
+
+
+def test_fine_tuning(example, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = example("finetune").main(seeds=1, images=40, epochs=2, out=str(tmp_path / "low"))
+    assert [*found] == ["fine-tuned", "from scratch"]
+    assert "was trained for other classes: network.head is a new head" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_int8(example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", "zoo:digits-sora", "--to", "onnx", "--limit", "40"]) == 0
+    found = example("int8_onnx").main("zoo:digits-sora", limit=40)
+    assert found["clean"] > 0.9
+    assert 0.3 < found["pgd10"] <= found["clean"]
+    assert 0.3 < found["replayed"] <= 1
+
+
+def cells_of_tour() -> list[dict[str, Any]]:
+    cells = json.loads((EXAMPLES / "tour.ipynb").read_text())["cells"]
+    return [cell for cell in cells if cell["cell_type"] == "code"]
+
+
+def test_the_tour_is_stored_without_results() -> None:
+    for cell in cells_of_tour():
+        assert (cell["outputs"], cell["execution_count"]) == ([], None)
+
+
+@pytest.mark.slow
+def test_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As Jupyter runs it: cell by cell in one namespace, the last expression of a cell is shown."""
+    pytest.importorskip("plotly")
+    monkeypatch.chdir(tmp_path)
+    matplotlib.use("Agg")
+    space: dict[str, Any] = {}
+    shown: list[Any] = []
+    for cell in cells_of_tour():
+        *body, last = ast.parse("".join(cell["source"])).body
+        rest = [] if isinstance(last, ast.Expr) else [last]
+        exec(compile(ast.Module([*body, *rest], []), "tour", "exec"), space)
+        if not rest:
+            shown.append(eval(compile(ast.Expression(last.value), "tour", "eval"), space))  # type: ignore[attr-defined]
+    robust, overfitted, trained, _, comparison, page = shown
+    assert (robust.verdict, overfitted.verdict, trained.verdict) == ("robust", "overfitted", "overfitted")
+    assert "overfitted to its attack" in capsys.readouterr().err  # the alarm
+    assert "first alarm at step" in trained._repr_html_()
+    assert {name: row["verdict"] for name, row in comparison["methods"].items()}["sora"] == "robust"
+    assert all(name in comparison._repr_html_() for name in ("fgsm", "n-fgsm", "sora", "overfitted"))
+    assert page.stat().st_size > 100_000
