@@ -56,7 +56,7 @@ ENTRIES = {
         "sora train --dataset pathmnist --method sora --width 16 --limit-train 20000 --epochs 6 --seed 0"
         " --attacks clean,fgsm,pgd10 --limit-test 1000",
         1000,
-        "Trained on 20,000 of the 89,996 images. PathMNIST is a benchmark of small images of tissue; the model"
+        "Trained on 20,000 images of 89,996. PathMNIST is a benchmark of small images of tissue; the model"
         " is no medical device.",
     ),
 }
