@@ -17,7 +17,7 @@ from sora.probes._base import Probe, ProbedModel, Result, register
 
 ACROSS = 10  # images per row
 LARGEST = 64  # pixels per side of an image as it is stored and drawn
-LONGEST = 28  # characters of a class's name that fit above an image, in two lines
+LONGEST = 25  # characters of a class's name that fit above an image, in two lines
 Pixels = list[list[list[int]]]  # (H, W, C), from 0 to 255
 
 

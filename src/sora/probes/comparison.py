@@ -122,9 +122,9 @@ def _cost_panel(setting: str, result: Result, key: str, by_name: Mapping[str, Lo
         place = [row[key]], [row["accuracy"]]
         items.append(Points(*place, name, by_name[name].colour, spread=[row["std"]], **look))
     best = _best({name: row["accuracy"] for name, row in result["rows"].items()}, result["attack"])
-    title = _titled(f"{best[:1].upper()}{best[1:]}" if key == "train_seconds" else "", setting)
+    title = f"{best[:1].upper()}{best[1:]}" if key == "train_seconds" else "The same over memory"
     y = Axis(f"accuracy under {attack}", 0, 1.12 * top or None, percent=True)
-    return Panel(items, title, Axis(COSTS[key], 0, 1.12 * right or None), y)
+    return Panel(items, _titled(title, setting), Axis(COSTS[key], 0, 1.12 * right or None), y)
 
 
 def _titled(title: str, setting: str) -> str:
