@@ -78,7 +78,13 @@ def build(name: str, run: Path | None) -> None:
     text = re.sub(r"(?m)^  data_dir: .*$", "  data_dir: null", text)
     entry.write_config(re.sub(r"(?m)^  out: .*$", f"  out: runs/zoo-{name}", text))
     files = [folder.log_path(log) for log in LOGS]
-    for file in (*files, folder.path / "summary.json", folder.path / "model.json", folder.weights):
+    for file in (
+        *files,
+        folder.evaluations,
+        folder.path / "summary.json",
+        folder.path / "model.json",
+        folder.weights,
+    ):
         shutil.copyfile(file, entry.path / file.name)
     write_verified(
         entry.path / "logits.safetensors", {"logits": logits(sora.load(entry), entry.read_model())}

@@ -50,7 +50,8 @@ class RunRecord:
     @property
     def path(self) -> str:
         """The folder as a word of a shell command."""
-        return shlex.quote(str(self.folder.path))
+        own = self.folder.results == self.folder.path  # not a model of the zoo
+        return shlex.quote(str(self.folder.path) if own else self.folder.name)
 
 
 def read_runs(paths: Iterable[str | Path]) -> list[RunRecord]:

@@ -137,7 +137,7 @@ class Page:
             figures.append(run.attempt(title, partial(self._probe, title, name, result)))
         return {
             "label": run.label,
-            "path": str(run.folder.path),
+            "path": run.path,
             "open": is_open,
             "verdict": run.attempt("Verdict", lambda: words.verdict(run)),
             "facts": run.attempt("Facts", lambda: words.facts_of(run), []),

@@ -209,8 +209,8 @@ class RunFolder:
         write_json(self._summary, with_checksum({"format": FORMAT, **summary, "logs_blake2b": logs}))
 
     def read_evaluations(self) -> list[dict[str, Any]]:
-        """Read all evaluation records; empty if there is none."""
-        path = self.evaluations
+        """Read all evaluation records, for a model of the zoo those it came with; empty if there is none."""
+        path = self.evaluations if self.evaluations.exists() else self.path / self.evaluations.name
         records = self._read(path, list) if path.exists() else []
         return [check_result(record, EVALUATION, path) for record in records]
 
