@@ -1,7 +1,6 @@
 """The tables of `sora evaluate` and `sora train`."""
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from sora.cli._tables import VERDICT_STYLE, table_console
 from sora.errors import UserError
 from sora.evaluation import Evaluation
 from sora.evaluation.card import PROTOCOL
+from sora.evaluation.scores import percent
 from sora.training import TrainResult
 
 
@@ -26,13 +26,12 @@ def _table(title: str, columns: Sequence[str]) -> Table:
 
 def attack_table(evaluation: Evaluation, title: str | None = None) -> Table:
     """Return one row per attack under one threat, which is the title if none is given."""
-    n = str(evaluation.n)
     columns = ("attack", "accuracy", "95 % interval", "n")
     table = _table(title or f"{evaluation.threat.norm} eps {evaluation.threat.given}", columns)
-    for name, share in evaluation.accuracy.items():
-        table.add_row(name, _percent(share), _interval(evaluation.attacks[name]), n)
-    worst = evaluation.worst_case
-    table.add_row("worst case", _percent(worst["accuracy"]), _interval(worst), n, style="bold")
+    *attacks, worst = evaluation.rows()
+    for row in attacks:
+        table.add_row(*row)
+    table.add_row(*worst, style="bold")
     return table
 
 
@@ -92,7 +91,7 @@ def threat_table(evaluations: Sequence[Evaluation]) -> Table:
     table = _table("accuracy in % (95 % interval)", ("norm", "eps", *names, "worst case"))
     for each in evaluations:
         cells = [_cell(each, name) if name in each.accuracy else "" for name in names]
-        table.add_row(each.threat.norm, each.threat.given, *cells, _percent(each.worst_case["accuracy"]))
+        table.add_row(each.threat.norm, each.threat.given, *cells, percent(each.worst_case["accuracy"]))
     return table
 
 
@@ -118,7 +117,7 @@ def class_table(evaluation: Evaluation, classes: Sequence[str]) -> Table:
     table = _table("accuracy by class", ("class", *evaluation.accuracy))
     columns = [evaluation.per_class(name) for name in evaluation.accuracy]
     for number, name in enumerate(classes):
-        table.add_row(name, *(_percent(column[number]) for column in columns))
+        table.add_row(name, *(percent(column[number]) for column in columns))
     return table
 
 
@@ -147,7 +146,7 @@ def _starts(evaluation: Evaluation) -> Iterator[str]:
         if own.get("start") == "random":
             text = f"{name}: random start, seed {own['seed']}"
             if over := own.get("seeds"):
-                spread = ", ".join(f"{word} {_percent(over[word])}" for word in ("min", "mean", "max"))
+                spread = ", ".join(f"{word} {percent(over[word])}" for word in ("min", "mean", "max"))
                 text += f"; over the {over['n']} seeds from {own['seed']} on: {spread}"
             yield text
 
@@ -155,11 +154,3 @@ def _starts(evaluation: Evaluation) -> Iterator[str]:
 def _cell(evaluation: Evaluation, attack: str) -> str:
     low, high = (f"{100 * evaluation.attacks[attack][end]:.1f}" for end in ("low", "high"))
     return f"{100 * evaluation.accuracy[attack]:.1f} ({low}-{high})"
-
-
-def _percent(share: float) -> str:
-    return "-" if math.isnan(share) else f"{100 * share:.1f} %"
-
-
-def _interval(counts: Mapping[str, Any]) -> str:
-    return f"{100 * counts['low']:.1f} - {100 * counts['high']:.1f}"

@@ -34,6 +34,11 @@ UNLIKELY = 0.025  # probability below which chance does not explain a number, as
 _GRADIENT_ATTACKS = ("pgd", "apgd", "fab")  # not FGSM: thousands of queries are stronger than one step
 
 
+def percent(share: float) -> str:
+    """Return a share as a cell of a table."""
+    return "-" if math.isnan(share) else f"{100 * share:.1f} %"
+
+
 def wilson(successes: int, n: int) -> tuple[float, float]:
     """Return the 95 % interval of a proportion (Wilson's score interval, valid also near 0 and 1)."""
     share = successes / n
@@ -124,16 +129,22 @@ class Evaluation:
         )
 
     def _repr_html_(self) -> str:
-        attacks = {**self.attacks, **({"worst case": self.worst_case} if self.judged else {})}
-        shares = {**self.accuracy, "worst case": self.robust_to_all.double().mean().item()}
-        rows = [
-            [name, f"{100 * shares[name]:.1f} %", f"{100 * own['low']:.1f} - {100 * own['high']:.1f}", self.n]
-            if self.judged
-            else [name, f"{self.losses[name]:.4g}", "-", self.n]
-            for name, own in attacks.items()
-        ]
         head = ("attack", "accuracy" if self.judged else "mean loss", "95 % interval", "n")
-        return html_table(self._title(), head, rows, [f"warning: {text}" for text in self.warnings])
+        return html_table(self._title(), head, self.rows(), [f"warning: {text}" for text in self.warnings])
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Return the cells of a table: attack, accuracy, its 95 % interval and n; the worst case comes last.
+
+        Without accuracies, the cells of the mean losses.
+        """
+        n = str(self.n)
+        if not self.judged:
+            return [(name, f"{loss:.4g}", "-", n) for name, loss in self.losses.items()]
+        counts = {name: {**self.attacks[name], "accuracy": share} for name, share in self.accuracy.items()}
+        return [
+            (name, percent(own["accuracy"]), f"{100 * own['low']:.1f} - {100 * own['high']:.1f}", n)
+            for name, own in {**counts, "worst case": self.worst_case}.items()
+        ]
 
     def _title(self) -> str:
         return f"{self.threat.norm} eps {self.threat.given}: {self.verdict or 'no verdict'}"
