@@ -5,13 +5,14 @@ Modes during an attack, the memory order of images, input gradients, the loss, a
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
 
 from sora._seeds import seeded
@@ -181,12 +182,13 @@ def gradient_of(
         model: The model, already in the mode it should be attacked in.
         z: Where the gradient is taken.
         loss_scale: Factor on the loss, for float16; the gradient is divided by it again.
-        create_graph: Return a gradient that can itself be differentiated.
+        create_graph: Return a gradient that can itself be differentiated; fused attention cannot, so torch's
+            plain kernel takes its place.
         keep_graph: Return the logits with their graph, for a training loss that also depends on them;
             otherwise they are detached.
     """
     leaf = z if z.is_leaf and z.requires_grad else z.detach().requires_grad_()
-    with torch.enable_grad():
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH) if create_graph else nullcontext():
         logits = model(leaf)
         (gradient,) = torch.autograd.grad(
             scaled(loss(logits), loss_scale),

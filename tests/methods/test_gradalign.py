@@ -60,3 +60,19 @@ def test_zero_start_is_plain_fgsm_and_examples_without_gradient_are_left_out() -
     assert none.item() == 0.0
     none.backward()
     assert (g2.grad == 0).all()
+
+
+def test_a_model_with_fused_attention_has_the_second_derivative() -> None:
+    class Attention(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = torch.nn.Linear(16, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            tokens = x.flatten(1)[:, :16].reshape(-1, 1, 4, 4)
+            return self.head(torch.nn.functional.scaled_dot_product_attention(*[tokens] * 3).flatten(1))
+
+    model = Attention()
+    out = create("gradalign", LINF, lam=2.0).step(model, torch.rand(4, 1, 4, 4), torch.arange(4) % 3)
+    assert out.extras["omega"] > 0
+    assert model.head.weight.grad.isfinite().all()

@@ -66,6 +66,6 @@ def test_predict_and_probes_read_the_logits(tmp_path: Path, monkeypatch: Any, ca
     )
     Image.fromarray(np.zeros((16, 16), np.uint8)).save(tmp_path / "a.png")
     assert main(["predict", run, str(tmp_path / "a.png"), "--model", name]) == 0
-    for probe in ("eps-curve", "landscape"):
+    for probe in ("eps-curve", "landscape", "curvature"):  # the last needs second derivatives
         assert main(["probe", probe, run, "--model", name, "--limit", "4"]) == 0
     assert "picture:" in capsys.readouterr().out

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sora import metrics
 from sora._devices import device_for_float64
@@ -149,7 +150,7 @@ class SecondOrder(NamedTuple):
 def second_order(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int) -> SecondOrder:
     """Measure each example's loss up to second order; power iteration starts from the seed."""
     leaf = x.detach().requires_grad_()
-    with torch.enable_grad():
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
         losses = cross_entropy(model(leaf), y, "none")
         (graph,) = torch.autograd.grad(losses.sum(), leaf, create_graph=True)
 
