@@ -54,6 +54,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     return site_links(markdown, page.file.src_uri)
 
 
+def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
+    """Make every picture a link to its file: several panels are small on a phone."""
+    return re.sub(r'<img [^>]*src="([^"]+)"[^>]*>', r'<a href="\1">\g<0></a>', html)
+
+
 def options(method: str) -> str:
     """The options of a method as a table, as `sora show` prints them."""
     printed = io.StringIO()

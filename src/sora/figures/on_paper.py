@@ -132,13 +132,14 @@ def _legend_under(axes: Any, entries: dict[str, Any], width: float) -> None:
     """Draw the legend of a panel under it, never on its data."""
     down = ScaledTranslation(0, -UNDER, axes.figure.dpi_scale_trans)
     place: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": axes.transAxes + down}
-    look: Any = {"ncols": _columns(entries, width), "frameon": False, "fontsize": 8.5}
+    # Handles long enough to tell dashes from a line although a marker covers their middle.
+    look: Any = {"ncols": _columns(entries, width), "frameon": False, "fontsize": 8.5, "handlelength": 3.4}
     axes.legend(entries.values(), entries, **place, **look)
 
 
 def _columns(entries: dict[str, Any], width: float) -> int:
     """Return how many entries of a legend fit side by side."""
-    return max(1, min(len(entries), int(LETTERS * width / (6 + max(map(len, entries))))))
+    return max(1, min(len(entries), int(LETTERS * width / (7 + max(map(len, entries))))))
 
 
 def _label(item: Any) -> str:

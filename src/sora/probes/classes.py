@@ -7,6 +7,7 @@ from sora.figures import Axis, Bars, Figure, Panel
 from sora.probes._base import Probe, Result, register
 
 NAMED = 20  # classes whose names fit under the bars
+LONGEST = 24  # letters of a name
 
 
 @register("classes", "images per class of the data sets at hand", reads="data", figures=(8,))
@@ -23,7 +24,8 @@ class Classes(Probe[Dataset]):
         panels = []
         for name, result in results.items():
             counts, few = result["counts"], len(result["counts"]) <= NAMED
-            labels = [text[:16] for text in result["classes"]] if few else list(map(str, range(len(counts))))
+            names = [text if len(text) <= LONGEST else f"{text[:LONGEST]}..." for text in result["classes"]]
+            labels = names if few else list(map(str, range(len(counts))))
             x = Axis() if few else Axis("classes, largest first", names={0.0: "0"})
             bars = Bars(labels, counts if few else sorted(counts, reverse=True))
             title = f"{name}: {self.sentence(result)}"

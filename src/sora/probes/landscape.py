@@ -119,10 +119,15 @@ class Landscape(Probe[ProbedModel]):
         return Figure(panels, columns=len(results), width=5.0, height=3.9)
 
     def sentence(self, result: Result) -> str:
-        """State the height of the bump."""
-        n, bump = result["n"], result["bump"]
-        highest = f"is up to {bump:.3f} higher than at the end" if bump else "is highest at the end"
-        return f"on the way from the images to their FGSM examples the mean loss {highest} (n = {n})"
+        """State how far the loss falls on the way."""
+        way, n = _course(result["way"]), result["n"]
+        return f"on the way from the images to their FGSM examples the mean loss {way} (n = {n})"
+
+
+def _course(way: Sequence[float]) -> str:
+    """Return whether the loss rises all the way, and otherwise how far it falls at most."""
+    fall = max(max(way[: k + 1]) - loss for k, loss in enumerate(way))
+    return f"falls by up to {fall:.2f}" if fall >= 0.005 else "rises all the way"
 
 
 def _second(result: Result) -> str:
@@ -155,5 +160,5 @@ def _way(name: str, result: Result) -> Panel:
         Line(fractions, way, "mean loss", colour_of(result.get("method", "")), marker="circle"),
         Rule(way[-1], "y", "loss at the FGSM example"),
     ]
-    title = f"{name}: bump of {result['bump']:.2f} above the loss at the end"
-    return Panel(items, title, Axis("from x (0) to the FGSM example (1)"), Axis("mean loss", low=0))
+    x, y = Axis("from x (0) to the FGSM example (1)"), Axis("mean loss", low=0)
+    return Panel(items, f"{name}: the loss {_course(way)}", x, y)

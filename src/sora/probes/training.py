@@ -167,8 +167,12 @@ class StepSize(Probe[RunFolder]):
 
 
 def _range(result: Result) -> str:
-    low, high = (f"{limit(result['values']) / result['threat']['eps']:.3g}" for limit in (min, max))
-    return f"step size from {low} eps to {high} eps" if low != high else f"step size of {low} eps throughout"
+    values = [value / result["threat"]["eps"] for value in result["values"]]
+    low, high = (f"{limit(values):.2g}" for limit in (min, max))
+    if low == high:
+        return f"step size of {low} eps throughout"
+    capped = sum(value > 0.99 * (result["cap"] or math.inf) for value in values) / len(values)
+    return f"step size from {low} to {high} eps, {100 * capped:.0f} % at its cap"
 
 
 def _step_sizes(config: Mapping[str, Any], series: Mapping[str, Series]) -> Result:

@@ -31,6 +31,7 @@
       legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { color: c.soft, size: 11 } },
       hoverlabel: { bgcolor: c.paper, bordercolor: c.line, font: { color: c.ink, size: 12 } },
       dragmode: touch ? false : "zoom",
+      hoverdistance: own.hovermode === "x unified" ? -1 : 20, // steps may be far apart: the nearest is shown
     };
   };
 
