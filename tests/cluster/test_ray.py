@@ -1,7 +1,5 @@
 """A grid on a Ray cluster of two nodes without a shared folder: nodes come and go, the bits stay."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,14 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.conftest import compare, done, weights
+
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.cluster
-
-RUN = (
-    "--dataset digits --limit-train 400 --limit-test 40 --width 4 --epochs 20"
-    " --eval-every 0 --batch-size 32 --threads 1"
-    " --attacks clean --set model.stages=1 --checkpoint-every 20"
-)
 
 
 class Nodes:
@@ -48,38 +42,6 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
     nodes = Nodes(tmp_path / "nodes", 2)
     yield nodes
     nodes.cluster.shutdown()
-
-
-def compare(out: Path, *flags: str, methods: str = "fgsm") -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "sora",
-        "compare",
-        *RUN.split(),
-        "--methods",
-        methods,
-        "--out",
-        str(out),
-        *flags,
-    ]
-    return subprocess.Popen(command, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-
-
-def done(process: subprocess.Popen[str]) -> None:
-    errors = process.communicate(timeout=600)[1]
-    assert process.returncode == 0, errors
-
-
-def weights(out: Path) -> dict[str, bytes]:
-    return {file.parent.name: file.read_bytes() for file in out.glob("*/model.safetensors")}
-
-
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    folder = tmp_path_factory.mktemp("local") / "g"
-    done(compare(folder, methods="fgsm,sora,n-fgsm"))
-    return weights(folder)
 
 
 def test_more_runs_than_cores_and_a_node_removed(

@@ -12,16 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import slurm
+from tests.cluster.conftest import RUN, compare, done, weights
 
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(bool(slurm.missing()), reason=f"not installed: {', '.join(slurm.missing())}"),
 ]
-
-RUN = (
-    "--dataset digits --limit-train 400 --limit-test 40 --width 4 --epochs 20 --eval-every 0 --batch-size 32"
-    " --attacks clean --set model.stages=1 --checkpoint-every 20"
-)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -30,30 +26,8 @@ def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def compare(out: Path, *flags: str) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "sora",
-        "compare",
-        *RUN.split(),
-        "--methods",
-        "fgsm",
-        "--out",
-        str(out),
-        *flags,
-    ]
-    return subprocess.Popen(command, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-
-
 def on_slurm(out: Path, *flags: str) -> subprocess.Popen[str]:
     return compare(out, "--engine", "slurm", *flags)
-
-
-def done(process: subprocess.Popen[str], code: int = 0) -> str:
-    errors = process.communicate(timeout=600)[1]
-    assert process.returncode == code, errors
-    return errors
 
 
 def tool(*command: str) -> str:
@@ -78,17 +52,6 @@ def underway(out: Path, process: subprocess.Popen[str] | None = None) -> None:
         assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.1)
-
-
-def weights(out: Path) -> bytes:
-    return (out / "fgsm-s0" / "model.safetensors").read_bytes()
-
-
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    folder = tmp_path_factory.mktemp("local") / "g"
-    done(compare(folder, "--threads", "1"))
-    return weights(folder)
 
 
 def cancel() -> None:
@@ -116,12 +79,12 @@ def lose_the_node() -> None:
 
 
 @pytest.mark.parametrize("happens", [cancel, requeue, reach_the_time_limit, lose_the_node])
-def test_the_run_continues(happens: Callable[[], None], local: bytes, tmp_path: Path) -> None:
+def test_the_run_continues(happens: Callable[[], None], local: dict[str, bytes], tmp_path: Path) -> None:
     process = on_slurm(tmp_path / "g")
     underway(tmp_path / "g", process)
     happens()
     errors = done(process)
-    assert weights(tmp_path / "g") == local, errors
+    assert weights(tmp_path / "g")["fgsm-s0"] == local["fgsm-s0"], errors
     assert errors.count("warning") == 0
     queued_by_slurm = happens in (requeue, lose_the_node)
     assert queued_by_slurm or re.search(
@@ -130,7 +93,7 @@ def test_the_run_continues(happens: Callable[[], None], local: bytes, tmp_path: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_the_same_command_collects(number: int, local: bytes, tmp_path: Path) -> None:
+def test_the_same_command_collects(number: int, local: dict[str, bytes], tmp_path: Path) -> None:
     process = on_slurm(tmp_path / "g")
     underway(tmp_path / "g", process)
     first = job()
@@ -142,7 +105,7 @@ def test_the_same_command_collects(number: int, local: bytes, tmp_path: Path) ->
         assert "repeat the command to collect them" in errors
     assert job() == first  # still running
     errors = done(on_slurm(tmp_path / "g", "--resume"))
-    assert weights(tmp_path / "g") == local
+    assert weights(tmp_path / "g")["fgsm-s0"] == local["fgsm-s0"]
     mine = tool("squeue", "--me", "--states=all", "--noheader", "--format=%k").split()
     assert mine.count(str(tmp_path / "g" / "fgsm-s0")) == 1  # one job did it all
 
@@ -181,7 +144,7 @@ def test_one_run_over_two_nodes(tmp_path: Path) -> None:
     """The batch file of docs/cluster.md gives the weights of two processes on one node."""
     page = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text()
     text = re.search(r"```bash\n(#!/bin/bash\n.*?)```", page, re.DOTALL)[1]  # type: ignore[index]
-    own = RUN.replace("--epochs 20", "--epochs 2") + " --method fgsm --device cpu --threads 1"
+    own = RUN.replace("--epochs 20", "--epochs 2") + " --method fgsm --device cpu"
     text = re.sub(r"--dataset \S+", own, text).replace("runs/large", f"{tmp_path}/two")
     text = (
         text.replace("--gpus-per-node=4 ", "")
