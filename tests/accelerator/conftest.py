@@ -11,15 +11,23 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from sora._devices import pick_device
+from sora.errors import UserError
 from tests.accelerator import emulated
 
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "equal", "is_nonzero")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the emulated device before a test touches torch."""
-    if config.getoption("--device") == emulated.NAME:
+    """Register the emulated device before a test touches torch; another one must be here."""
+    name = config.getoption("--device")
+    if name == emulated.NAME:
         emulated.register()
+    elif name is not None:
+        try:
+            pick_device(name)
+        except UserError as error:
+            raise pytest.UsageError(str(error)) from None
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

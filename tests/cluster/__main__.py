@@ -23,8 +23,5 @@ elif debian or python:
     print(
         f"not installed: {', '.join([*debian, *python])}; their tests are left out (INSTALL=1 installs them)"
     )
-sys.exit(
-    pytest.main(
-        ["-m", "cluster", "tests/cluster", "-vrs", "-p", "no:xdist", "--durations=0", "--durations-min=1"]
-    )
-)
+OPTIONS = "-m cluster tests/cluster -vv -rs -p no:xdist --durations=0 --durations-min=1"
+sys.exit(pytest.main(OPTIONS.split()))

@@ -10,7 +10,7 @@ RUN = (
     "--dataset digits --limit-train 400 --limit-test 40 --width 4 --epochs 20 --eval-every 0 --batch-size 32"
     " --attacks clean --set model.stages=1 --checkpoint-every 20 --threads 1"
 )
-PATIENCE = 900  # seconds for a grid to end, also on a busy machine
+PATIENCE = 1800  # seconds for a grid to end, also on a busy machine
 
 
 def compare(out: Path, *flags: str, methods: str = "fgsm") -> subprocess.Popen[str]:

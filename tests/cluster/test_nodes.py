@@ -46,8 +46,10 @@ def nodes() -> Iterator[list[str]]:
             subprocess.run(["ip", "netns", "del", name])
 
 
-def start(nodes: list[str], out: Path, *flags: str) -> list[subprocess.Popen[str]]:
-    """Start torchrun on both nodes, each in a session of its own."""
+def start(
+    nodes: list[str], out: Path, *flags: str, second: dict[str, str] | None = None
+) -> list[subprocess.Popen[str]]:
+    """Start torchrun on both nodes, each in a session of its own; `second` holds variables of the second."""
     processes = []
     for number, (name, address) in enumerate(zip(nodes, NODES, strict=True)):
         how = (
@@ -67,7 +69,8 @@ def start(nodes: list[str], out: Path, *flags: str) -> list[subprocess.Popen[str
             str(out),
             *flags,
         ]
-        options = {"env": {**os.environ, "GLOO_SOCKET_IFNAME": link}, "start_new_session": True, "text": True}
+        variables = {**os.environ, "GLOO_SOCKET_IFNAME": link, **((second or {}) if number else {})}
+        options = {"env": variables, "start_new_session": True, "text": True}
         streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         processes.append(subprocess.Popen(inside, **options, **streams))
     return processes
@@ -119,3 +122,16 @@ def test_a_killed_node_ends_the_other_and_the_run_can_be_resumed(
     assert "another process ended" in lines[0]
     finish(start(nodes, tmp_path / "run", "--resume"))
     assert weights(tmp_path / "run") == one_node
+
+
+def test_nodes_with_other_versions_say_so_at_once(nodes: list[str], tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sora; sora.__version__ = '0.0.1'")
+    processes = start(nodes, tmp_path / "run", second={"PYTHONPATH": str(tmp_path)})
+    for number, process in enumerate(processes):
+        errors = process.communicate(timeout=60)[1]
+        lines = [line for line in errors.splitlines() if line.startswith("sora:")]
+        assert len(lines) == 1, errors
+        assert f"process {number} has sora " in lines[0]
+        assert "install the same versions" in lines[0]
+        assert process.returncode != 0
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()

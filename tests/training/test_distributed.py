@@ -17,8 +17,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import multiprocessing, nn
+from torch.distributed import HashStore
 
 from sora import methods
+from sora._devices import versions
 from sora.cli import main
 from sora.errors import RunError, UserError
 from sora.methods import Method
@@ -249,3 +251,16 @@ def test_a_process_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
     ranks[1].kill()
     assert ranks[0].exitcode == 0
     assert (tmp_path / "error").read_text().startswith("another process ended or did not answer for 0:00:02")
+
+
+def test_ranks_with_other_packages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = HashStore()
+    store.set("versions-0", "sora 0, torch 1")
+    with pytest.raises(
+        UserError, match=r"process 1 has sora .*, process 0 sora 0, torch 1; install the same"
+    ):
+        training_distributed._check_versions(store, 1, 2)
+    monkeypatch.setattr(training_distributed, "versions", lambda: "sora 0, torch 1")
+    store.set("versions-1", versions())
+    with pytest.raises(UserError, match="process 0 has sora 0, torch 1, process 1 sora"):
+        training_distributed._check_versions(store, 0, 2)

@@ -46,7 +46,7 @@ def process_group(device: torch.device) -> Iterator[None]:
     try:
         store, number, count = next(distributed.rendezvous("env://"))  # type: ignore[attr-defined]
         store = distributed.PrefixStore(f"sora-{attempt}", store)  # type: ignore[attr-defined]
-        _check_versions(store, number)
+        _check_versions(store, number, count)
         distributed.init_process_group(backend, None, PATIENCE, count, number, store)
         yield
     except RuntimeError as error:
@@ -58,12 +58,13 @@ def process_group(device: torch.device) -> Iterator[None]:
             distributed.destroy_process_group()
 
 
-def _check_versions(store: Any, number: int) -> None:
-    """Raise if this process has other packages than the first."""
-    if number == 0:
-        store.set("versions", versions())
-    elif (first := store.get("versions").decode()) != versions():
-        raise UserError(f"process {number} has {versions()}, process 0 {first}; install the same versions")
+def _check_versions(store: Any, number: int, count: int) -> None:
+    """Raise in every process if one has other packages, so that none waits for those that have ended."""
+    mine = versions()
+    store.set(f"versions-{number}", mine)
+    for other in range(count):
+        if (its := store.get(f"versions-{other}").decode()) != mine:
+            raise UserError(f"process {number} has {mine}, process {other} {its}; install the same versions")
 
 
 def wrap(model: nn.Module) -> nn.Module:

@@ -129,8 +129,7 @@ def _other_versions(expected: str) -> Ended | None:
     """Return the error of a worker whose packages would compute something else."""
     if versions() == expected:
         return None
-    text = f"{platform.node()} has {versions()}, this command {expected}; install the same versions"
-    return Ended(2, text)
+    return Ended(2, f"{platform.node()} has {versions()}, this command {expected}; install the same versions")
 
 
 def _compute(work: Work, cwd: str, expected: str) -> tuple[Ended, None]:
