@@ -1,6 +1,6 @@
 """Synthetic JPEGs in ImageNet-100's form through the whole path: packed, mapped, read, trained on.
 
-python benchmarks/large.py [--images 3000] [--readers 3] [--batch 16] [--width 16] [--rounds 3]
+python benchmarks/large.py [--images 6000] [--readers 3] [--batch 16] [--width 16] [--rounds 3]
 
 Two processes pack the same set at once. Then several read it by memory map, each all images, and the memory
 that they do not share is compared with the size of the set. Last, making a batch is timed beside a SORA step.
@@ -91,7 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for name, default in (("images", 3000), ("readers", 3), ("batch", 16), ("width", 16), ("rounds", 3)):
+    for name, default in (("images", 6000), ("readers", 3), ("batch", 16), ("width", 16), ("rounds", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()

@@ -65,6 +65,7 @@ def test_a_method_computes_what_it_computes_on_the_cpu(
 def test_an_attack_finds_what_it_finds_on_the_cpu(name: str, norm: str, device: Any, exact: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     x, y = torch.rand(4, 2, 8, 8, generator=generator), torch.arange(4) % 5
+    x = x.contiguous(memory_format=torch.channels_last)  # as on the CPU: norms are summed in that order
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)).eval()
     threat = Linf(0.02) if norm == "linf" else L2(0.1)

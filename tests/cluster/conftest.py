@@ -2,7 +2,10 @@
 
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +13,7 @@ RUN = (
     "--dataset digits --limit-train 400 --limit-test 40 --width 4 --epochs 20 --eval-every 0 --batch-size 32"
     " --attacks clean --set model.stages=1 --checkpoint-every 20 --threads 1"
 )
-PATIENCE = 1800  # seconds for a grid to end, also on a busy machine
+PATIENCE = 1800  # seconds for anything to happen, also on a busy machine
 
 
 def compare(out: Path, *flags: str, methods: str = "fgsm") -> subprocess.Popen[str]:
@@ -25,6 +28,22 @@ def done(process: subprocess.Popen[str], code: int = 0) -> str:
     errors = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == code, errors
     return errors
+
+
+def wait_until(happened: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> Any:
+    """Wait for a true value, while the process runs if one is given; return the value."""
+    deadline = time.monotonic() + PATIENCE
+    while not (found := happened()):
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return found
+
+
+def underway(run: Path, process: subprocess.Popen[str] | None = None) -> None:
+    """Wait until a run has written its first lines."""
+    log = run / "metrics.jsonl"
+    wait_until(lambda: log.exists() and log.read_text().count("\n") > 3, process)
 
 
 def weights(out: Path) -> dict[str, bytes]:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.conftest import PATIENCE, underway
+
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(
@@ -78,7 +80,7 @@ def start(
 
 def finish(processes: list[subprocess.Popen[str]]) -> None:
     for process in processes:
-        errors = process.communicate(timeout=600)[1]
+        errors = process.communicate(timeout=PATIENCE)[1]
         assert process.returncode == 0, errors
 
 
@@ -104,10 +106,7 @@ def test_a_killed_node_ends_the_other_and_the_run_can_be_resumed(
     lost: int, nodes: list[str], one_node: bytes, tmp_path: Path
 ) -> None:
     processes = start(nodes, tmp_path / "run")
-    log, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 300
-    while not (log.exists() and log.read_text().count("\n") > 1):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    underway(tmp_path / "run")
     for number in subprocess.run(
         ["ip", "netns", "pids", nodes[lost]], capture_output=True, text=True
     ).stdout.split():
@@ -128,7 +127,7 @@ def test_nodes_with_other_versions_say_so_at_once(nodes: list[str], tmp_path: Pa
     (tmp_path / "sitecustomize.py").write_text("import sora; sora.__version__ = '0.0.1'")
     processes = start(nodes, tmp_path / "run", second={"PYTHONPATH": str(tmp_path)})
     for number, process in enumerate(processes):
-        errors = process.communicate(timeout=60)[1]
+        errors = process.communicate(timeout=300)[1]
         lines = [line for line in errors.splitlines() if line.startswith("sora:")]
         assert len(lines) == 1, errors
         assert f"process {number} has sora " in lines[0]

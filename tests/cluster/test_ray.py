@@ -1,13 +1,12 @@
 """A grid on a Ray cluster of two nodes without a shared folder: nodes come and go, the bits stay."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import compare, done, weights
+from tests.cluster.conftest import PATIENCE, compare, done, underway, wait_until, weights
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.cluster
@@ -28,14 +27,6 @@ class Nodes:
         place.mkdir(parents=True)
         self.nodes.append(self.cluster.add_node(num_cpus=1, env_vars={"TMPDIR": str(place)}))
 
-    def computing(self) -> int:
-        """The last node on which a run has written a line."""
-        deadline = time.monotonic() + 240
-        while not (logs := list(self.folder.glob("node*/sora-*/*/metrics.jsonl"))):
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        return int(logs[-1].relative_to(self.folder).parts[0].removeprefix("node"))
-
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Nodes]:
@@ -49,9 +40,9 @@ def test_more_runs_than_cores_and_a_node_removed(
 ) -> None:
     flags = ["--engine", "ray", "--address", nodes.cluster.address, "--send-back"]
     process = compare(tmp_path / "g", *flags, methods="fgsm,sora,n-fgsm")
-    victim = nodes.nodes[1]
-    nodes.computing()
-    nodes.cluster.remove_node(victim, allow_graceful=False)
+    found = wait_until(lambda: list(nodes.folder.glob("node1/sora-*/*-s0")), process)
+    underway(found[0], process)
+    nodes.cluster.remove_node(nodes.nodes[1], allow_graceful=False)
     done(process)
     assert weights(tmp_path / "g") == local
 
@@ -59,13 +50,9 @@ def test_more_runs_than_cores_and_a_node_removed(
 def test_the_head_is_lost_and_the_command_repeated(local: dict[str, bytes], tmp_path: Path) -> None:
     first = Nodes(tmp_path / "first", 1)
     process = compare(tmp_path / "g", "--engine", "ray", "--address", first.cluster.address)
-    log, deadline = tmp_path / "g" / "fgsm-s0" / "metrics.jsonl", time.monotonic() + 240
-    while not (log.exists() and log.read_text().count("\n") > 3):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    underway(tmp_path / "g" / "fgsm-s0", process)
     first.cluster.shutdown()
-    errors = process.communicate(timeout=300)[1]
+    errors = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode != 0, errors
     second = Nodes(tmp_path / "second", 1)
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import slurm
-from tests.cluster.conftest import RUN, compare, done, weights
+from tests.cluster.conftest import PATIENCE, RUN, compare, done, underway, wait_until, weights
 
 pytestmark = [
     pytest.mark.cluster,
@@ -31,27 +31,13 @@ def on_slurm(out: Path, *flags: str) -> subprocess.Popen[str]:
 
 
 def tool(*command: str) -> str:
-    return subprocess.run(command, text=True, capture_output=True, check=True, timeout=600).stdout
+    return subprocess.run(command, text=True, capture_output=True, check=True, timeout=PATIENCE).stdout
 
 
-def job(state: str = "RUNNING", format: str = "%i", patience: int = 120) -> str:
+def job(state: str = "RUNNING", format: str = "%i") -> str:
     """Wait for a job in this state; its number."""
-    deadline = time.monotonic() + patience
-    while not (
-        found := tool("squeue", "--me", "--noheader", f"--states={state}", f"--format={format}").split()
-    ):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    return found[0]
-
-
-def underway(out: Path, process: subprocess.Popen[str] | None = None) -> None:
-    """Wait until the run has written its first lines."""
-    log, deadline = out / "fgsm-s0" / "metrics.jsonl", time.monotonic() + 240
-    while not (log.exists() and log.read_text().count("\n") > 3):
-        assert process is None or process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    command = ("squeue", "--me", "--noheader", f"--states={state}", f"--format={format}")
+    return str(wait_until(lambda: tool(*command).split())[0])
 
 
 def cancel() -> None:
@@ -66,7 +52,7 @@ def reach_the_time_limit() -> None:
     """Stop the run until Slurm, which looks at time limits every half minute, ends its job of one minute."""
     first = job()
     os.kill(int(tool("scontrol", "listpids", first).splitlines()[1].split()[0]), signal.SIGSTOP)
-    assert job("TIMEOUT", patience=180) == first
+    assert job("TIMEOUT") == first
 
 
 def lose_the_node() -> None:
@@ -81,7 +67,7 @@ def lose_the_node() -> None:
 @pytest.mark.parametrize("happens", [cancel, requeue, reach_the_time_limit, lose_the_node])
 def test_the_run_continues(happens: Callable[[], None], local: dict[str, bytes], tmp_path: Path) -> None:
     process = on_slurm(tmp_path / "g", *(["--slurm", "time=1"] if happens is reach_the_time_limit else []))
-    underway(tmp_path / "g", process)
+    underway(tmp_path / "g" / "fgsm-s0", process)
     happens()
     errors = done(process)
     assert weights(tmp_path / "g")["fgsm-s0"] == local["fgsm-s0"], errors
@@ -95,10 +81,10 @@ def test_the_run_continues(happens: Callable[[], None], local: dict[str, bytes],
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_the_same_command_collects(number: int, local: dict[str, bytes], tmp_path: Path) -> None:
     process = on_slurm(tmp_path / "g")
-    underway(tmp_path / "g", process)
+    underway(tmp_path / "g" / "fgsm-s0", process)
     first = job()
     process.send_signal(number)
-    errors = process.communicate(timeout=60)[1]
+    errors = process.communicate(timeout=PATIENCE)[1]
     if number == signal.SIGINT:
         assert process.returncode == 130
         assert "0 of 1 runs are finished, the others go on in Slurm" in errors
