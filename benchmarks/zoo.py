@@ -125,16 +125,21 @@ def write_card(entry: RunFolder, folder: RunFolder, name: str, command: str, lim
         for each, quote in ((text, '"'), (facts, '\\"'))
     )
     summary = folder.read_summary()
-    commit = summary["versions"].get("commit", "unknown")
+    commit, version = summary["versions"].get("commit", "unknown"), summary["versions"]["sora"]
     evaluation = f"sora evaluate zoo:{name} --attacks {ATTACKS} --limit {limit}"
     text = text.replace(
         "## How it was trained\n",
-        f"## How it was trained\n\nRecipe `{folder.read_config()['recipe']}`, seed {summary['seed']}, at"
-        f" commit `{commit}`; trained and measured with:\n\n"
+        f"## How it was trained\n\nRecipe `{folder.read_config()['recipe']}`, seed {summary['seed']}, sora"
+        f" {version} at commit `{commit}`; trained and measured with:\n\n"
         f"```sh\n{command}\n{evaluation}\n```\n",
     )
     entry_facts = json.loads(facts)
-    entry_facts |= {"commit": commit, "commands": [command, evaluation], "limits": f"{LIMITS} {note}"}
+    entry_facts |= {
+        "version": version,
+        "commit": commit,
+        "commands": [command, evaluation],
+        "limits": f"{LIMITS} {note}",
+    }
     entry_facts["verdict"] = summary["co"]["verdict"]
     entry.write_card(f"{text}\n## Limits\n\n{LIMITS} {note}\n", entry_facts)
 

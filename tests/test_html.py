@@ -53,6 +53,8 @@ def test_fit_evaluate_and_compare(tmp_path: Path) -> None:
         for name, share in each.accuracy.items():
             assert texts[texts.index(name) + 1] == f"{100 * share:.1f} %"
         assert "worst case" in texts
+        assert each.remark == "worst case: of clean, fgsm, pgd10; an upper bound, AutoAttack was not run"
+        assert each.remark in texts
         assert [f"warning: {text}" for text in each.warnings] == texts[len(texts) - len(each.warnings) :]
     assert "no alarm" in result._repr_html_()
     summary = result.summary | {"method": "<b>", "co": result.summary["co"] | {"events": [{"step": 7}]}}

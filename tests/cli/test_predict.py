@@ -10,6 +10,7 @@ from PIL import Image
 import sora as package
 from sora import data
 from sora.data.image_files import decode
+from sora.runs import RunFolder
 from sora.threat import threat
 
 
@@ -35,9 +36,12 @@ def test_class_probability_and_whether_an_attack_flips_it(sora, run, tmp_path) -
     assert {answer["eps"] for answer in answers} == {0.15}
     calm = sora.json("predict", run, *paths, "--eps", "0")
     assert not any(answer["flips"] for answer in calm)
-    table = sora("predict", run, *paths[:2], "--threads", "1").out
+    done = sora("predict", run, *paths[:2], "--threads", "1")
+    stored = RunFolder(run).read_summary()["warnings"]
+    assert done.err == "".join(f"sora: warning: {text}\n" for text in stored)
+    assert any("for everything" in text for text in stored)
     for word in ("0.png", "1.png", "under pgd10, linf 0.15", "%"):
-        assert word in table
+        assert word in done.out
 
 
 def test_one_bad_file_does_not_hide_the_others(sora, run, tmp_path) -> None:

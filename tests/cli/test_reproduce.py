@@ -101,7 +101,7 @@ def test_a_dry_run_estimates_from_measured_steps(sora, tmp_path) -> None:
 
 def test_a_dry_run_prints_the_batch_files_of_slurm(sora, tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(engines.ENGINES, "slurm", in_process.__name__)
-    monkeypatch.setattr(cost, "estimate", lambda runs, jobs: cost.Estimate(1, 1))
+    monkeypatch.setattr(cost, "estimate", lambda runs, jobs, progress: cost.Estimate(1, 1))
     monkeypatch.setattr(in_process.InProcess, "describe", lambda engine, work: f"batch file of {work.name}")
     flags = ["--dataset", "digits", *SMALL, "--out", tmp_path / "c", "--dry-run", "--engine", "slurm"]
     done = sora("reproduce", "components", *flags)

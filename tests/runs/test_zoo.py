@@ -110,6 +110,14 @@ def test_an_unknown_name(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "allowed: zoo:" in line
 
 
+def test_what_a_user_may_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="no folder 'runs/zoo-digits-sora'; the package has zoo:digits-sora"):
+        find_runs(["runs/zoo-digits-sora"])
+    with pytest.raises(UserError, match=r"such as sora\.data\.load\('digits'\)\.test"):
+        sora.evaluate(sora.load("zoo:digits-sora"), "digits", sora.Linf("0.15"))  # type: ignore[arg-type]
+
+
 def test_missing_data_names_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,6 +49,8 @@ def print_evaluations(
     """
     console = table_console()
     console.print(attack_table(evaluations[0]) if len(evaluations) == 1 else threat_table(evaluations))
+    if evaluations[0].remark:
+        console.print(evaluations[0].remark, style="dim")
     for each in evaluations:
         if per_class:
             console.print(class_table(each, classes))
@@ -77,6 +79,8 @@ def print_result(result: TrainResult, folder: Path) -> None:
     summary, console = result.summary, table_console()
     title = f"{summary['method']} on {summary['dataset']}, seed {summary['seed']}"
     console.print(attack_table(result, title))
+    if result.remark:
+        console.print(result.remark, style="dim")
     verdict = Text(result.verdict or "no verdict", VERDICT_STYLE.get(result.verdict or "", ""))
     events, watched = summary["co"]["events"], summary["co"]["watched_steps"]
     none = "no alarm" if watched else "no alarm possible (no PertAlign, or too few steps)"

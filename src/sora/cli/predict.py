@@ -1,6 +1,7 @@
 """`sora predict`: the class of single images, and whether an attack changes it."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +54,8 @@ def run(argv: list[str]) -> int:
         _print(answers, f"under {attack.name}, {ball.norm} {eps_text(ball.eps)}")
     if problems:
         raise UserError("; ".join(problems))
+    for text in folder.read_summary().get("warnings") or ():
+        print(f"sora: warning: {text}", file=sys.stderr)
     return 0
 
 

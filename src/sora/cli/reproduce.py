@@ -149,7 +149,7 @@ def _dry_run(target: Any, flags: Flags) -> int:
         print(json.dumps({"runs": 0, "note": text}, indent=2) if flags.json else text)
         return 0
     runs = target.runs()
-    files, found = flags.batch_files(runs), estimate(runs, flags.jobs)
+    files, found = flags.batch_files(runs), estimate(runs, flags.jobs, progress=not flags.quiet)
     train, attack = sum(found.train_hours.values()), sum(found.attack_hours.values())
     if flags.json:
         more: dict[str, Any] = {"wall_hours": found.wall_hours, "runs": len(runs)}

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import yaml
 
 from sora.cli._parse import flag, parse
-from sora.cli._tables import plain_table
+from sora.cli._tables import plain_table, text_console
 from sora.errors import unknown
 
 
@@ -37,7 +37,8 @@ def run(argv: list[str]) -> int:
     name = " ".join(flags.name)
     kind, rest = flags.name[0], " ".join(flags.name[1:])
     if kind.startswith(zoo.PREFIX):
-        print(zoo.card(kind, ".json" if flags.json else ".md"), end="")
+        show = print if flags.json else _print_page
+        show(zoo.card(kind, ".json" if flags.json else ".md"))
     elif kind == "recipe":
         _print(recipes.flattened(rest), flags.json)
     elif kind in ("attack", "metric", "probe"):
@@ -90,6 +91,17 @@ def _print(facts: dict[str, Any], as_json: bool) -> None:
     print(json.dumps(facts, indent=2) if as_json else text, end="\n" if as_json else "")
 
 
+def _print_page(markdown: str) -> None:
+    """Print a page: laid out on a terminal, as it is in a file or a pipe."""
+    from rich.markdown import Markdown
+
+    console = text_console()
+    if console.is_terminal:
+        console.print(Markdown(markdown))
+    else:
+        print(markdown)
+
+
 def _show_method(name: str, as_json: bool) -> None:
     from sora import methods
     from sora._typed import allowed_range
@@ -110,7 +122,7 @@ def _show_method(name: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps(facts | {"hyper": rows}, indent=2, default=str))
         return
-    print(methods.page(name))
+    _print_page(methods.page(name))
     plain_table("", list(rows[0]), [[str(value) for value in row.values()] for row in rows])
 
 

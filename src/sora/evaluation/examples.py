@@ -62,9 +62,11 @@ def as_examples(data: Data) -> Examples:
         try:
             batches = [(batch[0].cpu(), batch[1].cpu()) for batch in data]
         except (TypeError, AttributeError, LookupError):
+            named = f"load({data!r})" if isinstance(data, str) else 'load("digits")'
             raise UserError(
-                f"data is {type(data).__name__}; expected an ImageSet, a pair of tensors (inputs, labels), or"
-                " batches of such pairs; an array becomes a tensor by torch.tensor(array.copy())"
+                f"data is {type(data).__name__}; expected an ImageSet such as sora.data.{named}.test, a pair"
+                " of tensors (inputs, labels), or batches of such pairs; an array becomes a tensor by"
+                " torch.tensor(array.copy())"
             ) from None
         if not batches:
             raise UserError("there is nothing to evaluate: the data has no batch")

@@ -130,7 +130,8 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         head = ("attack", "accuracy" if self.judged else "mean loss", "95 % interval", "n")
-        return html_table(self._title(), head, self.rows(), [f"warning: {text}" for text in self.warnings])
+        notes = [*filter(None, [self.remark]), *(f"warning: {text}" for text in self.warnings)]
+        return html_table(self._title(), head, self.rows(), notes)
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Return the cells of a table: attack, accuracy, its 95 % interval and n; the worst case comes last.
@@ -232,6 +233,13 @@ class Evaluation:
         """The share of `robust_to_all`, with n, its 95 % interval, and the attacks it is over."""
         share = int(self.robust_to_all.sum()) / self.n
         return {"accuracy": share, "over": list(self.predictions), **self._count(self.robust_to_all)}
+
+    @property
+    def remark(self) -> str:
+        """The attacks behind the worst case if AutoAttack and PGD-50-10 are not among them; else empty."""
+        if not self.judged or any(is_autoattack(name) or name == "pgd50x10" for name in self.accuracy):
+            return ""
+        return f"worst case: of {', '.join(self.accuracy)}; an upper bound, AutoAttack was not run"
 
     def per_class(self, name: str) -> list[float]:
         """Return the accuracy of each class under an attack; NaN for a class without examples."""

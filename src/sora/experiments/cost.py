@@ -15,6 +15,7 @@ from sora._devices import check_count, pick_device, wait_for
 from sora.attacks import Attack, create_all
 from sora.data.splits import default_holdout
 from sora.errors import RunError, UserError
+from sora.evaluation.progress import progress_bar
 from sora.experiments import paper
 from sora.experiments.grid import default_jobs
 from sora.methods import Bench, measure
@@ -132,7 +133,7 @@ class Estimate:
         return max(sum(hours) / self.jobs, *hours, 0.0)
 
 
-def estimate(runs: Sequence[Resolved], jobs: int = 0) -> Estimate:
+def estimate(runs: Sequence[Resolved], jobs: int = 0, progress: bool = False) -> Estimate:
     """Time a step of one method per distinct cost, and one pass for the attacks."""
     check_count("--jobs", jobs, 0)
     first = runs[0].settings
@@ -142,22 +143,24 @@ def estimate(runs: Sequence[Resolved], jobs: int = 0) -> Estimate:
     torch.set_num_threads(threads)
     try:
         timer = _Timer(result.measured)
-        for resolved in runs:
-            settings, folder = resolved.settings, RunFolder(resolved.settings.folder())
-            if folder.is_finished():
-                result.finished += 1
-                continue
-            size = timer.size(settings.dataset, settings.data_dir)
-            images = min(settings.limit_train or size.train, size.train)
-            entry, hyper = methods.info(settings.method), settings.method_options()
-            cost = (entry.forwards, entry.backwards, hyper.get("steps"), hyper.get("replays"))
-            seconds = timer.once(settings, f"a step of {settings.method}", cost, _seconds_of_step)
-            result.train_hours[folder.name] = seconds * images * settings.epochs / 3600
-            passes = sum(attack_passes(attack, size.classes) for attack in create_all(settings.attacks))
-            tested = min(settings.limit_test or size.test, size.test)
-            passes = passes * tested + passes_while_training(settings, images, size.classes)
-            seconds = timer.once(settings, "a pass of an attack", (), _seconds_of_pass)
-            result.attack_hours[folder.name] = seconds * passes / 3600
+        with progress_bar("timing", len(runs), progress) as advance:
+            for resolved in runs:
+                advance()
+                settings, folder = resolved.settings, RunFolder(resolved.settings.folder())
+                if folder.is_finished():
+                    result.finished += 1
+                    continue
+                size = timer.size(settings.dataset, settings.data_dir)
+                images = min(settings.limit_train or size.train, size.train)
+                entry, hyper = methods.info(settings.method), settings.method_options()
+                cost = (entry.forwards, entry.backwards, hyper.get("steps"), hyper.get("replays"))
+                seconds = timer.once(settings, f"a step of {settings.method}", cost, _seconds_of_step)
+                result.train_hours[folder.name] = seconds * images * settings.epochs / 3600
+                passes = sum(attack_passes(attack, size.classes) for attack in create_all(settings.attacks))
+                tested = min(settings.limit_test or size.test, size.test)
+                passes = passes * tested + passes_while_training(settings, images, size.classes)
+                seconds = timer.once(settings, "a pass of an attack", (), _seconds_of_pass)
+                result.attack_hours[folder.name] = seconds * passes / 3600
     finally:
         torch.set_num_threads(before)
     return result

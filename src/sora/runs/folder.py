@@ -271,7 +271,9 @@ def find_runs(paths: Iterable[str | Path]) -> list[RunFolder]:
     found: dict[Path, RunFolder] = {}
     for folder in map(RunFolder, paths):
         if not folder.path.is_dir():
-            raise UserError(f"there is no folder {str(folder.path)!r}")
+            name = folder.path.name.removeprefix("zoo-")
+            hint = f"; the package has {zoo.PREFIX}{name}" if name in zoo.names() else ""
+            raise UserError(f"there is no folder {str(folder.path)!r}{hint}")
         runs = [folder] if folder.exists() else _runs_in(folder.path, DEPTH)
         if not runs:
             folder.read_config()  # raises and says what is missing
