@@ -17,8 +17,8 @@ MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))
 @functools.cache
 def accelerator() -> str | None:
     """Return the kind of accelerator that torch offers here, such as cuda, mps or xpu; None without one."""
-    found = torch.accelerator.current_accelerator()
-    return found.type if found is not None and torch.accelerator.is_available() else None
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return found.type if found is not None else None  # without one, torch 2.6 raises instead
 
 
 def device_name(name: str) -> str:
