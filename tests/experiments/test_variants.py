@@ -163,4 +163,6 @@ def test_a_mean_over_some_seeds_says_so_and_the_line_below_names_what_all_runs_s
     other = {"versions": {"torch": "3"}, "machine": {"cpu": "y", "gpu": None, "threads": 1}}
     assert protocol(compared(summary(), summary(seed=1))).endswith("; torch 2, x, 1 thread.")
     assert protocol(compared(summary(), summary(seed=1, machine=other["machine"]))).endswith("; torch 2.")
-    assert protocol(compared(summary(), summary(seed=1, **other))).endswith("(mean ± standard deviation).")
+    assert protocol(compared(summary(), summary(seed=1, **other))).endswith(
+        "(mean ± sample standard deviation)."
+    )

@@ -245,7 +245,7 @@ FAILED = {"trust": [{"test": "noise", "outcome": "failed", "text": ""}]}
     [
         ([], "Not yet", "until AutoAttack and the masking tests are run: sora evaluate"),
         ([{"accuracy": {"aa": 0.4}}], "Not yet", "until the masking tests are run"),
-        ([{"accuracy": {"aa": 0.4}, **TRUSTED}], "Yes", "the masking tests found nothing"),
+        ([{"accuracy": {"aa": 0.4}, **TRUSTED}], "Nothing speaks against it", "no masking test failed"),
         ([{"accuracy": {"aa": 0.4}, **FAILED}], "No", "Failed masking tests: noise"),
     ],
 )

@@ -69,6 +69,8 @@ def _about_measure(name: str, kind: str | None = None) -> dict[str, Any]:
     for each, (registry, use) in uses.items():
         if kind in (None, each) and name in registry.names():
             return {"name": name, each: registry.info(name).summary, "use": use}
+    if kind in uses:
+        raise unknown(kind, name, uses[kind][0].names())
     sets = [entry for entry in data.names() if ":" not in entry]
     others = [*attacks.names(), *metrics.names(), *probes.names(), *(f"recipe {r}" for r in recipes.names())]
     raise unknown("name", name, {*methods.names(), *models.names(), *sets, *others})

@@ -122,7 +122,7 @@ class Evaluation:
     def __repr__(self) -> str:
         accuracy = self.line()
         verdict = f"; {self.verdict}" if self.verdict else ""
-        verdict += f"; {len(self.warnings)} warnings" if self.warnings else ""
+        verdict += f"; warning: {'; '.join(self.warnings)}" if self.warnings else ""
         verdict += f"; void: {', '.join(self.void)}" if self.void else ""
         return (
             f"{type(self).__name__}({self.threat.norm} {self.threat.given}, n={self.n}: {accuracy}{verdict})"
@@ -184,7 +184,10 @@ class Evaluation:
 
     @property
     def verdict(self) -> str | None:
-        """See `verdict`; None without FGSM, PGD-10 or a second class. A failed masking test: `suspect`."""
+        """See `verdict`; None without FGSM, PGD-10 or a second class.
+
+        A failed masking test, or many gradients that are zero, turns `robust` and None into `suspect`.
+        """
         chance = self.labels.bincount().max().item() / self.n if self.chance is None else self.chance
         if self.one_label or not {"fgsm", "pgd10"} <= self.accuracy.keys():
             by_numbers = None
@@ -192,7 +195,8 @@ class Evaluation:
             by_numbers = "not robust"
         else:
             by_numbers = verdict(self.accuracy, self.n, chance)
-        return "suspect" if self.failed_tests and by_numbers != "overfitted" else by_numbers
+        masked = bool(self.failed_tests) or (by_numbers == "robust" and self.zero_gradients >= MANY_ZERO)
+        return "suspect" if masked and by_numbers in (None, "robust") else by_numbers
 
     @property
     def failed_tests(self) -> list[Finding]:

@@ -254,7 +254,7 @@ def protocol(comparison: Mapping[str, Any]) -> str:
         f"{model} ({parameters:,} parameters)" if model and parameters else model,  # width and options decide
         threat and f"{threat['norm']} eps {eps_text(threat['eps'])}",
         comparison["n_test"] and f"n = {comparison['n_test']} test images",
-        f"{seeds} seed{'s' if several else ''}{' (mean ± standard deviation)' if several else ''}",
+        f"{seeds} seed{'s' if several else ''}{' (mean ± sample standard deviation)' if several else ''}",
     ]
     made_on = [torch and f"torch {torch}", machine and machine_line(machine)]
     groups = [", ".join(filter(None, group)) for group in (parts, made_on)]
@@ -281,7 +281,7 @@ def _csv(comparison: Mapping[str, Any]) -> str:
             value = entry["accuracy"].get(attack) or Cell().summary()
             line += [value["mean"], value["std"], sum(each is not None for each in value["values"])]
         alarms = " ".join(str(step) for step in entry["alarms"] if step is not None)
-        line += [entry["verdict"], entry["pert_align"]["mean"], alarms, entry["forwards"]]
+        line += [_verdicts(entry["verdicts"]), entry["pert_align"]["mean"], alarms, entry["forwards"]]
         line += [entry[key]["mean"] for key in ("train_seconds", "peak_memory_mb")]
         line += [" ".join(map(str, entry["seeds"])), entry["dataset"], entry["model"]]
         line += [entry["threat"]["norm"], entry["threat"]["eps"], entry["n_test"]]

@@ -95,7 +95,9 @@ class Memory(nn.Module):
     def stored(self) -> Tensor:
         """Return all that is stored; raise before `setup`."""
         if self.values is None:
-            raise UserError(f"this method stores one perturbation per {self.by}; call setup(...) first")
+            raise UserError(
+                f"this method stores one perturbation per {self.by}; call setup(n_train=..., ...) first"
+            )
         return self.values
 
     def _rows(self, batch: Inputs) -> Tensor | slice:

@@ -139,7 +139,7 @@ def _trusted(run: RunRecord) -> tuple[str, str, str]:
         return "No", f"Failed masking tests: {failed}." if failed else MEANING[verdict], "bad"
     strong = any(is_autoattack(name) for own in records for name in own["accuracy"])
     if strong and tests:
-        return "Yes", "AutoAttack was run, and the masking tests found nothing.", "good"
+        return "Nothing speaks against it", "AutoAttack was run, and no masking test failed.", "good"
     flags = f"{'' if strong else ' --attacks aa'}{'' if tests else ' --trust'}"
     what = " and ".join(["AutoAttack"] * (not strong) + ["the masking tests"] * (not tests))
     return "Not yet", f"It is an upper bound until {what} are run: sora evaluate {run.path}{flags}", "warn"
