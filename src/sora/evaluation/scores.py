@@ -186,7 +186,7 @@ class Evaluation:
     def verdict(self) -> str | None:
         """See `verdict`; None without FGSM, PGD-10 or a second class.
 
-        A failed masking test, or many gradients that are zero, turns `robust` and None into `suspect`.
+        A failed masking test makes it `suspect`, and so do many zero gradients if it would be `robust`.
         """
         chance = self.labels.bincount().max().item() / self.n if self.chance is None else self.chance
         if self.one_label or not {"fgsm", "pgd10"} <= self.accuracy.keys():
@@ -196,7 +196,7 @@ class Evaluation:
         else:
             by_numbers = verdict(self.accuracy, self.n, chance)
         masked = bool(self.failed_tests) or (by_numbers == "robust" and self.zero_gradients >= MANY_ZERO)
-        return "suspect" if masked and by_numbers in (None, "robust") else by_numbers
+        return "suspect" if masked and by_numbers != "overfitted" else by_numbers
 
     @property
     def failed_tests(self) -> list[Finding]:

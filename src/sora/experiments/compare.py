@@ -281,7 +281,12 @@ def _csv(comparison: Mapping[str, Any]) -> str:
             value = entry["accuracy"].get(attack) or Cell().summary()
             line += [value["mean"], value["std"], sum(each is not None for each in value["values"])]
         alarms = " ".join(str(step) for step in entry["alarms"] if step is not None)
-        line += [_verdicts(entry["verdicts"]), entry["pert_align"]["mean"], alarms, entry["forwards"]]
+        line += [
+            entry["verdict"] and _verdicts(entry["verdicts"]),
+            entry["pert_align"]["mean"],
+            alarms,
+            entry["forwards"],
+        ]
         line += [entry[key]["mean"] for key in ("train_seconds", "peak_memory_mb")]
         line += [" ".join(map(str, entry["seeds"])), entry["dataset"], entry["model"]]
         line += [entry["threat"]["norm"], entry["threat"]["eps"], entry["n_test"]]
