@@ -170,3 +170,8 @@ def test_images_of_one_class_have_no_verdict(wrong: int) -> None:
     assert evaluation.verdict is None
     (warning,) = evaluation.warnings
     assert warning.startswith("all images are of one class: there is no verdict")
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.0, "robust"), (0.5, "suspect")])
+def test_a_model_without_gradients_is_not_called_robust(share: float, verdict: str) -> None:
+    assert result(10, share, clean=0, fgsm=0, pgd10=0).verdict == verdict
