@@ -171,8 +171,11 @@ def _range(result: Result) -> str:
     low, high = (f"{limit(values):.2g}" for limit in (min, max))
     if low == high:
         return f"step size of {low} eps throughout"
-    capped = sum(value > 0.99 * (result["cap"] or math.inf) for value in values) / len(values)
-    return f"step size from {low} to {high} eps, {100 * capped:.0f} % at its cap"
+    text = f"step size from {low} to {high} eps"
+    if result["cap"] is None:
+        return text
+    capped = sum(value > 0.99 * result["cap"] for value in values) / len(values)
+    return f"{text}, {100 * capped:.0f} % at its cap"
 
 
 def _step_sizes(config: Mapping[str, Any], series: Mapping[str, Series]) -> Result:
