@@ -1,6 +1,7 @@
 """Choose the parameters of each rule on one half of the corpus and judge it on the other.
 
     python benchmarks/alarm/study.py [--picture docs/images/guard-tradeoff.png]
+    python benchmarks/alarm/study.py --runs cifar10     # only the notices and alarms of each run
 
 The halves are split by method and data set: a method that is in one half of the digits runs is in the other
 half of the CIFAR-10 runs. Prints the tables of docs/results/guard.md and writes `tradeoff.csv`.
@@ -17,7 +18,7 @@ from typing import Any, get_args
 
 import numpy as np
 from corpus import HERE, read_all
-from judging import AFTER, BEFORE, Run, Score, in_choice_half, score
+from judging import AFTER, BEFORE, LOG_EVERY, Run, Score, alarm_steps, in_choice_half, looks, ratio, score
 from rules import Confirmed, Current, Cusum, Fixed, Logistic, PageHinkley, Previous, Relative, Rule, Window
 from scipy.stats import binomtest
 from sklearn.linear_model import LogisticRegression
@@ -163,6 +164,19 @@ def compare_looks(runs: list[Run]) -> None:
             print_row(f"{what} every {every} steps, other methods", score(look, others, column, every))
 
 
+def list_runs(runs: list[Run]) -> None:
+    """Print the first and last steps of the notices and alarms that the current rule gives each run."""
+    print("| run | kind | notice | alarm |\n| --- | --- | --- | --- |")
+    for trace, truth in runs:
+        ratios = [ratio(*pair) for pair in zip(trace["fgsm"], trace["pgd"], strict=True)]
+        rows = list(
+            zip(trace["step"], trace["pert_align"], looks(trace, "look", LOG_EVERY), ratios, strict=True)
+        )
+        found = [list(alarm_steps(rule, rows)) for rule in (Current(1, "look"), Current())]
+        cells = [", ".join(f"{first}-{last}" for first, last in steps) or "none" for steps in found]
+        print("| " + " | ".join([trace.name, truth.kind, *cells]) + " |")
+
+
 def draw(points: list[dict[str, Any]], path: Path) -> None:
     """Detection and lead over false alarms, one colour per rule, the chosen parameters with a ring."""
     import matplotlib.pyplot as plt
@@ -188,8 +202,12 @@ def main() -> None:
     )
     parser.add_argument("--corpus", type=Path, default=HERE)
     parser.add_argument("--picture", type=Path)
+    parser.add_argument("--runs", metavar="DATASET", help="list the runs of this data set instead")
     args = parser.parse_args()
     runs = [(trace, truth_of(trace)) for trace in read_all(args.corpus)]
+    if args.runs:
+        list_runs([pair for pair in runs if pair[0].dataset == args.runs])
+        return
     with_pert_align = [pair for pair in runs if pair[0].method not in WITHOUT]
     choice = [pair for pair in with_pert_align if in_choice_half(pair[0])]
     judged = [pair for pair in with_pert_align if not in_choice_half(pair[0])]
