@@ -224,10 +224,9 @@ def _header(
     count = max((len(cell.known) for cells in runs.cells.values() for cell in cells.values()), default=0)
     lines = [f"ours: {ours}, {count} seed{'s' if count != 1 else ''}, {_protocol(runs, smaller)}"]
     if smaller:
-        full = {"width": "the model's own"}
         texts = [
-            f"{TITLES.get(key, key)} {here} (full: {full.get(key, 'all') if there is None else there})"
-            for key, (here, there) in smaller.items()
+            f"{TITLES.get(key, key)} {_text(key, here)} (full: {_text(key, full)})"
+            for key, (here, full) in smaller.items()
         ]
         lines.append(f"differs from the {grid.source}: {', '.join(texts)}")
     if len(target.variants()) < len(grid.rows):
@@ -246,6 +245,13 @@ def _header(
             "computes them"
         )
     return lines
+
+
+def _text(key: str, value: Any) -> str:
+    """Return a setting as a user would write it."""
+    if value is None:
+        return "the model's own" if key == "width" else "all"
+    return (",".join(value) or "none") if isinstance(value, tuple) else str(value)
 
 
 def _protocol(runs: TableRuns, smaller: Smaller) -> str:
