@@ -6,18 +6,18 @@ is used as its documentation says, at 8/255. A package that is not installed, or
     pip install -e '.[bench]'
     pip install --no-deps torchattacks  # it requires torchvision, but runs without it
     python benchmarks/peers.py [--width 16] [--batch 128] [--images 256] [--rounds 11]
-    python benchmarks/peers.py --rounds 0 --autoattack RUN [--limit 200] [--compile] [--data-dir DIR]
+    python benchmarks/peers.py --rounds 0 --autoattack RUN --modules [--limit 200] [--compile]
 
-The last command runs the original AutoAttack and ours, standard version, on the model of a run and compares
-which images are lost.
+The last command runs the original AutoAttack and ours, standard version, on the models of runs and on three
+small modules trained for a minute, and compares which images are lost.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from _timing import (
@@ -37,7 +37,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import sora
-from sora import methods, models
+from sora import attacks, methods, models
+from sora._seeds import mix
+from sora.data import stratified
 from sora.threat import Linf
 
 ALPHA, STEPS, STEP = 1.25 * EPS, 10, EPS / 4
@@ -221,55 +223,105 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> None:
         print(f"| {' | '.join(map(str, line))} |")
 
 
-def autoattack(args: Any) -> list[dict[str, Any]]:
-    """Seconds of the original AutoAttack and of ours on a run's model, and which images each loses."""
-    from pyautoattack import AutoAttack
+class Subject(NamedTuple):
+    """A model that AutoAttack is run on, as its owner has it, and its test images."""
 
+    name: str
+    model: nn.Module
+    x: Tensor
+    y: Tensor
+    eps: float
+
+
+def subjects(args: Any) -> Iterator[Subject]:
+    """The models of runs, and with --modules three modules of a user's own, trained for a minute."""
     from sora.evaluation.subject import subject_of_run
 
-    subject = subject_of_run(args.autoattack, data_dir=args.data_dir)
-    images, _ = subject.images(args.limit)
-    model: nn.Module = subject.model.to(memory_format=torch.contiguous_format)  # as its owner would have it
-    x, y = images.gather(torch.arange(len(images))).float().div_(255).contiguous(), images.labels
+    for run in args.autoattack:
+        subject = subject_of_run(run, data_dir=args.data_dir)
+        images, _ = subject.images(args.limit)
+        model = subject.model.to(memory_format=torch.contiguous_format)
+        yield Subject(run, model, *tensors_of(images), subject.threats(None)[0].eps)
+    if args.modules:
+        cifar10 = sora.data.load("cifar10", args.data_dir)
+        images = cifar10.test.subset(stratified(cifar10.test.labels, args.limit, seed=0))
+        modules = {
+            "convolutions with BatchNorm": convnet(batch_norm=True),
+            "convolutions without BatchNorm": convnet(batch_norm=False),
+            "ViT": models.create("vit-small", 10, width=96, depth=4, heads=3, patch=4),
+        }
+        for name, model in modules.items():
+            adam = {} if "with " in name else {"optimizer": "adamw", "lr": 0.002, "lr_min": 0.0001}
+            size = {"limit_train": 5000, "epochs": 6, "threads": args.threads}
+            sora.fit(model, cifar10, eps=EPS / 2, quiet=True, **size, **adam)
+            yield Subject(f"{name}, 4/255", model.eval(), *tensors_of(images), EPS / 2)
+
+
+def convnet(batch_norm: bool) -> nn.Module:
+    """A small network as somebody would write it."""
+    layers: list[nn.Module] = []
+    for before, after in ((3, 32), (32, 64), (64, 128), (128, 128)):
+        layers += [nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
+    kept = [layer for layer in layers if batch_norm or not isinstance(layer, nn.BatchNorm2d)]
+    return nn.Sequential(*kept, nn.Flatten(), nn.Linear(128 * 2 * 2, 10))
+
+
+def tensors_of(images: sora.data.ImageSet) -> tuple[Tensor, Tensor]:
+    return images.gather(torch.arange(len(images))).float().div_(255).contiguous(), images.labels
+
+
+def autoattack(subject: Subject, args: Any) -> list[dict[str, Any]]:
+    """Seconds of the original AutoAttack and of ours on a model, and which images each loses.
+
+    The original gets the random numbers that ours draws, so that only rounding can tell them apart.
+    """
+    from pyautoattack import AutoAttack
+
+    name, model, x, y, eps = subject
     now, rows, lost = CLOCKS[args.clock], [], dict[str, set[int]]()
 
     def original() -> Tensor:
-        suite = AutoAttack(
-            model, norm="Linf", eps=EPS, version="standard", device="cpu", seed=0, verbose=False
-        )
-        x_adv = suite.run_standard_evaluation(x, y, bs=250)
+        suite = AutoAttack(model, norm="Linf", eps=eps, version="standard", device="cpu")
+        parts = attacks.create("aa").for_classes(10).parts
+        suite.get_seed = iter([mix(0, part.stream, 0) for part in parts]).__next__
+        suite.fab.n_target_classes = suite.apgd_targeted.n_target_classes = 9
+        x_adv, _ = suite.run_standard_evaluation(x, y, batch_size=len(x))
         with torch.no_grad():
             return model(x_adv).argmax(1)
 
     def mine(compiled: bool) -> Tensor:
-        evaluation = sora.evaluate(model, (x, y), Linf(EPS), ["aa"], compile=compiled)
-        name = next(name for name in evaluation.predictions if name.startswith("aa"))
-        print(name, evaluation.settings[name].get("copy"))
-        return evaluation.predictions[name]
+        found = sora.evaluate(model, (x, y), Linf(eps), ["aa"], compile=compiled, batch_size=len(x))
+        print(f"{name}: {found.settings['aa'].get('copy')}")
+        return found.predictions["aa"]
 
     calls = {"original AutoAttack": original, "sora.evaluate aa": lambda: mine(False)}
     if args.compile:
         calls["sora.evaluate aa, compiled"] = lambda: mine(True)
-    for name, call in calls.items():
-        if name.endswith("compiled"):
-            sora.evaluate(model, (x, y), Linf(EPS), ["square100", "apgd-ce"], compile=True)  # compiles
+    for title, call in calls.items():
+        if title.endswith("compiled"):
+            sora.evaluate(model, (x, y), Linf(eps), ["square100", "apgd-ce"], compile=True)  # compiles
         began = now()
         predictions = call()
         seconds = now() - began
-        lost[name] = set((predictions != y).nonzero()[:, 0].tolist())
+        lost[title] = set((predictions != y).nonzero()[:, 0].tolist())
         first = rows[0]["seconds"] if rows else seconds
         reference = lost["original AutoAttack"]
-        row = {"AutoAttack, standard": name, "seconds": round(seconds, 1)}
-        row |= {"original over it": f"{first / seconds:.2f}", "lost": f"{len(lost[name])} of {len(y)}"}
-        row |= {"here only": sorted(lost[name] - reference), "not here": sorted(reference - lost[name])}
+        row = {name: title, "seconds": round(seconds, 1)}
+        row |= {"original over it": f"{first / seconds:.2f}", "lost": f"{len(lost[title])} of {len(y)}"}
+        row |= {"here only": sorted(lost[title] - reference), "not here": sorted(reference - lost[title])}
         rows.append(row)
     return rows
 
 
 def main() -> None:
     parser = arguments(__doc__, width=16, batch=128, images=256, rounds=11, limit=200)
-    parser.add_argument("--autoattack", metavar="RUN", help="a run folder; also compare AutoAttack on it")
-    parser.add_argument("--compile", action="store_true", help="with --autoattack: also with compile=True")
+    parser.add_argument(
+        "--autoattack", metavar="RUN", nargs="+", default=[], help="compare AutoAttack on runs"
+    )
+    parser.add_argument(
+        "--modules", action="store_true", help="compare AutoAttack on modules of a user's own"
+    )
+    parser.add_argument("--compile", action="store_true", help="AutoAttack also with compile=True")
     parser.add_argument("--data-dir")
     args = start(parser)
     found = {name: _version(name) for name in PACKAGES}
@@ -284,9 +336,9 @@ def main() -> None:
         markdown(result["step"])
         result["evaluation"] = measured("PGD-10", EVALUATIONS, args, plain.eval(), *many)
         markdown(result["evaluation"])
-    if args.autoattack:
-        result["autoattack"] = autoattack(args)
-        markdown(result["autoattack"])
+    for subject in subjects(args):
+        result[f"AutoAttack, {subject.name}"] = rows = autoattack(subject, args)
+        markdown(rows)
     finish(args, "peers", result)
 
 
