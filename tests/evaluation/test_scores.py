@@ -66,6 +66,9 @@ def test_the_chance_of_at_least_so_many(k: int, n: int, share: float) -> None:
         (0.93, 0.3, 0.12, 10_000, "suspect"),
         (0.292, 0.083, 0.078, 360, "not robust"),  # hardly trained
         (0.11, 0.11, 0.11, 360, "not robust"),  # at chance
+        (0.158, 0.546, 0.004, 500, "overfitted"),  # better under its own attack than without one
+        (0.11, 0.546, 0.004, 500, "overfitted"),  # and at chance without one
+        (0.11, 0.546, 0.4, 500, "not robust"),
         (0.4, 0.14, 0.1, 10_000, "not robust"),
         (0.0, 0.0, 0.0, 100, "not robust"),
     ],

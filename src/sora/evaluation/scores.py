@@ -51,7 +51,8 @@ def wilson(successes: int, n: int) -> tuple[float, float]:
 def verdict(accuracy: Mapping[str, float], n: int, chance: float = 0.0) -> str:
     """Judge a model by its accuracies; a difference counts if so many images show that it is not chance.
 
-    A model that is no better than chance without an attack is `not robust`. Else, the first that applies:
+    A model that is no better than chance, neither without an attack nor under FGSM, is `not robust`. (An
+    overfitted one can be better under FGSM alone.) Else, the first that applies:
 
     - `overfitted`: it keeps at least half of its clean accuracy under FGSM, and under PGD-10 less than a
       quarter of what it keeps under FGSM: catastrophic overfitting.
@@ -67,14 +68,15 @@ def verdict(accuracy: Mapping[str, float], n: int, chance: float = 0.0) -> str:
         raise UserError(f"a verdict needs the accuracy under {' and '.join(missing)} as well")
     single, multi = accuracy["fgsm"], accuracy["pgd10"]
     clean = accuracy.get("clean", single)
-    if not _above(clean, n, chance):
-        return "not robust"
     withstands_fgsm = _above(single, n, chance) and single >= clean / 2
+    learned = _above(clean, n, chance)
+    if not learned and not withstands_fgsm:
+        return "not robust"
     if withstands_fgsm and multi < single / 4:
         return "overfitted" if wilson(round(multi * n), n)[1] < single / 4 else "suspect"
     if multi < single / 2 and (withstands_fgsm or _above(multi, n, chance)):
         return "suspect"
-    return "robust" if _above(multi, n, chance) else "not robust"
+    return "robust" if learned and _above(multi, n, chance) else "not robust"
 
 
 def _above(accuracy: float, n: int, chance: float) -> bool:
