@@ -5,8 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch.utils import backend_registration
 
 
+@pytest.mark.skipif(
+    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
+    reason="this torch cannot register a device that is written in Python",
+)
 @pytest.mark.parametrize("marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 def test_an_emulated_accelerator(marked: str) -> None:
     command = [sys.executable, "-m", "pytest", "tests/accelerator", "--device", "emulated", "-m", marked]

@@ -4,8 +4,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import sora as package
 
 
@@ -19,7 +17,7 @@ def test_it_says_what_is_here_and_what_is_missing(sora: Any, tmp_path: Path, mon
 
     found = sora.json("doctor", "--data-dir", str(tmp_path))
     assert found["packages"]["sora"] == package.__version__
-    assert found["packages"]["torch"] == torch.__version__
+    assert found["packages"]["torch"] == version("torch")
     assert found["machine"]["device"]
     assert found["data"]["digits"] == "1,257 train + 180 val + 360 test images"
     assert found["data"]["cifar10"] == "not here: sora data get cifar10"

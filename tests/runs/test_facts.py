@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ def test_the_hash_follows_what_decides_the_numbers(settings: BuildSettings) -> N
 
 def test_versions_machine_and_sizes_of_data_belong_to_a_result() -> None:
     found = versions()
-    assert found["torch"] == torch.__version__
+    assert found["torch"] == version("torch")
     assert set(found) >= {"sora", "commit", "python", "numpy"}
     assert found["commit"] is None or len(found["commit"].removesuffix("-dirty")) >= 7
     torch.set_num_threads(1)

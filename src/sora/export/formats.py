@@ -61,7 +61,8 @@ def _shapes() -> tuple[dict[int, Any]]:
 
 
 def _write_torch(folder: Path, source: Source) -> str:
-    program = torch.export.export(source.model, (source.example,), dynamic_shapes=_shapes())
+    # `strict=True`, the default of torch 2.6, gives names that its reader refuses.
+    program = torch.export.export(source.model, (source.example,), dynamic_shapes=_shapes(), strict=False)
     torch.export.save(program, folder / "model.pt2")
     return "model.pt2"
 

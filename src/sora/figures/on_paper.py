@@ -13,6 +13,7 @@ matplotlib.use("Agg")  # draws into files and works without a screen
 import numpy as np
 from matplotlib import figure as mpl
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
@@ -69,6 +70,8 @@ def draw(figure: fig.Figure) -> mpl.Figure:
         spatial = any(isinstance(item, fig.Surface) for item in panel.items)
         axes = drawn.add_subplot(rows, columns, number, projection="3d" if spatial else None)
         _draw_panel(axes, panel, figure.width)
+        if spatial:  # Matplotlib 3.10 knows the size of its labels only after drawing them once
+            axes.draw(FigureCanvasAgg(drawn).get_renderer())
         if figure.share_x and number + columns <= len(figure.panels):
             axes.set(xlabel="", xticklabels=[])
         handles, labels = axes.get_legend_handles_labels()
