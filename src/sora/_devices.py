@@ -2,7 +2,6 @@
 
 import functools
 import os
-from typing import Any
 
 import torch
 from torch import Tensor, distributed
@@ -44,25 +43,20 @@ def pick_device(name: str | torch.device) -> torch.device:
     return device
 
 
-def device_module(device: torch.device) -> Any:
-    """Return torch's module for this kind of device, such as `torch.cuda`; their functions differ."""
-    return torch.get_device_module(device)
-
-
 def wait_for(device: torch.device) -> None:
     """Wait until an accelerator has done all its work."""
     if device.type != "cpu":
-        device_module(device).synchronize()
+        torch.get_device_module(device).synchronize()
 
 
 def counts_memory(device: torch.device) -> bool:
-    """Return whether `device_module` has a peak of this device's memory."""
-    return hasattr(device_module(device), "max_memory_allocated")
+    """Return whether torch knows the peak of this device's memory."""
+    return hasattr(torch.get_device_module(device), "max_memory_allocated")
 
 
 def free_memory(device: torch.device) -> int:
     """Return the free bytes of a device; 4 GiB where torch does not tell."""
-    module = device_module(device)
+    module = torch.get_device_module(device)
     if hasattr(module, "mem_get_info"):
         return int(module.mem_get_info(device)[0])
     if hasattr(module, "recommended_max_memory"):

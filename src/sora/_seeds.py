@@ -57,17 +57,13 @@ def generator_for(device: torch.device, seed: int) -> torch.Generator:
 
 def uniform(like: Tensor, low: float, high: float, generator: torch.Generator | None) -> Tensor:
     """Return uniform noise in the shape, precision and place of a tensor."""
-    return _moved(_empty(like, generator).uniform_(low, high, generator=generator), like)
+    return _empty(like, generator).uniform_(low, high, generator=generator).to(like.device)
 
 
 def normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Return standard normal noise in the shape, precision and place of a tensor."""
-    return _moved(_empty(like, generator).normal_(generator=generator), like)
+    return _empty(like, generator).normal_(generator=generator).to(like.device)
 
 
 def _empty(like: Tensor, generator: torch.Generator | None) -> Tensor:
     return torch.empty_like(like, device=like.device if generator is None else generator.device)
-
-
-def _moved(noise: Tensor, like: Tensor) -> Tensor:
-    return noise if noise.device == like.device else noise.to(like.device)

@@ -6,7 +6,7 @@ import re
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -25,9 +25,11 @@ class Attack(ABC):
 
     name: str
 
-    start = (
-        ""  # where it begins, stated with every result: `input`, or `random` for a point that a seed draws
-    )
+    # Where it begins, stated with every result: `input`, or `random` for a point that a seed draws.
+    start: ClassVar[str] = ""
+    # Installed packages, besides this one and torch, whose code it runs; their versions are recorded.
+    packages: ClassVar[tuple[str, ...]] = ()
+    slow: ClassVar[bool] = False  # whether it takes too long to be repeated while a model trains
 
     @abstractmethod
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int = 0) -> Tensor:
@@ -51,16 +53,6 @@ class Attack(ABC):
     def passes(self) -> int:
         """Approximate number of passes per example, to estimate the remaining time."""
         return 1
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """Installed packages, besides this one and torch, whose code it runs; their versions are recorded."""
-        return ()
-
-    @property
-    def slow(self) -> bool:
-        """Whether it takes too long to be repeated while a model trains."""
-        return False
 
     def check(self, x: Tensor, y: Tensor, threat: Threat) -> None:
         """Raise if it cannot attack such inputs: called with the first batch, before any attack is run."""

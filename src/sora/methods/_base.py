@@ -46,7 +46,7 @@ class Method(nn.Module, ABC):
     """
 
     info: ClassVar[MethodInfo]  # the registry entry, set by `register`
-    hyper_class: ClassVar[type[Hyper]] = Hyper
+    hyper_class: ClassVar[type[Hyper]] = Hyper  # set by `register`, from the annotation of `hyper`
 
     def __init__(self, threat: Threat, hyper: Hyper) -> None:
         super().__init__()
@@ -293,9 +293,10 @@ def register(name: str, summary: str, **facts: Any) -> Callable[[M], M]:
         entry = MethodInfo(name, summary, cls, family=name, **facts)
         METHODS.add(entry)
         cls.info = entry
+        own = vars(cls).get("hyper_class") or inspect.get_annotations(cls, eval_str=True).get("hyper")
         # A subclass: two methods may share one set of hyper-parameters, but not the prefix in messages.
         pickled_as = {"__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.hyper_class"}
-        cls.hyper_class = type("Hyper", (cls.hyper_class,), {"prefix": f"{name}.", **pickled_as})
+        cls.hyper_class = type("Hyper", (own or cls.hyper_class,), {"prefix": f"{name}.", **pickled_as})
         return cls
 
     return add
@@ -340,7 +341,10 @@ def create(
     smoothing = Smoothing.build({key: value for key, value in options.items() if key in labels})
     hyper = {key: value for key, value in options.items() if key not in labels}
     check_smoothing(entry, smoothing)
-    check_task(entry, task, smoothing)
+    if entry.needs_classes or entry.own_targets:
+        task.refuse(entry.name)
+    if smoothing.smoothing:
+        task.refuse("label smoothing")
     check_threat(threat)
     if threat.norm not in entry.norms:
         raise UserError(f"{name} is not defined for {threat.norm}; allowed: {', '.join(entry.norms)}")
@@ -349,14 +353,6 @@ def create(
     if not entry.own_targets:
         method.smoothing = smoothing
     return method
-
-
-def check_task(entry: MethodInfo, task: Task, smoothing: Smoothing) -> None:
-    """Raise if a method or smoothed labels need classes, which the task does not have."""
-    if entry.needs_classes or entry.own_targets:
-        task.refuse(entry.name)
-    if smoothing.smoothing:
-        task.refuse("label smoothing")
 
 
 def check_smoothing(entry: MethodInfo, smoothing: Smoothing) -> None:

@@ -58,7 +58,11 @@ def compiled_step(method: Method, model: nn.Module, **options: Any) -> Callable[
         batch = Inputs(x, y, noise, loss_scale=scale)
         crafted = method.craft(model, batch)
         learned = method.learn(model, batch, crafted, differentiate)
-        return _detached(crafted), learned, gradients
+        # Graphs, which `learn` has consumed, must not be returned by a compiled function.
+        penalty = None if crafted.penalty is None else crafted.penalty.detach()
+        extras = {name: value.detach() for name, value in crafted.extras.items()}
+        kept = tuple(tensor.detach() for tensor in crafted.kept)
+        return crafted._replace(penalty=penalty, extras=extras, kept=kept), learned, gradients
 
     core = torch.compile(both_passes, fullgraph=True, dynamic=False, **options)
 
@@ -90,11 +94,3 @@ def compiled_step(method: Method, model: nn.Module, **options: Any) -> Callable[
         return method.finish(batch, crafted, learned)
 
     return step
-
-
-def _detached(crafted: Crafted) -> Crafted:
-    """Detach graphs, which `learn` has consumed: a compiled function must not return them."""
-    penalty = None if crafted.penalty is None else crafted.penalty.detach()
-    extras = {name: value.detach() for name, value in crafted.extras.items()}
-    kept = tuple(tensor.detach() for tensor in crafted.kept)
-    return crafted._replace(penalty=penalty, extras=extras, kept=kept)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sora._devices import counts_memory, device_module, wait_for
+from sora._devices import counts_memory, wait_for
 from sora.methods._base import create, info
 from sora.threat import Linf
 
@@ -143,7 +143,7 @@ class _MethodBench:
     def peak_bytes(self) -> int:
         """Return the most bytes allocated at once during a batch, beyond those before it."""
         if counts_memory(self.device):
-            module = device_module(self.device)
+            module = torch.get_device_module(self.device)
             module.reset_peak_memory_stats(self.device)
             before = int(module.memory_allocated(self.device))
             self.run()

@@ -60,7 +60,6 @@ class AAER(Method):
     Buffer: the regulariser's current `factor`.
     """
 
-    hyper_class = AAERHyper
     hyper: AAERHyper
     factor: Tensor
 

@@ -56,7 +56,6 @@ class ATAS(Method):
     gradient norms were not finite and left out.
     """
 
-    hyper_class = ATASHyper
     hyper: ATASHyper
     u: Tensor
     epoch: Tensor

@@ -47,7 +47,6 @@ class ELLE(Method):
     deviations) of all earlier E, with the number that were not finite and left out.
     """
 
-    hyper_class = ELLEHyper
     hyper: ELLEHyper
     lam: Tensor
     count: Tensor
@@ -75,7 +74,11 @@ class ELLE(Method):
         with self.attacking(model):
             g, logits = self.attack_gradient(model, start, batch.y, batch.loss_scale)
         with torch.enable_grad():
-            curvature = self._curvature(model, batch)
+            xa, xb, a = x + batch.noise[0], x + batch.noise[1], batch.noise[2]
+            xc = torch.lerp(xa, xb, a.view(-1, *[1] * (x.dim() - 1)))
+            outputs = model(torch.cat((xa, xb, xc)))
+            la, lb, lc = self.task.loss_of(outputs, torch.cat((batch.y,) * 3), "none").chunk(3)
+            curvature = nonlinearity(la, lb, lc, a)
             penalty = (self.lam if self.hyper.adaptive else self.hyper.lam) * curvature
         return Crafted(
             threat.projected_step(x, start - x, g, length),
@@ -85,13 +88,6 @@ class ELLE(Method):
             step_size=length,
             extras={"elle": curvature.detach()},
         )
-
-    def _curvature(self, model: nn.Module, batch: Inputs) -> Tensor:
-        xa, xb, a = batch.x + batch.noise[0], batch.x + batch.noise[1], batch.noise[2]
-        xc = torch.lerp(xa, xb, a.view(-1, *[1] * (xa.dim() - 1)))
-        logits = model(torch.cat((xa, xb, xc)))
-        la, lb, lc = self.task.loss_of(logits, torch.cat((batch.y,) * 3), "none").chunk(3)
-        return nonlinearity(la, lb, lc, a)
 
     def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
         """Set ELLE-A's weight of the next batch, then add this batch's E to the statistics (Welford)."""

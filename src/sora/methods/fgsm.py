@@ -29,7 +29,6 @@ class FGSMHyper(Hyper):
 class FGSM(Method):
     """`x_adv = box(x + clip(alpha sign(g)))` with g the gradient at x."""
 
-    hyper_class = FGSMHyper
     hyper: FGSMHyper
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:

@@ -41,7 +41,6 @@ class FGSMCkptHyper(Hyper):
 class FGSMCkpt(RandomStart):
     """`x_adv = x + (j/c) d` with the smallest misclassified j, otherwise `x + d`; d is FGSM-RS's."""
 
-    hyper_class = FGSMCkptHyper
     hyper: FGSMCkptHyper
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:

@@ -48,7 +48,6 @@ class FGSMLASS(RandomStart):
     Stored: the predictor, its optimiser, and the number of batches seen in this epoch.
     """
 
-    hyper_class = FGSMLASSHyper
     hyper: FGSMLASSHyper
     place: Tensor
 

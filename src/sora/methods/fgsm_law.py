@@ -63,7 +63,6 @@ class FGSMLAW(RandomStart):
     Stored: the averaged model, how often it was updated (`n`), and whether the current batch updates it.
     """
 
-    hyper_class = FGSMLAWHyper
     hyper: FGSMLAWHyper
     n: Tensor
     gate: Tensor

@@ -61,7 +61,6 @@ class FGSMMEP(Method):
     gradient that is zero or not finite, which changes neither.
     """
 
-    hyper_class = FGSMMEPHyper
     hyper: FGSMMEPHyper
     skipped: Tensor
 

@@ -31,5 +31,4 @@ class FGSMMEPCSHyper(ConvergeHyper, FGSMMEPHyper):
 class FGSMMEPCS(ConvergeSmooth, FGSMMEP):
     """`loss = CE(z1, S_o(phi)) + w2 sign(Lb - u) Lb` where `|Lb - u|` is too large; Lb is the loss at x."""
 
-    hyper_class = FGSMMEPCSHyper
     hyper: FGSMMEPCSHyper

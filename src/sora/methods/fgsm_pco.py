@@ -49,7 +49,6 @@ class FGSMPCO(Method):
     is not finite, which leaves it as it is.
     """
 
-    hyper_class = FGSMPCOHyper
     hyper: FGSMPCOHyper
     skipped: Tensor
 

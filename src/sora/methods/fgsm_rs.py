@@ -30,7 +30,6 @@ class FGSMRSHyper(Hyper):
 class FGSMRS(Method):
     """`x_adv = box(x + clip(s - x + alpha sign(g)))` with g the gradient at `s = box(x + eta)`."""
 
-    hyper_class = FGSMRSHyper
     hyper: FGSMRSHyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:

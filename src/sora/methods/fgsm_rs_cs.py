@@ -38,7 +38,6 @@ class FGSMRSCSHyper(ConvergeHyper):
 class FGSMRSCS(ConvergeSmooth, RandomStart):
     """`loss = CE(z1, S_o(phi)) + w2 sign(Lb - u) Lb` where `|Lb - u|` is too large; Lb is the loss at s."""
 
-    hyper_class = FGSMRSCSHyper
     hyper: FGSMRSCSHyper
 
     def __init__(self, threat: Threat, hyper: FGSMRSCSHyper) -> None:

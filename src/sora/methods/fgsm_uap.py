@@ -76,7 +76,6 @@ class FGSMUAP(Method):
     features also the head that assigns them, and its optimiser.
     """
 
-    hyper_class = FGSMUAPHyper
     hyper: FGSMUAPHyper
     u: Tensor | None
     m: Tensor | None

@@ -42,7 +42,6 @@ class Free(Method):
     previous replay, all zero before a batch's first; and which replay comes next.
     """
 
-    hyper_class = FreeHyper
     hyper: FreeHyper
     delta: Tensor | None
     previous: Tensor

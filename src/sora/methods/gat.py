@@ -51,7 +51,6 @@ class GAT(Method):
     Buffers: the current `lam`, and the batches seen in this epoch.
     """
 
-    hyper_class = GATHyper
     hyper: GATHyper
     lam: Tensor
     batches: Tensor

@@ -40,7 +40,6 @@ class GradAlignHyper(Hyper):
 class GradAlign(RandomStart):
     """`loss = L(x_adv) + lambda Omega`, `Omega = 1 - mean cos(g1, g2)`: g1 at x, g2 at `s = box(x + eta)`."""
 
-    hyper_class = GradAlignHyper
     hyper: GradAlignHyper
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:
@@ -59,21 +58,18 @@ class GradAlign(RandomStart):
             batch.loss_scale,
             create_graph=True,
         )
-        omega = misalignment(g1, g2)
+        omega, lam = misalignment(g1, g2), self.hyper.lam
+        if self.hyper.lambda_rule == "eps":
+            lam *= math.pow(10.0, (255 * threat.eps - 8) / 8)
         g = g2.detach() if from_noise else g1
         return Crafted(
             threat.projected_step(x, start - x if from_noise else 0.0, g, length),
             g,
             logits=noisy_logits if from_noise else clean_logits,
-            penalty=self._lambda() * omega,
+            penalty=lam * omega,
             step_size=length,
             extras={"omega": omega.detach()},
         )
-
-    def _lambda(self) -> float:
-        if self.hyper.lambda_rule == "constant":
-            return self.hyper.lam
-        return self.hyper.lam * math.pow(10.0, (255 * self.threat.eps - 8) / 8)
 
 
 def misalignment(g1: Tensor, g2: Tensor) -> Tensor:

@@ -62,7 +62,6 @@ class LIET(Method):
     current `lam`, and the number of batches seen in this epoch.
     """
 
-    hyper_class = LIETHyper
     hyper: LIETHyper
     li: Tensor | None
     lam: Tensor

@@ -41,7 +41,6 @@ class MultiGradHyper(Hyper):
 class MultiGrad(Method):
     """`x_adv = box(x + clip(alpha m))`, m the common sign of the N gradients at `box(x + eta_k)`, else 0."""
 
-    hyper_class = MultiGradHyper
     hyper: MultiGradHyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:

@@ -31,7 +31,6 @@ class NFGSMHyper(Hyper):
 class NFGSM(Method):
     """`x_adv = box(s + alpha sign(g))` with g the gradient at `s = box(x + k eta)`; reaches (k + 1) eps."""
 
-    hyper_class = NFGSMHyper
     hyper: NFGSMHyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:

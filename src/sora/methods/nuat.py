@@ -49,7 +49,6 @@ class NuAT(Method):
     Buffers: the current `lam`, and the batches seen in this epoch.
     """
 
-    hyper_class = NuATHyper
     hyper: NuATHyper
     lam: Tensor
     batches: Tensor

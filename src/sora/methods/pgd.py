@@ -38,7 +38,6 @@ class PGDHyper(Hyper):
 class PGD(RandomStart):
     """K times `s = box(x + clip(s - x + alpha sign(g)))` from a random start in the ball."""
 
-    hyper_class = PGDHyper
     hyper: PGDHyper
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:

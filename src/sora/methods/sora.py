@@ -71,7 +71,6 @@ class SORA(Method):
     of the batches seen, skipped (all gradients zero, or not finite) and clamped.
     """
 
-    hyper_class = SORAHyper
     hyper: SORAHyper
     v: Tensor
     alpha_star: Tensor

@@ -56,7 +56,6 @@ class TDAT(Method):
     Stored: `delta` by row of the batch, the current `gam`.
     """
 
-    hyper_class = TDATHyper
     hyper: TDATHyper
     gam: Tensor
 

@@ -46,7 +46,6 @@ class TRADESHyper(Hyper):
 class TRADES(Method):
     """`loss = CE(f(x), y) + beta mean KL(softmax f(x) || softmax f(x_adv))`; the attack ascends the KL."""
 
-    hyper_class = TRADESHyper
     hyper: TRADESHyper
 
     def draw(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -58,7 +57,8 @@ class TRADES(Method):
         x, start = batch.x, batch.x + batch.noise[0]
         with torch.no_grad():
             clean = model(x)
-        length = self._step() * self.threat.eps
+        usual = 0.25 if self.threat.norm == "linf" else 2 / self.hyper.steps
+        length = (usual if self.hyper.alpha is None else self.hyper.alpha) * self.threat.eps
 
         def loss(logits: Tensor) -> Tensor:
             return divergence(clean, logits).sum()
@@ -70,11 +70,6 @@ class TRADES(Method):
             x_adv = ascend(loss, model, x, start, self.threat, steps, length, loss_scale=scale).x_adv
         # Without `gradient`: the weights are not updated on x_adv alone, so PertAlign has no meaning.
         return Crafted(x_adv, step_size=length)
-
-    def _step(self) -> float:
-        if self.hyper.alpha is not None:
-            return self.hyper.alpha
-        return 0.25 if self.threat.norm == "linf" else 2 / self.hyper.steps
 
     def _ascend_l2(
         self, loss: Loss, model: nn.Module, x: Tensor, at: Tensor, length: float, scale: Scale

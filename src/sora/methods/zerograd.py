@@ -32,7 +32,6 @@ class ZeroGradHyper(Hyper):
 class ZeroGrad(RandomStart):
     """FGSM-RS with `sign(g)` only where `|g|` reaches the q-quantile of its example."""
 
-    hyper_class = ZeroGradHyper
     hyper: ZeroGradHyper
 
     def craft(self, model: nn.Module, batch: Inputs) -> Crafted:

@@ -16,7 +16,6 @@ import msgspec
 import torch
 
 import sora
-from sora._devices import device_module
 from sora._files import plain
 from sora.data import Dataset
 from sora.errors import RunError
@@ -62,8 +61,8 @@ def machine(device: torch.device | str) -> dict[str, Any]:
 
 
 def _accelerator_name(device: torch.device) -> str | None:
-    named = hasattr(device_module(device), "get_device_name")
-    name = device_module(device).get_device_name(device) if named else device.type
+    named = hasattr(torch.get_device_module(device), "get_device_name")
+    name = torch.get_device_module(device).get_device_name(device) if named else device.type
     return None if device.type == "cpu" else str(name)
 
 

@@ -19,7 +19,7 @@ import torch.distributed.nn
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sora._devices import device_module, launched, rank, summed, versions, world
+from sora._devices import launched, rank, summed, versions, world
 from sora.errors import RunError, UserError
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def process_group(device: torch.device) -> Iterator[None]:
     if not launched() or distributed.is_initialized():
         yield
         return
-    if device.type != "cpu" and hasattr(device_module(device), "set_device"):
-        device_module(device).set_device(device)
+    if device.type != "cpu" and hasattr(torch.get_device_module(device), "set_device"):
+        torch.get_device_module(device).set_device(device)
     # torchrun may keep its store over a restart: without names of our own a rank could read the address that
     # a dead one left there, and the group would never form.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")

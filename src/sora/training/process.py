@@ -12,7 +12,7 @@ from types import FrameType
 
 import torch
 
-from sora._devices import counts_memory, device_module, set_threads, wait_for
+from sora._devices import counts_memory, set_threads, wait_for
 from sora.errors import UserError
 from sora.training.distributed import any_rank
 from sora.training.state import State
@@ -72,7 +72,7 @@ class TrainingMeter:
     def start(self) -> None:
         """Begin to count."""
         if counts_memory(self.device):
-            device_module(self.device).reset_peak_memory_stats(self.device)
+            torch.get_device_module(self.device).reset_peak_memory_stats(self.device)
         self._peak_before = process_peak_mb()
         self._running_since = time.perf_counter()
 
@@ -82,7 +82,7 @@ class TrainingMeter:
             return
         wait_for(self.device)
         if counts_memory(self.device):
-            peak = device_module(self.device).max_memory_allocated(self.device) / 2**20
+            peak = torch.get_device_module(self.device).max_memory_allocated(self.device) / 2**20
             self.state.peak_mb = max(self.state.peak_mb, peak)
         else:
             # A process has one peak for all it does. If it grew while training ran, it is training's.
