@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 
+from sora._files import plain
 from sora._typed import allowed_range, coerce
 from sora.errors import UserError, short, unknown
 
@@ -64,6 +66,11 @@ def parse_with_settings(
 def changed(flags: Any, *names: str) -> list[str]:
     """Return which of these flags differ from their defaults, as they are written."""
     return [_written(name) for name in names if getattr(flags, name) != getattr(type(flags), name)]
+
+
+def print_json(value: Any) -> None:
+    """Print what `--json` asks for; NaN and infinity become null."""
+    print(json.dumps(plain(value), indent=2, default=str))
 
 
 def parse_set(items: Sequence[str]) -> dict[str, Any]:

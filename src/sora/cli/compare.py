@@ -1,20 +1,19 @@
 """`sora compare`: several methods, the same data and seeds, one table."""
 
 import dataclasses
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sora._files import create_folder, plain
+from sora._files import create_folder
 from sora.cli._flags import EngineFlags, SettingsFlags
-from sora.cli._parse import changed, flag, parse_with_settings
+from sora.cli._parse import changed, flag, parse_with_settings, print_json
 from sora.cli._tables import plain_table
 from sora.errors import RunError, UserError
 from sora.experiments.compare import compare, protocol, table, train_and_compare, write
-from sora.experiments.variants import Variant, of_methods, parse_variant, plan, read_grid
+from sora.experiments.variants import of_methods, parse_variant, plan, read_grid
 
 METHODS = "fgsm,n-fgsm,sora"  # compared if no row is named
 OUT = "runs/compare"
@@ -53,7 +52,9 @@ def run(argv: list[str]) -> int:
     flags, given = parse_with_settings(Flags, argv, "compare", ("method", "variant"), out=out)
     if flags.runs:
         return _compare_finished(flags, given)
-    request, variants = flags.request(given), _variants(flags)
+    request, named = flags.request(given), flags.variant or flags.grid
+    methods = flags.methods if flags.methods is not None or named else METHODS
+    variants = [*(of_methods(methods) if methods is not None else ()), *map(parse_variant, flags.variant)]
     if flags.grid is not None:
         given, rows = read_grid(flags.grid, given)
         request, variants = dataclasses.replace(request, given=given), [*variants, *rows]
@@ -63,7 +64,7 @@ def run(argv: list[str]) -> int:
         files = flags.batch_files(runs)
         if flags.json:
             records = [{"folder": str(each.settings.folder()), **each.record()} for each in runs]
-            print(json.dumps(plain({"runs": records, "batch_files": files}), indent=2))
+            print_json({"runs": records, "batch_files": files})
         else:
             described = [f"# {each.settings.folder()}\n{each.described()}" for each in runs]
             print(*described, *files, sep="\n")
@@ -78,14 +79,6 @@ def run(argv: list[str]) -> int:
     return report_failures(failed, len(runs), folder)
 
 
-def _variants(flags: Flags) -> list[Variant]:
-    """Return the rows that the command line names; the default methods if it names none."""
-    named = bool(flags.variant or flags.grid)
-    methods = flags.methods if flags.methods is not None or named else METHODS
-    rows = of_methods(methods) if methods is not None else []
-    return [*rows, *map(parse_variant, flags.variant)]
-
-
 def _compare_finished(flags: Flags, given: dict[str, Any]) -> int:
     """Print, and write if asked, the table of runs that exist."""
     own = [field.name for field in dataclasses.fields(flags) if field.name not in ("runs", "json")]
@@ -93,10 +86,9 @@ def _compare_finished(flags: Flags, given: dict[str, Any]) -> int:
     for name in [*changed(flags, *own), *settings]:
         raise UserError(f"{name} has no effect on finished runs; only --out and --json do")
     comparison = compare(*flags.runs)
-    folder = Path(given["out"]) if given.get("out") else None
-    if folder is not None:
-        create_folder(folder)
-        write(comparison, folder)
+    if given.get("out"):
+        create_folder(Path(given["out"]))
+        write(comparison, Path(given["out"]))
     show(comparison, None, as_json=flags.json)
     return 0
 
@@ -104,7 +96,7 @@ def _compare_finished(flags: Flags, given: dict[str, Any]) -> int:
 def show(comparison: dict[str, Any], folder: Path | None, *, as_json: bool) -> None:
     """Print a comparison as JSON, or as a table with its protocol and the files in `folder` under it."""
     if as_json:
-        print(json.dumps(plain(comparison), indent=2))
+        print_json(comparison)
         return
     plain_table("", *table(comparison))
     print(protocol(comparison))

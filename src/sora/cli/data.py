@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sora.cli._parse import DATA_DIR, changed, flag, parse
+from sora.cli._parse import DATA_DIR, changed, flag, parse, print_json
 from sora.cli._tables import plain_table
 from sora.errors import RunError, UserError, unknown
 
 if TYPE_CHECKING:
-    from sora.data import StoredDataset
     from sora.data.radius import RadiusReport
 
 _USAGE = """usage: sora data {list,get,check,show} ...
@@ -87,13 +85,17 @@ def run(argv: list[str]) -> int:
 
 def _list(argv: list[str]) -> None:
     from sora import data
+    from sora.data.inspection import counted
 
     flags = parse(ListFlags, argv, "data list")
     lines = data.inventory(flags.data_dir)
     if flags.json:
-        print(json.dumps([dataclasses.asdict(line) for line in lines], indent=2))
+        print_json([dataclasses.asdict(line) for line in lines])
         return
-    rows = [[line.name, _state(line), _size(line.megabytes), line.where] for line in lines]
+    rows = []
+    for line in lines:
+        absent = "not here" if line.damaged is None else f"damaged: {line.damaged}"
+        rows.append([line.name, counted(line.images) or absent, _size(line.megabytes), line.where])
     plain_table("", ["data set", "images", "size", "where"], rows)
     print("`sora data get NAME` fetches one; folder:PATH and npz:PATH are your own images")
 
@@ -108,7 +110,7 @@ def _get(argv: list[str]) -> None:
     dataset = data.get(flags.name, flags.data_dir, flags.from_, flags.via)
     line = data.stored(dataset)
     if flags.json:
-        print(json.dumps(dataclasses.asdict(line) | {"classes": dataset.num_classes}, indent=2))
+        print_json(dataclasses.asdict(line) | {"classes": dataset.num_classes})
     else:
         print(f"{line.name}: {counted(line.images)} images, {dataset.num_classes} classes; {line.where}")
 
@@ -127,7 +129,7 @@ def _check(argv: list[str]) -> None:
     distances = measure_radius(dataset) if flags.radius else None
     if flags.json:
         found = {"radius": dataclasses.asdict(distances)} if distances else {}
-        print(json.dumps(dataclasses.asdict(report) | found, indent=2))
+        print_json(dataclasses.asdict(report) | found)
     else:
         rows = []
         for split, part in report.splits.items():
@@ -147,14 +149,13 @@ def _check(argv: list[str]) -> None:
 def _print_radius(report: RadiusReport) -> None:
     from sora.threat import eps_text
 
-    title = (
-        f"distance to the nearest image of another class, quantiles over {report.images:,} training images"
-    )
+    what = "distance to the nearest image of another class"
     norms = {"linf, in 1/255": (report.linf, 255.0), "l2": (report.l2, 1.0)}
     rows = [
         [name, *(f"{value * scale:.3g}" for value in part.quantiles.values()), f"{part.limit * scale:.3g}"]
         for name, (part, scale) in norms.items()
     ]
+    title = f"{what}, quantiles over {report.images:,} training images"
     plain_table(title, ["norm", *report.linf.quantiles, "largest eps"], rows)
     print("above the largest eps, the balls of more than 1 % of the images reach into those of another class")
     for first, second, distance in report.conflicts[:10]:
@@ -179,18 +180,20 @@ def _show(argv: list[str]) -> None:
         shown = _show_attack(flags, flags.run)
     elif flags.name is None:
         raise UserError("missing: NAME or --run RUN")
-    elif flags.eps is not None:
-        dataset, radii = (
-            data.load(flags.name, flags.data_dir),
-            {eps: Linf(eps).eps for eps in flags.eps.split(",")},
-        )
-        gallery.draw_radii(dataset, radii, Path(flags.out))
-        shown = {"dataset": dataset.name, "shows": "noise", "eps": list(radii.values())}
     else:
+        radii = {eps: Linf(eps).eps for eps in flags.eps.split(",")} if flags.eps is not None else {}
         dataset = data.load(flags.name, flags.data_dir)
-        gallery.draw_samples(dataset, Path(flags.out))
-        shown = {"dataset": dataset.name, "shows": "samples and class distribution"}
-    print(json.dumps({"out": flags.out} | shown, indent=2) if flags.json else flags.out)
+        shown = {"dataset": dataset.name}
+        if flags.eps is not None:
+            gallery.draw_radii(dataset, radii, Path(flags.out))
+            shown |= {"shows": "noise", "eps": list(radii.values())}
+        else:
+            gallery.draw_samples(dataset, Path(flags.out))
+            shown |= {"shows": "samples and class distribution"}
+    if flags.json:
+        print_json({"out": flags.out} | shown)
+    else:
+        print(flags.out)
 
 
 def _show_attack(flags: ShowFlags, folder: str) -> dict[str, Any]:
@@ -220,12 +223,6 @@ def _show_attack(flags: ShowFlags, folder: str) -> dict[str, Any]:
     figure = dataclasses.replace(probe.figure({settings.method: result}), title=f"{subject}{left_out}\n{key}")
     on_paper.save(figure, Path(flags.out))
     return {"dataset": dataset.name, "shows": subject, "run": folder, "images": images}
-
-
-def _state(line: StoredDataset) -> str:
-    from sora.data.inspection import counted
-
-    return counted(line.images) or ("not here" if line.damaged is None else f"damaged: {line.damaged}")
 
 
 def _size(megabytes: float) -> str:

@@ -1,12 +1,11 @@
 """`sora doctor`: what this installation has, what is missing, and how to get it."""
 
-import json
 import re
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
-from sora.cli._parse import DATA_DIR, flag, parse
+from sora.cli._parse import DATA_DIR, flag, parse, print_json
 
 _PACKAGE = "sora-at"
 _FOR_USERS = {  # extras, and what needs them; the others are for work on this package
@@ -33,7 +32,7 @@ def run(argv: list[str]) -> int:
     missing = [name for name, version in packages.items() if version is None]
     found = {"packages": packages, "machine": _machine(), "data": _data(flags.data_dir), "extras": extras}
     if flags.json:
-        print(json.dumps(found, indent=2))
+        print_json(found)
         return 1 if missing else 0
     for title, facts in found.items():
         print(f"{title}:")

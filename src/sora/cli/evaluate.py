@@ -1,6 +1,5 @@
 """`sora evaluate`: the accuracy of a trained model under attacks."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -8,11 +7,10 @@ from typing import Any, Literal
 import torch
 
 from sora._devices import pick_device, rank, set_threads, world
-from sora._files import plain
 from sora._process import stopping_soon
 from sora.attacks import Attack, create, create_all
 from sora.cli._evaluate_tables import attack_table, print_evaluations
-from sora.cli._parse import DATA_DIR, changed, flag, parse
+from sora.cli._parse import DATA_DIR, changed, flag, parse, print_json
 from sora.cli._tables import table_console
 from sora.errors import UserError
 from sora.evaluation import BATCH, Evaluation, EvaluationOptions
@@ -176,7 +174,7 @@ def _check_file(flags: Flags, subject: Subject, device: torch.device) -> int:
     )
     if flags.json:
         about = subject.about | {"images": {"split": "test", "of": len(subject.dataset.test)}}
-        print(json.dumps(plain(about | printable(full_record(evaluation))), indent=2))
+        print_json(about | printable(full_record(evaluation)))
         return 0
     console = table_console()
     console.print(attack_table(evaluation))
@@ -209,7 +207,7 @@ def _print(flags: Flags, subject: Subject, evaluations: Sequence[Evaluation], ab
         raise UserError("; ".join(void))
     if flags.json:
         facts = about | {"network": subject.network}
-        print(json.dumps(plain([facts | printable(full_record(each)) for each in evaluations]), indent=2))
+        print_json([facts | printable(full_record(each)) for each in evaluations])
     elif evaluations:
         note = f"n = {evaluations[0].n} images of {subject.dataset.name}; {subject.folder.evaluations}"
         if flags.weights and flags.eps is None:

@@ -1,12 +1,10 @@
 """`sora export`: a trained model for other programs."""
 
-import json
 from dataclasses import dataclass
 from typing import Literal
 
 from sora._devices import set_threads
-from sora._files import plain
-from sora.cli._parse import DATA_DIR, flag, parse
+from sora.cli._parse import DATA_DIR, flag, parse, print_json
 from sora.cli._tables import plain_table
 from sora.errors import UserError
 from sora.export import export
@@ -43,7 +41,7 @@ def run(argv: list[str]) -> int:
     )
     report = exported.report
     if flags.json:
-        print(json.dumps(plain(report), indent=2))
+        print_json(report)
         return 0
     rows = [
         [

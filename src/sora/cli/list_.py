@@ -1,14 +1,13 @@
 """`sora list`: what there is to choose from."""
 
 import importlib
-import json
 import shutil
 import sys
 import textwrap
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from sora.cli._parse import flag, parse
+from sora.cli._parse import flag, parse, print_json
 from sora.cli._tables import WIDE, plain_table
 from sora.errors import UserError
 
@@ -45,12 +44,12 @@ def run(argv: list[str]) -> int:
     flags = parse(Flags, argv, "list")
     if flags.cost and flags.kind != "methods":
         raise UserError("--cost applies only to `sora list methods`")
-    own = {"methods": _methods, "recipes": _recipes, "zoo": _zoo}
+    own = {"methods": _methods, "recipes": _recipes}
     rows = own[flags.kind]() if flags.kind in own else _entries(flags.kind)
     if flags.cost:
         rows = _costs(raw=flags.json)
     if flags.json:
-        print(json.dumps(rows, indent=2))
+        print_json(rows)
     elif flags.kind == "methods" and not flags.cost:
         _print_methods(rows)
     else:
@@ -108,7 +107,11 @@ def _methods() -> list[Row]:
 
 
 def _entries(kind: str) -> list[Row]:
-    """Return the names of a registry with their summaries."""
+    """Return the models of the zoo, or the names of a registry with their summaries."""
+    if kind == "zoo":
+        from sora.runs import zoo
+
+        return zoo.entries()
     registry: Any = importlib.import_module(f"sora.{kind}")
     column, about = _COLUMNS[kind]
     rows = []
@@ -129,12 +132,6 @@ def _recipes() -> list[Row]:
         {"recipe": name} | {key.replace("_", " "): values.get(key, "-") for key in keys}
         for name, values in contents
     ]
-
-
-def _zoo() -> list[Row]:
-    from sora.runs import zoo
-
-    return zoo.entries()
 
 
 def _costs(raw: bool) -> list[Row]:

@@ -1,18 +1,15 @@
 """`sora predict`: the class of single images, and whether an attack changes it."""
 
-import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sora._devices import pick_device, set_threads
-from sora._files import plain
 from sora.attacks import create
-from sora.cli._parse import flag, parse
+from sora.cli._parse import flag, parse, print_json
 from sora.cli._tables import plain_table
 from sora.errors import UserError
-from sora.evaluation.prediction import Prediction, predict
+from sora.evaluation.prediction import predict
 from sora.runs import RunFolder, load_model
 from sora.threat import eps_text, threat
 
@@ -45,36 +42,23 @@ def run(argv: list[str]) -> int:
     attack = attack.for_classes(description["num_classes"])
     model = load_model(description, folder.weights, flags.model, str(pick_device(flags.device)))
     ball = threat(settings.norm, flags.eps or settings.eps)
-    size, stored = _sizes(folder, description)
+    summary = folder.read_summary()
+    data = summary.get("data") or {}
+    tested = data.get("image_size") or 2 * [description["image_size"]]  # model.json has the height alone
+    size, stored = [(height, width) for height, width in (tested, data.get("stored_size") or tested)]
     answers, problems = predict(model, description, flags.images, ball, attack, size=size, stored=stored)
     if flags.json:
         about = {"attack": attack.name, "norm": ball.norm, "eps": ball.eps}
-        print(json.dumps(plain([answer.record() | about for answer in answers]), indent=2))
+        print_json([answer.record() | about for answer in answers])
     elif answers:
-        _print(answers, f"under {attack.name}, {ball.norm} {eps_text(ball.eps)}")
+        rows = []
+        for answer in answers:
+            becomes = f"becomes {answer.attacked}" if answer.flips else "stays"
+            rows.append([answer.image, answer.predicted, f"{100 * answer.probability:.1f} %", becomes])
+        under = f"under {attack.name}, {ball.norm} {eps_text(ball.eps)}"
+        plain_table("", ["image", "class", "probability", under], rows)
     if problems:
         raise UserError("; ".join(problems))
-    for text in folder.read_summary().get("warnings") or ():
+    for text in summary.get("warnings") or ():
         print(f"sora: warning: {text}", file=sys.stderr)
     return 0
-
-
-def _sizes(folder: RunFolder, description: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Height and width of a run's images, as tested and as stored; model.json has the height alone."""
-    data = folder.read_summary().get("data") or {}
-    tested = data.get("image_size") or 2 * [description["image_size"]]
-    return [(height, width) for height, width in (tested, data.get("stored_size") or tested)]
-
-
-def _print(answers: Sequence[Prediction], under: str) -> None:
-    """One image per row; `under` describes the attack."""
-    rows = [
-        [
-            answer.image,
-            answer.predicted,
-            f"{100 * answer.probability:.1f} %",
-            f"becomes {answer.attacked}" if answer.flips else "stays",
-        ]
-        for answer in answers
-    ]
-    plain_table("", ["image", "class", "probability", under], rows)

@@ -1,6 +1,5 @@
 """`sora probe`, also called `sora figure`: one picture of models, runs or data sets, and its numbers."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any, Literal
 from sora import probes
 from sora._devices import set_threads
 from sora._files import create_folder
-from sora.cli._parse import DATA_DIR, changed, flag, parse
+from sora.cli._parse import DATA_DIR, changed, flag, parse, print_json
 from sora.errors import UserError
 from sora.figures import PAGES, PICTURES
 
@@ -89,7 +88,7 @@ def run(argv: list[str], verb: str = "probe") -> int:
         entry.name, flags.runs, options, steps=steps if several else (), reuse=bool(files), **own
     )
     if flags.json:
-        print(json.dumps(found.results, indent=2))
+        print_json(found.results)
     for line in found.left_out:
         print(f"sora: not in the figure: {line}", file=sys.stderr)
     for label, sentence in found.sentences.items() if not flags.json else ():

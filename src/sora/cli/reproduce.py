@@ -1,15 +1,13 @@
 """`sora reproduce TABLE`: a table of the paper, computed here and printed beside the paper's numbers."""
 
 import dataclasses
-import json
 import os
 import sys
 from dataclasses import dataclass
 from typing import Any
 
-from sora._files import plain
 from sora.cli._flags import EngineFlags
-from sora.cli._parse import DATA_DIR, changed, flag, parse
+from sora.cli._parse import DATA_DIR, changed, flag, parse, print_json
 from sora.cli._tables import WIDE, plain_table, text_console
 from sora.errors import RunError, UserError
 
@@ -80,7 +78,7 @@ def run(argv: list[str]) -> int:
         table = reproduce(target, flags.jobs, quiet=flags.quiet, engine=engine)
     write(table, target.folder)
     if flags.json:
-        print(json.dumps(plain(table.record()), indent=2))
+        print_json(table.record())
     else:
         _print(table)
         print(f"{target.folder / target.grid.name}.json, .csv, .md, .tex")
@@ -131,7 +129,7 @@ def _list(*, as_json: bool) -> int:
         lists = {key: list(getattr(grid, key)) for key in ("datasets", "models", "attacks", "labels")}
         records.append({"table": grid.name, "title": grid.title, "rows": len(grid.rows), **lists})
     if as_json:
-        print(json.dumps(records, indent=2))
+        print_json(records)
         return 0
     plain_table("", ["table", "title", "rows", "data sets", "networks"], rows)
     print(
@@ -146,7 +144,8 @@ def _dry_run(target: Any, flags: Flags) -> int:
     flags.check_engine()
     if target.grid.kind in _WITHOUT_EFFECT:
         text = f"{target.grid.name}: no training; it takes minutes at most"
-        print(json.dumps({"runs": 0, "note": text}, indent=2) if flags.json else text)
+        show = print_json if flags.json else print
+        show({"runs": 0, "note": text} if flags.json else text)
         return 0
     runs = target.runs()
     files, found = flags.batch_files(runs), estimate(runs, flags.jobs, progress=not flags.quiet)
@@ -154,7 +153,7 @@ def _dry_run(target: Any, flags: Flags) -> int:
     if flags.json:
         more: dict[str, Any] = {"wall_hours": found.wall_hours, "runs": len(runs)}
         more |= {"batch_files": files} if files else {}
-        print(json.dumps(plain(vars(found) | more), indent=2))
+        print_json(vars(found) | more)
         return 0
     print(f"{target.grid.title}: {len(runs)} runs in {target.folder}, {found.finished} finished")
     print(f"training {_hours(train)}, attacks at most {_hours(attack)}")

@@ -1,14 +1,13 @@
 """`sora show`: everything about one method, model, data set, attack, metric, probe, recipe or zoo model."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 
-from sora.cli._parse import flag, parse
+from sora.cli._parse import flag, parse, print_json
 from sora.cli._tables import plain_table, text_console
 from sora.errors import unknown
 
@@ -89,8 +88,10 @@ def _about_data(name: str) -> dict[str, Any]:
 
 
 def _print(facts: dict[str, Any], as_json: bool) -> None:
-    text = yaml.safe_dump(facts, sort_keys=False, width=200, allow_unicode=True)
-    print(json.dumps(facts, indent=2) if as_json else text, end="\n" if as_json else "")
+    if as_json:
+        print_json(facts)
+    else:
+        print(yaml.safe_dump(facts, sort_keys=False, width=200, allow_unicode=True), end="")
 
 
 def _print_page(markdown: str) -> None:
@@ -122,7 +123,7 @@ def _show_method(name: str, as_json: bool) -> None:
     ]
     facts = {f.name: getattr(entry, f.name) for f in dataclasses.fields(entry) if f.name != "cls"}
     if as_json:
-        print(json.dumps(facts | {"hyper": rows}, indent=2, default=str))
+        print_json(facts | {"hyper": rows})
         return
     _print_page(methods.page(name))
     plain_table("", list(rows[0]), [[str(value) for value in row.values()] for row in rows])

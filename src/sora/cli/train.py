@@ -1,15 +1,13 @@
 """`sora train`: one run."""
 
 import contextlib
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sora._files import plain
 from sora._process import end_with_parent
 from sora.cli._flags import SettingsFlags
-from sora.cli._parse import flag, parse_with_settings
+from sora.cli._parse import flag, parse_with_settings, print_json
 from sora.errors import UserError
 
 
@@ -43,8 +41,10 @@ def run(argv: list[str]) -> int:
 
     resolved = settings_of_run(flags.request(given), flags.resuming(), dry_run=flags.dry_run)
     if flags.dry_run:
-        record = json.dumps(plain(resolved.record()), indent=2)
-        print(record if flags.json else resolved.described().rstrip())
+        if flags.json:
+            print_json(resolved.record())
+        else:
+            print(resolved.described().rstrip())
         return 0
     folder = RunFolder(resolved.settings.folder())
     if folder.is_finished():
@@ -52,7 +52,7 @@ def run(argv: list[str]) -> int:
         with contextlib.suppress(OSError, UserError), folder.lock():  # it may be read-only or in use
             folder.remove_leftovers()  # of a kill right after the last file
         if flags.json:
-            print(json.dumps(folder.read_summary(), indent=2))
+            print_json(folder.read_summary())
         return 0
     from sora.cli._evaluate_tables import print_result
     from sora.training import train
@@ -63,7 +63,7 @@ def run(argv: list[str]) -> int:
     if launched_rank() > 0:
         return 0
     if flags.json:
-        print(json.dumps(folder.read_summary(), indent=2))
+        print_json(folder.read_summary())
     elif not flags.quiet:
         print_result(result, folder.path)
     return 0
