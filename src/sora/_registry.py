@@ -22,10 +22,8 @@ from sora.errors import UserError, short, unknown
 class Entry:
     """What every entry has. A kind of entry adds fields, the first of which is the registered object."""
 
-    name: str
-    """The name it is found by."""
-    summary: str
-    """What it is, in one line."""
+    name: str  # the name it is found by
+    summary: str  # what it is, in one line
 
     def matches(self, name: str) -> bool:
         """Tell whether `name` refers to this entry."""

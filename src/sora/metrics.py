@@ -41,8 +41,7 @@ Scale = Literal["linear", "log"]
 class GradientAndLogits(NamedTuple):
     """The results of one forward and one backward pass."""
 
-    gradient: Tensor
-    """Gradient of the mean loss with respect to the input."""
+    gradient: Tensor  # gradient of the mean loss with respect to the input
     logits: Tensor
 
 
@@ -99,12 +98,9 @@ Function = Callable[[AttackedBatch], Tensor]
 class MetricInfo(Entry):
     """A metric, and how a plot over training draws it."""
 
-    function: Function
-    """From a batch to a 0-d tensor."""
-    scale: Scale = "linear"
-    """The axis it is drawn over."""
-    needs_classes: bool = False
-    """Whether it uses class probabilities."""
+    function: Function  # from a batch to a 0-d tensor
+    scale: Scale = "linear"  # the axis it is drawn over
+    needs_classes: bool = False  # whether it uses class probabilities
 
 
 METRICS = Registry("metric", "sora.metrics", MetricInfo)

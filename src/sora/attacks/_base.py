@@ -72,22 +72,12 @@ class Attack(ABC):
 
 @dataclass(frozen=True)
 class AttackInfo(Entry):
-    """An attack, or a family of attacks such as `pgd10` and `pgd50x10`.
-
-    Attributes:
-        name: The name of the attack, or of the family that a pattern describes.
-        summary: What it does, in one line.
-        cls: The class.
-        pattern: Regular expression for the names of a family. Its named groups are integers, passed to the
-            class as keyword arguments.
-        examples: Names of such a family to show in lists.
-        usage: How a name of the family is written, e.g. `pgdK`.
-    """
+    """An attack, or a family of attacks such as `pgd10` and `pgd50x10`."""
 
     cls: type[Attack]
-    pattern: str = ""
-    examples: tuple[str, ...] = ()
-    usage: str = ""
+    pattern: str = ""  # of a family's names; its named groups are integers, arguments of the class
+    examples: tuple[str, ...] = ()  # names of such a family to show in lists
+    usage: str = ""  # how a name of the family is written, e.g. `pgdK`
 
     def matches(self, name: str) -> bool:
         """Tell whether `name` is this attack, its family or a member of it."""

@@ -45,20 +45,16 @@ class Remote:
 class Packed:
     """How a data set that is packed on disk is obtained, and what it must contain."""
 
-    convert: Convert
-    """Turns a downloaded file or folder into the store."""
+    convert: Convert  # turns a downloaded file or folder into the store
     other_counts: Mapping[str, range] = field(default_factory=dict)
     """Another division of the same images that `--from` accepts: possible numbers of images per split."""
     imagenet_statistics: bool = False
     """Whether the recipe's mean and std are those of ImageNet, of which this is a part."""
-    files: tuple[Remote, ...] = ()
-    """Official archives: the first is downloaded, `--from` accepts any."""
-    package: Remote | None = None
-    """The same data as an npm package (`url` is its name and version)."""
+    files: tuple[Remote, ...] = ()  # official archives: the first is downloaded, `--from` accepts any
+    package: Remote | None = None  # the same data as an npm package (`url` is its name and version)
     content: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of the store's files (`train_images` ...), if the official content is known."""
-    accepts: str = "the official file or its unpacked folder"
-    """What `--from` accepts."""
+    accepts: str = "the official file or its unpacked folder"  # what `--from` accepts
 
 
 @dataclass(frozen=True)
@@ -73,8 +69,7 @@ class DataInfo(Entry):
     counts: Mapping[str, int] = field(default_factory=dict)
     """Images in each official split; empty if they depend on the argument."""
     licence: str = "none stated"
-    packed: Packed | None = None
-    """Set if the data set is fetched and packed once, by `sora data get`."""
+    packed: Packed | None = None  # set if the data set is fetched and packed once, by `sora data get`
 
     def matches(self, name: str) -> bool:
         """Tell whether `name` is this data set; it may carry an argument, as in `folder:photos`."""

@@ -13,8 +13,7 @@ from sora._files import CLASSES
 from sora.errors import UserError
 
 SPLITS = ("train", "val", "test")
-_HASH_BLOCK = 1 << 24
-"""Bytes of images that are gathered and hashed together."""
+_HASH_BLOCK = 1 << 24  # bytes of images that are gathered and hashed together
 
 
 @dataclass(frozen=True, repr=False)

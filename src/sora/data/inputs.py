@@ -140,8 +140,7 @@ class GivenData(Dataset):
     train: ExampleSet  # type: ignore[assignment]
     test: ExampleSet  # type: ignore[assignment]
     stream: Iterable[Any] | None = None
-    indexed: bool = True
-    """Whether each example's position is known."""
+    indexed: bool = True  # whether each example's position is known
 
     def __post_init__(self) -> None:
         if (shape := tuple(self.train.take(torch.arange(1))[0].shape[1:])) != self.shape:

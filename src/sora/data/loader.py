@@ -25,13 +25,11 @@ _ORDER, _AUGMENT = 0, 1  # two streams under one seed
 class Batch(NamedTuple):
     """The input of one training step."""
 
-    x: Tensor
-    """float32 (B, C, H, W) in [0, 1], channels-last, or other floats, on the loader's device."""
+    x: Tensor  # float32 (B, C, H, W) in [0, 1], channels-last, or other floats, on the loader's device
     y: Tensor
     index: Tensor | None  # type: ignore[assignment]  # hides tuple.index, which is not needed here
     """Positions in the training set, for methods with a memory per image; None if unknown."""
-    transform: Transform | None
-    """What augmentation did to each image."""
+    transform: Transform | None  # what augmentation did to each image
 
 
 class Loader:

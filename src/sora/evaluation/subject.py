@@ -32,18 +32,13 @@ class Subject:
     model: nn.Module
     dataset: Dataset
     settings: Settings
-    folder: RunFolder
-    """Where the results go."""
-    about: dict[str, Any]
-    """What every record says about the model."""
-    network: dict[str, Any]
-    """What rebuilds the model, apart from its weights."""
-    load_code: str
-    """Python that loads it."""
+    folder: RunFolder  # where the results go
+    about: dict[str, Any]  # what every record says about the model
+    network: dict[str, Any]  # what rebuilds the model, apart from its weights
+    load_code: str  # Python that loads it
     summary: Mapping[str, Any] = field(default_factory=dict)
     """The run's own summary; empty for an unfinished run and for weights from elsewhere."""
-    doubts: Sequence[str] = ()
-    """What speaks against results on this data."""
+    doubts: Sequence[str] = ()  # what speaks against results on this data
 
     def threats(self, eps: str | None = None, norms: str | None = None) -> list[Threat]:
         """Return each radius in each norm, both given as text with commas.

@@ -148,10 +148,8 @@ class AttackRunner:
         # A rank may wait for hours for the last unit of another; the default group would time out.
         self._group = distributed.new_group(timeout=TIMEOUT, backend="gloo") if shard else None
         self._finished: dict[str, Attacked] = {}
-        self.void: dict[str, str] = {}
-        """Attacks without a result, and why."""
-        self.failed: dict[str, str] = {}
-        """Attacks whose own code is wrong, and what it did."""
+        self.void: dict[str, str] = {}  # attacks without a result, and why
+        self.failed: dict[str, str] = {}  # attacks whose own code is wrong, and what it did
         self.broken: dict[str, dict[str, int]] = {}
         """How many images each part of an attack broke that the parts before it did not."""
         self.differed: dict[str, list[int]] = {}

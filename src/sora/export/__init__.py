@@ -26,10 +26,8 @@ class Exported:
     """What was written, and how it compares with the model of the run."""
 
     folder: Path
-    main: Path
-    """The file that another program loads; for `hub` the folder."""
-    report: dict[str, Any]
-    """What `export.json` holds."""
+    main: Path  # the file that another program loads; for `hub` the folder
+    report: dict[str, Any]  # what `export.json` holds
 
 
 def export(

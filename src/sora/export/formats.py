@@ -29,12 +29,9 @@ class Source:
     """What is exported."""
 
     subject: Subject
-    description: Mapping[str, Any]
-    """What `model.json` holds."""
-    model: nn.Module
-    """The model in evaluation mode on the CPU, its tensors in torch's usual layout."""
-    example: Tensor
-    """Two images of the data set."""
+    description: Mapping[str, Any]  # what `model.json` holds
+    model: nn.Module  # the model in evaluation mode on the CPU, its tensors in torch's usual layout
+    example: Tensor  # two images of the data set
 
 
 @dataclass(frozen=True)
@@ -43,10 +40,8 @@ class Format:
 
     write: Callable[[Path, Source], str]
     """Write to a folder and return the name of the file to load; "" stands for the folder."""
-    open: Callable[[Path], Callable[[Tensor], Tensor]]
-    """Load what was written to a folder."""
-    packages: tuple[str, ...] = ()
-    """Packages of the extra `export` that it needs."""
+    open: Callable[[Path], Callable[[Tensor], Tensor]]  # load what was written to a folder
+    packages: tuple[str, ...] = ()  # packages of the extra `export` that it needs
 
     def check(self) -> None:
         """Raise if a package is missing."""

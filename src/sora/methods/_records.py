@@ -30,59 +30,32 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class MethodInfo(Entry):
-    """A registry entry: all that the rest of the package needs to know about a method.
-
-    Attributes:
-        cls: The class.
-        group: What it is listed under, one of `GROUPS` or a name of its own.
-        paper: Authors and title.
-        venue: Where it was published, ending in the year.
-        forwards: Forward passes over one batch in one step.
-        backwards: Backward passes over one batch in one step; `in` marks those to the input only.
-        pass_options: Hyper-parameters that change the number of passes.
-        cost: Passes in multiples of ordinary training's, counted at the logits; without those of few batches.
-        paper_cost: Forward and backward passes as the SORA paper counts them; - if it does not.
-        memory: Beyond ordinary training: graphs (activations of a batch each) and stored perturbations.
-        norms: The norms it is defined for.
-        needs: What a training loop must provide, and other unusual requirements.
-        uses_input_gradient: It needs the input gradient of the weight update, even if `observing` is off.
-        compilable: `craft` and `objective` are functions of tensors that `torch.compile` can trace.
-        uses_epochs: Hyper-parameters that use the number of epochs; a run is extended only if they are off.
-        single_process: It stores what one process saw, so it cannot train in several processes.
-        has_pert_align: Its steps define PertAlign; otherwise the guard looks at a few held-out images.
-        adversarial: It trains against an attack; otherwise there is no robustness for a guard to watch.
-        own_targets: The hyper-parameter that sets its targets, if any; label smoothing must then be off.
-        needs_classes: It uses class probabilities, as methods with `own_targets` do: for no other task.
-        crafts_in_attack_mode: All of `craft` runs in the attack's mode; otherwise it switches modes itself.
-        family: The method whose hyper-parameters it has: a preset's base method, otherwise its own name.
-        preset: Hyper-parameters that a preset changes.
-        in_all: Whether `--methods all` includes it.
-    """
+    """A registry entry: all that the rest of the package needs to know about a method."""
 
     cls: type[Method]
-    group: str = "others"
-    paper: str = ""
-    venue: str = ""
-    forwards: str = ""
-    backwards: str = ""
-    pass_options: tuple[str, ...] = ()
-    cost: float | None = None
-    paper_cost: str = "-"
-    memory: str = "-"
-    norms: tuple[str, ...] = ("linf",)
-    needs: tuple[str, ...] = ()
-    uses_input_gradient: bool = False
-    compilable: bool = False
-    uses_epochs: tuple[str, ...] = ()
-    single_process: bool = False
-    has_pert_align: bool = True
-    adversarial: bool = True
-    own_targets: str = ""
-    needs_classes: bool = False
-    crafts_in_attack_mode: bool = True
-    family: str = ""
-    preset: Mapping[str, Any] = field(default_factory=dict)
-    in_all: bool = True
+    group: str = "others"  # what it is listed under, one of `GROUPS` or a name of its own
+    paper: str = ""  # authors and title
+    venue: str = ""  # where it was published, ending in the year
+    forwards: str = ""  # passes over one batch in one step
+    backwards: str = ""  # the same; `in` marks those to the input only
+    pass_options: tuple[str, ...] = ()  # hyper-parameters that change the number of passes
+    cost: float | None = None  # passes at the logits in multiples of ordinary training's, without rare ones
+    paper_cost: str = "-"  # forward and backward passes as the SORA paper counts them; - if it does not
+    memory: str = "-"  # beyond ordinary training: graphs (activations of a batch), stored perturbations
+    norms: tuple[str, ...] = ("linf",)  # that it is defined for
+    needs: tuple[str, ...] = ()  # what a training loop must provide, and other unusual requirements
+    uses_input_gradient: bool = False  # of the weight update, even if `observing` is off
+    compilable: bool = False  # `torch.compile` can trace `craft` and `objective`, functions of tensors
+    uses_epochs: tuple[str, ...] = ()  # hyper-parameters that use their number: off in runs to be extended
+    single_process: bool = False  # it stores what one process saw, so it cannot train in several
+    has_pert_align: bool = True  # of its own steps; otherwise the guard looks at a few held-out images
+    adversarial: bool = True  # it trains against an attack; otherwise a guard has no robustness to watch
+    own_targets: str = ""  # the hyper-parameter that sets its targets; label smoothing must then be off
+    needs_classes: bool = False  # it uses class probabilities, as methods with `own_targets` do
+    crafts_in_attack_mode: bool = True  # all of `craft`; otherwise it switches modes itself
+    family: str = ""  # the method whose hyper-parameters it has: a preset's base method, else its own name
+    preset: Mapping[str, Any] = field(default_factory=dict)  # hyper-parameters that a preset changes
+    in_all: bool = True  # whether `--methods all` includes it
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,7 @@ class ModelInfo(Entry):
     """What is known about a model before it is built."""
 
     build: Builder
-    paper: str
-    """The publication that introduced it."""
+    paper: str  # the publication that introduced it
 
     @property
     def options(self) -> dict[str, Any]:

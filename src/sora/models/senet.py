@@ -8,8 +8,7 @@ from sora.models import register
 from sora.models._layers import Projection, conv3x3
 from sora.models.resnet import ResNet
 
-REDUCTION = 16
-"""Factor by which the gate's hidden layer has fewer channels."""
+REDUCTION = 16  # factor by which the gate's hidden layer has fewer channels
 
 
 class SqueezeExciteBlock(nn.Module):

@@ -60,10 +60,8 @@ class ProbeInfo(Entry):
     """Number of test images it is measured on by default; 0 for a probe that measures no model."""
     reads: Literal["logs", "comparison", "data"] = "logs"
     """What a probe without a model reads: the logs of runs, finished runs side by side, or data sets."""
-    of: str = ""
-    """The probe whose results it draws in another way."""
-    figures: tuple[int, ...] = ()
-    """The paper's figures of this kind."""
+    of: str = ""  # the probe whose results it draws in another way
+    figures: tuple[int, ...] = ()  # the paper's figures of this kind
 
     @property
     def needs(self) -> Literal["model", "logs", "comparison", "data"]:
@@ -83,25 +81,15 @@ def create(name: str, **options: Any) -> Probe[Any]:
 
 @dataclass(frozen=True)
 class ProbedModel:
-    """A model, the images it is measured on, and the threat.
+    """A model, the images it is measured on, and the threat."""
 
-    Args:
-        model: From inputs to logits; measured in evaluation mode and left as it was.
-        data: An `ImageSet`, a pair of tensors (inputs, labels), or an iterable of such batches.
-        threat: The norm ball and the box.
-        seed: Seed of random directions and starts; torch's own random state is not used.
-        progress: Show a progress bar on a terminal.
-        classes: Their names in figures, which show numbers without them.
-        positions: Of the images in the set they were chosen from, if that is not `data`.
-    """
-
-    model: nn.Module
-    data: Data
+    model: nn.Module  # from inputs to logits; measured in evaluation mode and left as it was
+    data: Data  # an `ImageSet`, a pair of tensors (inputs, labels), or an iterable of such batches
     threat: Threat
-    seed: int = 0
-    progress: bool = False
-    classes: Sequence[str] = ()
-    positions: Sequence[int] | None = None
+    seed: int = 0  # of random directions and starts; torch's own random state is not used
+    progress: bool = False  # show a bar on a terminal
+    classes: Sequence[str] = ()  # their names in figures, which show numbers without them
+    positions: Sequence[int] | None = None  # of the images in the set they are from, if that is not `data`
 
     @property
     def bare_model(self) -> nn.Module:

@@ -35,27 +35,16 @@ Steps = Sequence[int] | Literal["alarm"]
 
 @dataclass(frozen=True)
 class SubjectOptions:
-    """Which weights of a run are measured, on which images, under which threat.
+    """Which weights of a run are measured, on which images, under which threat."""
 
-    Args:
-        step: The step of a snapshot; the final weights if not given.
-        images: Number of test images, class-balanced; the probe's default if not given.
-        eps: Radius; the run's own if not given.
-        seed: Seed of random directions and starts.
-        model: Repeats the `package.module:function` of a run with a custom model.
-        data_dir: Where data sets are; the run's own setting if not given.
-        device: `auto`, `cpu`, `cuda`, `cuda:1`, `mps` ...
-        progress: Show a progress bar on a terminal.
-    """
-
-    step: int | None = None
-    images: int | None = None
-    eps: str | None = None
-    seed: int = 0
-    model: str | None = None
-    data_dir: str | None = None
-    device: str = "auto"
-    progress: bool = False
+    step: int | None = None  # of a snapshot; the final weights if not given
+    images: int | None = None  # from the test set, class-balanced; the probe's default if not given
+    eps: str | None = None  # the run's own if not given
+    seed: int = 0  # of random directions and starts
+    model: str | None = None  # repeats the `package.module:function` of a run with a custom model
+    data_dir: str | None = None  # where data sets are; the run's own setting if not given
+    device: str = "auto"  # or `cpu`, `cuda`, `cuda:1`, `mps` ...
+    progress: bool = False  # show a bar on a terminal
 
     def __post_init__(self) -> None:
         if self.images is not None and self.images < 1:
@@ -63,19 +52,12 @@ class SubjectOptions:
 
 
 class ProbeReport(NamedTuple):
-    """What a probe found.
-
-    Attributes:
-        probe: The probe.
-        results: What it measured, by the names of the runs, settings or data sets.
-        picture: The file to draw.
-        left_out: The runs that are not among the results, and why, one line each.
-    """
+    """What a probe found."""
 
     probe: Probe[Any]
-    results: dict[str, Result]
-    picture: Path
-    left_out: Sequence[str] = ()
+    results: dict[str, Result]  # by the names of the runs, settings or data sets
+    picture: Path  # the file to draw
+    left_out: Sequence[str] = ()  # runs that are not among the results, and why, one line each
 
     @property
     def sentences(self) -> dict[str, str]:

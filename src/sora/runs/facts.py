@@ -52,18 +52,14 @@ def commit() -> str | None:
 def machine(device: torch.device | str) -> dict[str, Any]:
     """Return the hardware that ran: processor, GPU if one was used, torch threads."""
     device = torch.device(device)
+    module = torch.get_device_module(device)
+    gpu = str(module.get_device_name(device)) if hasattr(module, "get_device_name") else device.type
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": _processor(),
-        "gpu": _accelerator_name(device),
+        "gpu": None if device.type == "cpu" else gpu,
         "threads": torch.get_num_threads(),
     }
-
-
-def _accelerator_name(device: torch.device) -> str | None:
-    named = hasattr(torch.get_device_module(device), "get_device_name")
-    name = torch.get_device_module(device).get_device_name(device) if named else device.type
-    return None if device.type == "cpu" else str(name)
 
 
 def machine_line(facts: dict[str, Any]) -> str:
@@ -138,7 +134,7 @@ _ATTACK = shape(
 _RESULT = {"threat": _THREAT, "accuracy": dict[str, float], "attacks": _DICT[str, _ATTACK]}
 _EVENT = shape({"step": int}, {"changed": _TABLE | None})  # an alarm
 _MACHINE = shape({"system": str, "cpu": str | None, "gpu": str | None, "threads": int})
-SUMMARY = shape(
+SUMMARY = shape(  # of `summary.json`
     _RESULT
     | {"method": str, "dataset": str, "model": str, "seed": int, "epochs": int}
     | {"train_seconds": float, "images_per_second": float | None, "versions": shape({"torch": str})}
@@ -151,13 +147,11 @@ SUMMARY = shape(
     | {"machine": _MACHINE | None, "fingerprint": shape({"weights": str, "data": str}) | None}
     | {"data": shape({}, {"fingerprint": str, "classes": list[str] | None}) | None},
 )
-"""`summary.json`."""
-EVALUATION = shape(
+EVALUATION = shape(  # of one record of `evaluation.json`
     _RESULT | {"predictions": dict[str, str], "num_classes": int, "zero_gradients": float},
     {"dataset": str | None, "verdict": str | None, "fingerprint": _TABLE | None, "void": dict[str, str]}
     | {"void_versions": dict[str, _TABLE | None], "trust": _LIST[shape({"outcome": str})]},
 )
-"""One record of `evaluation.json`."""
 
 
 def check_result(value: Any, shape: Any, path: Path) -> dict[str, Any]:

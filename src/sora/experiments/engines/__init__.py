@@ -20,12 +20,11 @@ from sora._process import start_child
 from sora.errors import UserError, not_allowed
 from sora.settings import GRID_CONFIG
 
-ENGINES = {
+ENGINES = {  # the module of each engine: those of the extras are imported when they are used
     "local": "sora.experiments.engines",
     "ray": "sora.experiments.engines.on_ray",
     "slurm": "sora.experiments.engines.on_slurm",
 }
-"""The module of each engine: those of the extras are imported when they are used."""
 PATIENCE = 120.0  # seconds for the process of a worker that was ended to write its checkpoint
 
 
@@ -34,12 +33,9 @@ class Work:
     """One run to compute."""
 
     name: str
-    arguments: Sequence[str]
-    """For `sora train`, besides those that name the files below."""
-    settings: Path
-    """The file that holds its settings."""
-    folder: Path
-    """Its run folder."""
+    arguments: Sequence[str]  # for `sora train`, besides those that name the files below
+    settings: Path  # the file that holds its settings
+    folder: Path  # its run folder
 
     @property
     def command(self) -> list[str]:
@@ -74,12 +70,9 @@ class Engine:
 
     threads: int | None = None
     """CPU threads of a run where its settings do not say; None: the cores divided by the runs at once."""
-    jobs: int | None = None
-    """Runs at once; None: as many as the grid decides."""
-    time_limit: float | None = None
-    """Seconds that a run may take before it is ended and continued."""
-    outlives: str = ""
-    """Where runs go on when the grid ends; empty if they end with it."""
+    jobs: int | None = None  # runs at once; None: as many as the grid decides
+    time_limit: float | None = None  # seconds that a run may take before it is ended and continued
+    outlives: str = ""  # where runs go on when the grid ends; empty if they end with it
 
     def check(self) -> None:
         """Raise a `UserError` if runs cannot be started; called before anything is written."""
@@ -116,17 +109,18 @@ def create(name: str, **options: Any) -> Engine:
     return engine
 
 
-def build(**_: object) -> Local:
-    """Create the engine of this machine, which has no options."""
-    return Local()
-
-
 class Local(Engine):
     """One process of this machine per run; they end with the process that started them."""
+
+    def __init__(self, **_: object) -> None:
+        """Ignore the options, which other engines have."""
 
     def start(self, work: Work) -> Process:
         """Start a process."""
         return Process(work)
+
+
+build = Local
 
 
 class Process:
@@ -136,11 +130,8 @@ class Process:
         # A file, because a run that writes more than a pipe holds would wait for a reader.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         streams: dict[str, Any] = {"stderr": self._errors, "stdout": subprocess.DEVNULL}
-        command, environment = (
-            [sys.executable, "-m", "sora", *work.command],
-            {GRID_CONFIG: str(work.settings)},
-        )
-        self._process = start_child(command, environment, cwd=cwd, **streams)
+        command = [sys.executable, "-m", "sora", *work.command]
+        self._process = start_child(command, {GRID_CONFIG: str(work.settings)}, cwd=cwd, **streams)
         self._end: Ended | None = None
 
     def ended(self) -> Ended | None:
