@@ -56,7 +56,10 @@ def entry(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> dict[str, Any
         "reported": "",
         "autoattack_acc": percent.get("aa", ""),
         "unreliable": bool(head.warnings or head.failed_tests),
-        "evaluations": [_evaluation(each) for each in evaluations],
+        "evaluations": [
+            {key: record[key] for key in (*each.record(), "warnings", "trust")}
+            for each, record in zip(evaluations, map(full_record, evaluations), strict=True)
+        ],
         "network": dict(facts.network),
         "images": dict(facts.images),
         "fingerprint": dict(facts.fingerprint),
@@ -65,17 +68,18 @@ def entry(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> dict[str, Any
     }
 
 
-def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
-    record = full_record(evaluation)
-    return {key: record[key] for key in (*evaluation.record(), "warnings", "trust")}
-
-
 def markdown(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> str:
     """Return the card as Markdown."""
     verdict = evaluations[0].verdict
     notes = [f"- Verdict: **{verdict}**."] if verdict else []
     for each in evaluations:
         notes += [f"- **Warning** ({_threat(each)}): {text}." for text in each.warnings]
+    about_autoattack = {_threat(each): _autoattack_note(each) for each in evaluations}
+    if len(set(about_autoattack.values())) == 1:  # once, if it is the same under all threats
+        about_autoattack = {"": next(iter(about_autoattack.values()))}
+    notes += [
+        f"- {threat}{': ' if threat else ''}{note}" for threat, note in about_autoattack.items() if note
+    ]
     training = [[key, f"`{value}`"] for key, value in facts.training.items() if value is not None]
     columns = ("threat", "attack", "accuracy", "95 % interval", "n")
     parts = [
@@ -83,7 +87,7 @@ def markdown(facts: ModelFacts, evaluations: Sequence[Evaluation]) -> str:
         f"`{facts.architecture}` for `{facts.dataset}`.",
         "## Robustness",
         _table(columns, [row for each in evaluations for row in _rows(each)]),
-        "\n".join([*notes, *_autoattack_notes(evaluations)]),
+        "\n".join(notes),
         PROTOCOL,
         "\n\n".join(_masking_tests(each) for each in evaluations if each.trust),
         "\n".join(_reproduction(facts, evaluations[0])),
@@ -128,15 +132,8 @@ def _masking_tests(evaluation: Evaluation) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _autoattack_notes(evaluations: Sequence[Evaluation]) -> list[str]:
-    """List what a reader must know about AutoAttack under each threat; once if it is the same under all."""
-    notes = {_threat(evaluation): _autoattack_note(evaluation) for evaluation in evaluations}
-    if len(set(notes.values())) == 1:
-        return [f"- {note}" for note in list(notes.values())[:1] if note]
-    return [f"- {threat}: {note}" for threat, note in notes.items() if note]
-
-
 def _autoattack_note(evaluation: Evaluation) -> str:
+    """Return what a reader must know about AutoAttack under a threat; empty if it is complete."""
     versions = [name for name in evaluation.accuracy if is_autoattack(name)]
     if not versions:
         return "AutoAttack was not run: robust accuracy is an upper bound."

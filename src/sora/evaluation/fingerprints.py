@@ -83,7 +83,8 @@ def model_fingerprint(model: nn.Module, description: Mapping[str, Any] | None = 
         digest.add_model(model)
     except RecursionError:  # an attribute refers to a very long chain of objects
         digest.add_text(uuid.uuid4().hex)
-    digest.add_sources()
+    for source in sorted(digest.sources.items()):
+        digest.add_text(repr(source))
     return digest.hexdigest()
 
 
@@ -130,7 +131,7 @@ class _ObjectDigest:
         self._digest = digest or hashlib.blake2b(digest_size=8)
         self._seen: dict[int, int] = {}
         self._kept: list[object] = []  # keeps ids from being given to other objects
-        self._sources: dict[str, str] = {}
+        self.sources: dict[str, str] = {}  # the text of each module that defines a class of the models added
 
     def hexdigest(self) -> str:
         """Return the hash of everything added so far."""
@@ -157,7 +158,7 @@ class _ObjectDigest:
                 if base.__module__ == "__main__":  # of a script, what the model uses: the rest trains it
                     self.add(_functions(base))
                 elif issubclass(base, nn.Module) and not _from_torch(base):
-                    self._sources[base.__module__] = _source_of(base)
+                    self.sources[base.__module__] = _source_of(base)
             # Wrappers such as DDP refer to process groups and the like, which change no result.
             deep = not _from_torch(kind)
             for key in sorted(vars(module).keys() - _IGNORED):
@@ -170,11 +171,6 @@ class _ObjectDigest:
                 for hook in vars(module).get(hooks, {}).values():
                     self.add_text(f"\n{hooks} ")
                     self.add(hook)
-
-    def add_sources(self) -> None:
-        """Add the source text of all classes of modules added so far."""
-        for source in sorted(self._sources.items()):
-            self.add_text(repr(source))
 
     def add(self, value: object, deep: bool = True) -> None:
         """Add any value; if not `deep`, only the type of an object and the code of a function count."""
@@ -217,7 +213,11 @@ class _ObjectDigest:
         else:
             self.add_text(f"{_name(value)} {_code(value.__code__)}")
             parts = [value.__defaults__, value.__kwdefaults__] if deep else []
-            parts += [_content(cell) for cell in value.__closure__ or () if deep]
+            for cell in value.__closure__ or () if deep else ():
+                try:
+                    parts.append(cell.cell_contents)
+                except ValueError:  # the variable has no value yet
+                    parts.append("empty cell")
             if value.__module__ == "__main__":
                 inner = [each for each in value.__code__.co_consts if isinstance(each, types.CodeType)]
                 for name in (name for code in (value.__code__, *inner) for name in code.co_names):
@@ -269,13 +269,6 @@ def _name(value: Any) -> str:
 
 def _from_torch(kind: type) -> bool:
     return kind.__module__.startswith("torch.")
-
-
-def _content(cell: types.CellType) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:  # the variable has no value yet
-        return "empty cell"
 
 
 def _code(code: types.CodeType) -> str:

@@ -73,9 +73,8 @@ def predict(
             adversarial = attack(model, x, predicted, threat)
             with torch.no_grad():
                 attacked = model(adversarial).argmax(1)
-        for name, share, before, after in zip(
-            names, probabilities.tolist(), predicted.tolist(), attacked.tolist(), strict=True
-        ):
+        numbers = (values.tolist() for values in (probabilities, predicted, attacked))
+        for name, share, before, after in zip(names, *numbers, strict=True):
             results.append(Prediction(name, classes[before], share, classes[after]))
     return results, problems
 

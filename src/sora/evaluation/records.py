@@ -101,7 +101,8 @@ def full_record(evaluation: Evaluation) -> Record:
     names, record = list(evaluation.predictions), evaluation.record()
     by_class = names if evaluation.chance is None and evaluation.judged else []
     small = evaluation.num_classes <= CONFUSION
-    versions = evaluation.versions
+    versions, kind = evaluation.versions, _number_type(evaluation.num_classes)
+    numbers = {name: own.numpy().astype(kind) for name, own in evaluation.predictions.items()}
     attacks = {name: {**own, "versions": versions.get(name)} for name, own in evaluation.attacks.items()}
     record["attacks" if evaluation.judged else "unjudged"] = attacks
     return {
@@ -113,12 +114,12 @@ def full_record(evaluation: Evaluation) -> Record:
         **({} if evaluation.chance is None else {"judged": evaluation.judged, "chance": evaluation.chance}),
         **{name: getattr(evaluation, name) for name in OBSERVED},
         "void": dict(evaluation.void),
-        "void_versions": {name: evaluation.versions.get(name) for name in evaluation.void},
+        "void_versions": {name: versions.get(name) for name in evaluation.void},
         "warnings": evaluation.warnings,
         "trust": [asdict(finding) for finding in evaluation.trust],
         "num_classes": evaluation.num_classes,
         "fingerprint": dict(evaluation.fingerprint),
-        "predictions": {name: _pack(evaluation.predictions[name], evaluation.num_classes) for name in names},
+        "predictions": {name: base64.b64encode(numbers[name].tobytes()).decode() for name in names},
     }
 
 
@@ -127,11 +128,13 @@ def restore(record: Record, labels: Tensor, threat: Threat) -> Evaluation:
     computed = ("n", "low", "high", "versions")
     attacks, classes = record["attacks"] or record.get("unjudged", {}), record["num_classes"]
     versions = {name: own.get("versions") for name, own in attacks.items()} | record.get("void_versions", {})
+    bytes_of = {name: base64.b64decode(text) for name, text in record["predictions"].items()}
+    numbers = {name: np.frombuffer(own, _number_type(classes)) for name, own in bytes_of.items()}
     return Evaluation(
         threat,
         labels,
         classes,
-        predictions={name: _unpack(text, classes) for name, text in record["predictions"].items()},
+        predictions={name: torch.from_numpy(own.astype(np.int64)) for name, own in numbers.items()},
         settings={
             name: {key: value for key, value in own.items() if key not in computed}
             for name, own in attacks.items()
@@ -199,15 +202,6 @@ def find(records: list[Record], fingerprint: Fingerprint, threat: Threat) -> Rec
     """Return the record of these weights and examples under this threat."""
     key = (fingerprint, {"norm": threat.norm, "eps": threat.eps})
     return next((record for record in records if (record.get("fingerprint"), record["threat"]) == key), None)
-
-
-def _pack(predictions: Tensor, num_classes: int) -> str:
-    return base64.b64encode(predictions.numpy().astype(_number_type(num_classes)).tobytes()).decode()
-
-
-def _unpack(text: str, num_classes: int) -> Tensor:
-    numbers = np.frombuffer(base64.b64decode(text), _number_type(num_classes))
-    return torch.from_numpy(numbers.astype(np.int64))
 
 
 def _number_type(num_classes: int) -> str:

@@ -122,13 +122,11 @@ class Evaluation:
     then all 1, and a prediction is 1 if it is correct."""
 
     def __repr__(self) -> str:
-        accuracy = self.line()
-        verdict = f"; {self.verdict}" if self.verdict else ""
-        verdict += f"; warning: {'; '.join(self.warnings)}" if self.warnings else ""
-        verdict += f"; void: {', '.join(self.void)}" if self.void else ""
-        return (
-            f"{type(self).__name__}({self.threat.norm} {self.threat.given}, n={self.n}: {accuracy}{verdict})"
-        )
+        text = f"{self.threat.norm} {self.threat.given}, n={self.n}: {self.line()}"
+        text += f"; {self.verdict}" if self.verdict else ""
+        text += f"; warning: {'; '.join(self.warnings)}" if self.warnings else ""
+        text += f"; void: {', '.join(self.void)}" if self.void else ""
+        return f"{type(self).__name__}({text})"
 
     def _repr_html_(self) -> str:
         head = ("attack", "accuracy" if self.judged else "mean loss", "95 % interval", "n")
@@ -214,14 +212,9 @@ class Evaluation:
     def constant_class(self) -> int | None:
         """The class that the model predicts for everything, if there is one and the labels have several."""
         predicted = self.predictions.get("clean")  # an attack can also push all images into one class
-        if (
-            predicted is None
-            or self.chance is not None
-            or self.one_label
-            or bool((predicted != predicted[0]).any())
-        ):
+        if predicted is None or self.chance is not None or self.one_label:
             return None
-        return int(predicted[0])
+        return None if bool((predicted != predicted[0]).any()) else int(predicted[0])
 
     @cached_property
     def attacks(self) -> dict[str, dict[str, Any]]:
@@ -271,21 +264,18 @@ class Evaluation:
         """Return both evaluations as one, of the same model, examples and threat; `other` is newer."""
         if other.threat != self.threat or not torch.equal(other.labels, self.labels):
             raise ValueError("evaluations of different threats or examples cannot be merged")
-        old = self.with_void(other.void, other.versions)
+        # Without the results of attacks that are void now, e.g. after they were edited.
+        old = self._part([name for name in self.predictions if name not in other.void], _RESULTS)
+        void = {**self.void, **other.void}
         return replace(
             other,
             predictions=old.predictions | other.predictions,
             settings=old.settings | other.settings,
-            void={name: why for name, why in old.void.items() if name not in other.predictions},
-            versions=old.versions,
+            void={name: why for name, why in void.items() if name not in other.predictions},
+            versions={**self.versions, **other.versions},
             inputs=old.inputs | other.inputs,
             trust=other.trust or self.trust,
         )
-
-    def with_void(self, void: Mapping[str, str], versions: Mapping[str, dict[str, Any]]) -> Evaluation:
-        """Remove the results of attacks that are void now, e.g. after they were edited."""
-        kept = self._part([name for name in self.predictions if name not in void], _RESULTS)
-        return replace(kept, void={**self.void, **void}, versions={**self.versions, **versions})
 
     def only(self, attacks: Sequence[Attack]) -> Evaluation:
         """Return the part of the result that belongs to these attacks, in their order."""

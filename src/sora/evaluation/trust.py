@@ -138,8 +138,7 @@ class Measurements:
     @torch.no_grad()
     def logits(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the model's output for a batch."""
-        logits: Tensor = self.model(x)
-        return logits.detach()
+        return self.model(x).detach()  # type: ignore[no-any-return]
 
     def require_radius(self) -> None:
         """Raise if the radius is 0: tests that attack do not apply then."""
@@ -213,11 +212,9 @@ def evaluation_mode(measured: Measurements) -> Finding:
     """Find modules that stay in training mode although the model was put into evaluation mode."""
     _ = measured.clean  # a forward pass may switch modes as well
     left = [name or "the model" for name, module in measured.model.named_modules() if module.training]
-    text = "no module is in training mode"
-    if left:
-        text = f"{len(left)} modules stay in training mode after eval(), e.g. {left[0]}"
+    text = f"{len(left)} modules stay in training mode after eval(), e.g. {left[0]}" if left else ""
     advice = "do not override train() or call it in forward(); evaluate a model whose eval() works"
-    return _judged(bool(left), len(left), 0, measured.n, text, advice)
+    return _judged(bool(left), len(left), 0, measured.n, text or "no module is in training mode", advice)
 
 
 def repeated_pass(measured: Measurements) -> Finding:

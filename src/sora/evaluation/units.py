@@ -67,13 +67,13 @@ class UnitStore:
 
     def __init__(self, folder: Path | None, attacks: Sequence[str] = ()) -> None:
         self._folder = folder
-        self._seed = ""  # in the names of files, for repetitions of an attack with another seed
+        self.seed = ""  # in the names of files, for repetitions of an attack with another seed
         self._attacks = "\n".join(sorted(attacks))
         self._own = None if folder is None else folder / short_hash(self._attacks.encode())
 
     def load(self, key: str, count: int, with_inputs: bool) -> Attacked | None:
         """Return a unit's outcome; None if it is not done or its file is damaged."""
-        name = f"*/{key}{self._seed}.safetensors"
+        name = f"*/{key}{self.seed}.safetensors"
         for path in sorted(self._folder.glob(name)) if self._folder is not None else ():
             try:
                 stored = read_verified(path)
@@ -86,12 +86,6 @@ class UnitStore:
                 return Attacked(predictions, inputs, *rest)
         return None
 
-    def for_seed(self, seed: int) -> UnitStore:
-        """Return a store in the same folder, for units of another seed."""
-        store = copy.copy(self)
-        store._seed = f".seed{seed}"
-        return store
-
     def save(self, key: str, outcome: Attacked) -> None:
         """Store a unit's outcome."""
         if self._own is not None:
@@ -100,7 +94,7 @@ class UnitStore:
             if not (self._own / NAMES).exists():
                 write_text(self._own / NAMES, self._attacks)
             tensors = {name: kept for name, kept in outcome._asdict().items() if kept is not None}
-            write_verified(self._own / f"{key}{self._seed}.safetensors", tensors, key)
+            write_verified(self._own / f"{key}{self.seed}.safetensors", tensors, key)
 
 
 def remove_units(folder: Path, recorded: Sequence[str]) -> None:
@@ -161,8 +155,10 @@ class AttackRunner:
 
     def with_seed(self, seed: int) -> AttackRunner:
         """Return a runner for the same examples with another seed."""
-        given = self._model, self._examples, self._threat, self._device, replace(self._options, seed=seed)
-        return AttackRunner(*given, self._store.for_seed(seed), self._meter)
+        store, options = copy.copy(self._store), replace(self._options, seed=seed)
+        store.seed = f".seed{seed}"
+        given = self._model, self._examples, self._threat, self._device
+        return AttackRunner(*given, options, store, self._meter)
 
     def accuracy(self, outcome: Attacked) -> float:
         """Return the share of correct answers."""

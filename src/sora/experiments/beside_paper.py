@@ -43,27 +43,31 @@ class Table:
 
     def order(self) -> dict[str, dict[str, float | int | None]]:
         """Return the rank correlation of our rows and the paper's, by metric, where both have two or more."""
-        pairs = {metric: self._pairs(metric) for metric in self.metrics}
-        return {metric: correlation(found) for metric, found in pairs.items() if len(found) > 1}
-
-    def _pairs(self, metric: str) -> list[tuple[float, float]]:
-        pairs = [(row[metric].mean, row[metric].paper_mean) for row in self.cells.values()]
-        return [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
+        found: dict[str, dict[str, float | int | None]] = {}
+        for metric in self.metrics:
+            pairs = [(row[metric].mean, row[metric].paper_mean) for row in self.cells.values()]
+            known = [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
+            found |= {metric: correlation(known)} if len(known) > 1 else {}
+        return found
 
     def collapsed(self) -> dict[str, Any]:
         """Return the rows that lost their robustness, in ours and in the paper, among those that both have.
 
         A row of ours is named if any of its seeds did; `ours_seeds` says how many of how many.
         """
-        theirs = {
-            row: _known({key: cell.paper_mean for key, cell in cells.items()})
-            for row, cells in self.cells.items()
-        }
-        seeds = {row: len(cells["pgd10"].known) for row, cells in self.cells.items() if "pgd10" in cells}
+        rows = self.cells.items()
+        theirs = {row: _known({key: cell.paper_mean for key, cell in cells.items()}) for row, cells in rows}
+        seeds = {row: len(cells["pgd10"].known) for row, cells in rows if "pgd10" in cells}
         both = [row for row, count in seeds.items() if count and "pgd10" in theirs[row]]
         counts = dict.fromkeys(both, 0)
         for seed in range(max((len(self.cells[row]["pgd10"].values) for row in both), default=0)):
-            values = {row: _of_seed(self.cells[row], seed) for row in both}
+            values = {
+                row: _known(
+                    {key: cell.values[seed] for key, cell in cells.items() if seed < len(cell.values)}
+                )
+                for row, cells in rows
+                if row in both
+            }
             for row in fallen({row: own for row, own in values.items() if "pgd10" in own}):
                 counts[row] += 1
         return {
@@ -94,10 +98,6 @@ class Table:
         }
 
 
-def _of_seed(cells: Mapping[str, Cell], seed: int) -> dict[str, float]:
-    return _known({metric: cell.values[seed] for metric, cell in cells.items() if seed < len(cell.values)})
-
-
 def _known(values: Mapping[str, float | None]) -> dict[str, float]:
     return {metric: value for metric, value in values.items() if value is not None}
 
@@ -109,11 +109,8 @@ def fallen(rows: Mapping[str, Mapping[str, float]]) -> list[str]:
     robustness to lose.
     """
     best = max((values["pgd10"] for values in rows.values()), default=0.0)
-    return [
-        row
-        for row, values in rows.items()
-        if row != "benign" and values["pgd10"] < values.get("fgsm", best) / LOST
-    ]
+    lost = (row for row, values in rows.items() if values["pgd10"] < values.get("fgsm", best) / LOST)
+    return [row for row in lost if row != "benign"]
 
 
 def correlation(pairs: Sequence[tuple[float, float]]) -> dict[str, float | int | None]:
@@ -151,7 +148,13 @@ def grid_of(table: Table, metrics: Sequence[str] | None = None) -> tuple[list[st
 def footer(table: Table) -> list[str]:
     """Return what the table says as a whole: the order of its rows, which collapsed, and the notes."""
     source, collapsed = table.grid.source, table.collapsed()
-    lines = [_order_line(title_of(metric), found, source) for metric, found in table.order().items()]
+    lines = []
+    for metric, found in table.order().items():
+        text = f"order by {title_of(metric)}: undefined, all rows are equal"
+        if found["spearman"] is not None:
+            correlations = f"Spearman {found['spearman']:+.2f}, Kendall {found['kendall']:+.2f}"
+            text = f"order by {title_of(metric)}, ours against the {source}'s: {correlations}"
+        lines.append(f"{text} (n = {found['n']})")
     if collapsed["rows"]:
         counts = collapsed["ours_seeds"].items()
         ours = ", ".join(row if n == of else f"{row} ({n} of {of} seeds)" for row, (n, of) in counts)
@@ -164,13 +167,6 @@ def footer(table: Table) -> list[str]:
         kind = f"± is the {table.grid.deviation} deviation over the seeds"
         lines.append(f"{kind}, as in the {source}; the files have both kinds")
     return [*lines, *(f"note: {note}" for note in table.grid.notes)]
-
-
-def _order_line(title: str, found: Mapping[str, Any], source: str) -> str:
-    if found["spearman"] is None:
-        return f"order by {title}: undefined, all rows are equal (n = {found['n']})"
-    correlations = f"Spearman {found['spearman']:+.2f}, Kendall {found['kendall']:+.2f}"
-    return f"order by {title}, ours against the {source}'s: {correlations} (n = {found['n']})"
 
 
 def markdown(table: Table) -> str:
@@ -223,8 +219,6 @@ def csv_lines(table: Table) -> str:
 def write(table: Table, folder: Path) -> None:
     """Write `TABLE.json`, `.csv`, `.md` and `.tex` into the folder of the runs."""
     create_folder(folder)
-    name = table.grid.name
-    write_json(folder / f"{name}.json", table.record())
-    write_text(folder / f"{name}.csv", csv_lines(table))
-    write_text(folder / f"{name}.md", markdown(table))
-    write_text(folder / f"{name}.tex", latex(table))
+    write_json(folder / f"{table.grid.name}.json", table.record())
+    for ending, text_of in {"csv": csv_lines, "md": markdown, "tex": latex}.items():
+        write_text(folder / f"{table.grid.name}.{ending}", text_of(table))

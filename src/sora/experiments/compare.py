@@ -22,6 +22,7 @@ from sora.runs.resume import settings_hash
 from sora.settings import Resolved
 from sora.threat import eps_text
 
+COSTS = ("train_seconds", "images_per_second", "peak_memory_mb")
 COMMON = ("dataset", "model", "threat")  # facts that a table states once if all its rows share them
 
 
@@ -158,6 +159,10 @@ def _aggregate(runs: Sequence[Mapping[str, Any]], folder: RunFolder) -> dict[str
     """Return a row: what its runs share, and a cell for each value; `folder` is that of the first run."""
     verdicts = [run["co"]["verdict"] for run in runs]
     first, accuracies = runs[0], cells_of([run["accuracy"] for run in runs])
+
+    def summary(values: Iterable[float | None]) -> dict[str, Any]:
+        return Cell(tuple(values)).summary()
+
     return {
         "method": first["method"],
         "variant": first.get("variant"),
@@ -168,17 +173,11 @@ def _aggregate(runs: Sequence[Mapping[str, Any]], folder: RunFolder) -> dict[str
         "accuracy": {key: cell.summary() for key, cell in accuracies.items()},
         "verdict": min(verdicts, key=lambda verdict: VERDICTS.index(verdict) if verdict in VERDICTS else 99),
         "verdicts": verdicts,
-        "pert_align": _summary([run["pert_align"]["last"] for run in runs]),
+        "pert_align": summary(run["pert_align"]["last"] for run in runs),
         "alarms": [run["co"]["events"][0]["step"] if run["co"]["events"] else None for run in runs],
         **passes_of_run(folder, *runs)._asdict(),
-        "train_seconds": _summary([run["train_seconds"] for run in runs]),
-        "images_per_second": _summary([run["images_per_second"] for run in runs]),
-        "peak_memory_mb": _summary([run.get("peak_memory_mb") for run in runs]),
+        **{key: summary(run.get(key) for run in runs) for key in COSTS},
     }
-
-
-def _summary(values: Sequence[float | None]) -> dict[str, Any]:
-    return Cell(tuple(values)).summary()
 
 
 def table(comparison: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -281,12 +280,8 @@ def _csv(comparison: Mapping[str, Any]) -> str:
             value = entry["accuracy"].get(attack) or Cell().summary()
             line += [value["mean"], value["std"], sum(each is not None for each in value["values"])]
         alarms = " ".join(str(step) for step in entry["alarms"] if step is not None)
-        line += [
-            entry["verdict"] and _verdicts(entry["verdicts"]),
-            entry["pert_align"]["mean"],
-            alarms,
-            entry["forwards"],
-        ]
+        verdicts = entry["verdict"] and _verdicts(entry["verdicts"])
+        line += [verdicts, entry["pert_align"]["mean"], alarms, entry["forwards"]]
         line += [entry[key]["mean"] for key in ("train_seconds", "peak_memory_mb")]
         line += [" ".join(map(str, entry["seeds"])), entry["dataset"], entry["model"]]
         line += [entry["threat"]["norm"], entry["threat"]["eps"], entry["n_test"]]

@@ -62,7 +62,9 @@ def passes_of(settings: Settings) -> Passes:
     formula, usual = methods.info(entry.family), entry.cls.hyper_class.build(dict(entry.preset))
     values = {field.name: getattr(hyper, field.name) for field in fields(hyper)}
     if any(re.search(rf"\b{name}\b", formula.forwards) for name in values):
-        return Passes(_total(_filled(formula.forwards, values)), _filled(formula.backwards, values))
+        forwards, backwards = (_filled(text, values) for text in (formula.forwards, formula.backwards))
+        parts = forwards.split(" + ")
+        return Passes(str(sum(map(int, parts))) if all(map(str.isdigit, parts)) else forwards, backwards)
     if any(values[name] != getattr(usual, name) for name in entry.pass_options):
         return UNKNOWN
     return Passes(entry.forwards, entry.backwards)
@@ -70,11 +72,6 @@ def passes_of(settings: Settings) -> Passes:
 
 def _filled(formula: str, values: dict[str, Any]) -> str:
     return re.sub(r"[A-Za-z_]\w*", lambda found: str(values.get(found[0], found[0])), formula)
-
-
-def _total(text: str) -> str:
-    parts = text.split(" + ")
-    return str(sum(map(int, parts))) if all(part.isdigit() for part in parts) else text
 
 
 class DatasetSize(NamedTuple):
@@ -101,9 +98,10 @@ def known_size(dataset: str, data_dir: str | None = None) -> DatasetSize:
         values = paper.numbers(paper.load("datasets")).get(dataset)
         if values is None:
             raise
-    channels, height, width = (int(size) for size in values["shape"].text.split("x"))
-    counts = (int(values[key].text) for key in ("classes", "train", "test"))
-    return DatasetSize((channels, height, width), *counts)
+    channels, height, width = map(int, values["shape"].text.split("x"))
+    return DatasetSize(
+        (channels, height, width), *(int(values[key].text) for key in ("classes", "train", "test"))
+    )
 
 
 def bench_of(
@@ -191,11 +189,7 @@ class _Timer:
         self.size = cache(known_size)
 
     def once(
-        self,
-        settings: Settings,
-        what: str,
-        cost: tuple[object, ...],
-        seconds_of: Callable[[Settings, Bench], float],
+        self, settings: Settings, what: str, cost: tuple[object, ...], seconds_of: Callable[..., float]
     ) -> float:
         """Return the seconds per image of `what`, whose time depends on the model and on its `cost`."""
         options = settings.model_options()

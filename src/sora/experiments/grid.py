@@ -71,10 +71,9 @@ def run_grid(
         _compute(grid, jobs, engine, quiet)
     except KeyboardInterrupt:
         finished = sum(job.folder.is_finished() for job in grid)
-        state = (
-            f"the others go on {engine.outlives}" if engine.outlives else "those that began have a checkpoint"
-        )
-        verb = "collect" if engine.outlives else "continue"
+        state, verb = "those that began have a checkpoint", "continue"
+        if engine.outlives:
+            state, verb = f"the others go on {engine.outlives}", "collect"
         raise GridInterrupted(
             f"interrupted; {finished} of {len(grid)} runs are finished, {state};"
             f" repeat the command to {verb} them (`sora compare` with --resume)"
@@ -100,7 +99,10 @@ def _compute(grid: Sequence[Job], jobs: int, engine: Engine, quiet: bool) -> Non
         stack.enter_context(_ending(running))
         while waiting or running:
             while waiting and len(running) < jobs:
-                running.append(_start(waiting.pop(0), engine))
+                running.append(job := waiting.pop(0))
+                job.work.settings.parent.mkdir(parents=True, exist_ok=True)
+                write_text(job.work.settings, job.resolved.stored())
+                job.handle = engine.start(job.work)
             time.sleep(POLL)
             for job in [job for job in running if _has_ended(job)]:
                 running.remove(job)
@@ -141,14 +143,6 @@ def _with_threads(resolved: Resolved, threads: int) -> Resolved:
     settings = resolved.settings
     settings = dataclasses.replace(settings, threads=settings.threads or threads)
     return dataclasses.replace(resolved, settings=settings)
-
-
-def _start(job: Job, engine: Engine) -> Job:
-    work = job.work
-    work.settings.parent.mkdir(parents=True, exist_ok=True)
-    write_text(work.settings, job.resolved.stored())
-    job.handle = engine.start(work)
-    return job
 
 
 def _has_ended(job: Job) -> bool:
@@ -196,10 +190,8 @@ def _progress(jobs: Sequence[Job], quiet: bool) -> Iterator[Callable[[], None]]:
                 done = _finished_epochs(job)
                 bars.update(tasks[job.name], completed=done / epochs)
                 if done > printed[job.name] and not console.is_terminal:
-                    lines = job.folder.read_log(
-                        "metrics"
-                    )  # the last one of an epoch has what `sora train` prints
-                    losses = {line["epoch"]: line["loss"] for line in lines}
+                    # The last line of an epoch has what `sora train` prints.
+                    losses = {line["epoch"]: line["loss"] for line in job.folder.read_log("metrics")}
                     for epoch in range(printed[job.name] + 1, done + 1):
                         if epoch in losses:  # a run that its guard ended has no line for the others
                             loss = "-" if losses[epoch] is None else f"{losses[epoch]:.3f}"

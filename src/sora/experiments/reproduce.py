@@ -84,15 +84,8 @@ def _accuracy(target: Target, folder: RunFolder, settings: Settings, *, quiet: b
         progress=not quiet,
         network=subject.network,
     )
-    evaluations = evaluate_into(
-        folder,
-        subject.model,
-        images,
-        threats,
-        create_all(target.attack_names),
-        options,
-        about=subject.about | {"images": chosen},
-    )
+    attacks, about = create_all(target.attack_names), subject.about | {"images": chosen}
+    evaluations = evaluate_into(folder, subject.model, images, threats, attacks, options, about)
     return {
         f"{attack}@{radius}": evaluation.accuracy[attack]
         for radius, evaluation in zip(target.grid.radii, evaluations, strict=True)
@@ -222,7 +215,11 @@ def _header(
 ) -> list[str]:
     grid, ours = target.grid, f"{target.dataset_name}, {target.model_name}"
     count = max((len(cell.known) for cells in runs.cells.values() for cell in cells.values()), default=0)
-    lines = [f"ours: {ours}, {count} seed{'s' if count != 1 else ''}, {_protocol(runs, smaller)}"]
+    images = "no images held out" if "limit_train" in smaller else "all training images"
+    protocol = f"{images}, last weights"
+    if any(settings.keep != "last" for settings in runs.settings.values()):
+        protocol = "weights chosen on held-out training images"
+    lines = [f"ours: {ours}, {count} seed{'s' if count != 1 else ''}, {protocol}"]
     if smaller:
         texts = [
             f"{TITLES.get(key, key)} {_text(key, here)} (full: {_text(key, full)})"
@@ -252,14 +249,6 @@ def _text(key: str, value: Any) -> str:
     if value is None:
         return "the model's own" if key == "width" else "all"
     return (",".join(value) or "none") if isinstance(value, tuple) else str(value)
-
-
-def _protocol(runs: TableRuns, smaller: Smaller) -> str:
-    """Say which images are trained on and which weights are tested."""
-    if any(settings.keep != "last" for settings in runs.settings.values()):
-        return "weights chosen on held-out training images"
-    images = "no images held out" if "limit_train" in smaller else "all training images"
-    return f"{images}, last weights"
 
 
 def _overview(target: Target, numbers: Numbers) -> Table:

@@ -69,9 +69,8 @@ class Target:
             if name not in known:
                 raise unknown(f"row or method of {self.grid.name}", name, dict.fromkeys(known))
         of_method = {name for name in self.methods if name not in self.grid.rows}  # a row's own name wins
-        return [
-            row for row in rows if not self.methods or row.name in self.methods or row.method in of_method
-        ]
+        chosen = [row for row in rows if row.name in self.methods or row.method in of_method]
+        return chosen if self.methods else rows
 
     def full_runs(self) -> list[Resolved]:
         """Resolve the runs under the paper's protocol, at full size."""
@@ -101,11 +100,9 @@ class Target:
     @property
     def in_paper(self) -> tuple[str, str]:
         """Data set and model of the paper's values: those trained here, or its first if it lacks them."""
-        dataset, model, grid = self.dataset_name, self.model_name, self.grid
-        return (
-            dataset if dataset in grid.datasets or not grid.datasets else grid.datasets[0],
-            model if model in grid.models or not grid.models else grid.models[0],
-        )
+        named = (self.dataset_name, self.grid.datasets), (self.model_name, self.grid.models)
+        dataset, model = (name if name in known or not known else known[0] for name, known in named)
+        return dataset, model
 
 
 def row_of(run: Resolved) -> str:

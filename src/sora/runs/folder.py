@@ -52,9 +52,7 @@ class RunFolder:
         self._model = self.path / "model.json"
         self._summary = self.path / "summary.json"
         self.weights = self.path / "model.safetensors"  # the final ones
-        self.evaluations = (
-            self.results / "evaluation.json"
-        )  # the list of records, merged over all evaluations
+        self.evaluations = self.results / "evaluation.json"  # records, merged over all evaluations
         self.evaluation_state = self.results / "evaluation-state"  # finished parts of evaluations under way
         self.evaluation_lock = self.results / ".evaluation.lock"  # held while records are changed
         self.tensorboard = self.path / "tensorboard"  # what the tracker of that name writes

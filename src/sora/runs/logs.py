@@ -49,7 +49,8 @@ class Log:
         refuse_link(path)
         start = start or LogStart(0, new_digest())
         self._digest = start.digest.copy()
-        self._handle = open(path, "r+b", opener=_open_or_create)  # noqa: SIM115
+        flags = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # a link in a run folder could lead anywhere
+        self._handle = open(path, "r+b", opener=lambda path, mode: os.open(path, mode | flags, 0o666))  # noqa: SIM115
         self._handle.truncate(start.length)
         self._handle.seek(start.length)
         self._synced = start.length
@@ -78,11 +79,6 @@ class Log:
     def close(self) -> None:
         """Close the file."""
         self._handle.close()
-
-
-def _open_or_create(path: str, flags: int) -> int:
-    # A link in a run folder could lead anywhere; it is not followed.
-    return os.open(path, flags | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sora import attacks, data, methods, models
+from sora._files import plain
 from sora.errors import UserError
 from sora.methods import Smoothing
 from sora.metrics import check_metrics
@@ -129,7 +130,7 @@ class Settings(
 
     def flat(self) -> dict[str, Any]:
         """Return all values by name, with lists in place of tuples, in the order of the groups."""
-        return {name: _listed(getattr(self, name)) for name in field_names()}
+        return {name: plain(getattr(self, name)) for name in field_names()}
 
 
 def is_given(name: str) -> bool:
@@ -151,15 +152,10 @@ def run_path(values: Mapping[str, Any]) -> Path:
     """Return the run folder that settings name, also before they are complete."""
     if values.get("out"):
         return Path(values["out"])
-    dataset, method, seed = (values.get(key, default) for key, default in _NAMING.items())
+    dataset, method, seed = (
+        values.get("dataset", "digits"),
+        values.get("method", "sora"),
+        values.get("seed", 0),
+    )
     safe = "".join(c if c.isalnum() else "-" for c in str(dataset)).strip("-")
     return Path(f"runs/{safe}-{method}-s{seed}")
-
-
-_NAMING = {"dataset": "digits", "method": "sora", "seed": 0}
-
-
-def _listed(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _listed(item) for key, item in value.items()}
-    return list(value) if isinstance(value, tuple) else value

@@ -169,18 +169,13 @@ def _line(indent: int, key: str, value: Any, comment: str) -> str:
     return f"{line:<44}  # {comment}" if comment else line
 
 
-def check_out(out: object, origin: str) -> None:
-    """Raise for a run folder outside the working directory that only a file names."""
-    _check("out", out, origin, "--out")
-
-
 def check_data_dir(dataset: str, data_dir: str | None, origin: str) -> None:
     """Raise if the user's own images might be packed in a folder that only a file names.
 
     Data sets with a name of their own are packed by `sora data get`; loading them only reads.
     """
     if data_dir is not None and not is_given(dataset) and data.info(dataset).argument:
-        _check("data_dir", data_dir, origin, "--data-dir")
+        check_place("data_dir", data_dir, origin)
 
 
 def data_dir_of_run(dataset: str, stored: str | None, given: str | None) -> str | None:
@@ -190,7 +185,8 @@ def data_dir_of_run(dataset: str, stored: str | None, given: str | None) -> str 
     return given or stored
 
 
-def _check(name: str, value: object, origin: str, flag: str) -> None:
+def check_place(name: str, value: object, origin: str) -> None:
+    """Raise for a folder to write to, outside the working directory, that only a file names."""
     if not isinstance(value, str) or not value:
         return  # no path, or a mistake that the types of the settings report
     try:
@@ -200,5 +196,5 @@ def _check(name: str, value: object, origin: str, flag: str) -> None:
     if not place.is_relative_to(Path.cwd().resolve()):
         raise UserError(
             f"{name} {short(value)} ({origin}) is outside the working directory; to write there, repeat it: "
-            f"{flag} {short(value)}"
+            f"--{name.replace('_', '-')} {short(value)}"
         )

@@ -24,7 +24,7 @@ from sora.settings.files import (
     CONFIG_FORMAT,
     ConfigFile,
     check_data_dir,
-    check_out,
+    check_place,
     parse_config,
     read_config_file,
     to_yaml,
@@ -138,7 +138,7 @@ class Request:
         """Return the values given explicitly or in the file, over a stored run; recipes depend on them."""
         base = parse_config(stored, STORED).values if stored is not None else {}
         if "out" not in self.given:
-            check_out(self._file.values.get("out"), self._name)
+            check_place("out", self._file.values.get("out"), self._name)
         wanted = {**base, **self._file.values, **self.given}
         for name, kind in _USED_EARLY.items():
             if name in wanted:
@@ -248,7 +248,7 @@ def _refuse_code_from_files(settings: Settings, origins: Mapping[str, str], sour
 def _refuse_places_from_files(settings: Settings, origins: Mapping[str, str], source: str) -> None:
     """Raise for a place to write to outside the working directory that only a file names."""
     if origins.get("out", DEFAULT) not in (source, STORED):
-        check_out(settings.out, origins.get("out", DEFAULT))
+        check_place("out", settings.out, origins.get("out", DEFAULT))
     if origins.get("data_dir", DEFAULT) != source:
         check_data_dir(settings.dataset, settings.data_dir, origins.get("data_dir", DEFAULT))
 

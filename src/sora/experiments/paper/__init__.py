@@ -82,15 +82,17 @@ def numbers(grid: Grid, dataset: str | None = None, model: str | None = None) ->
     By default they are those of the grid's first data set and model. Where two tables of the grid print the
     same cell, the first of `grid.labels` counts.
     """
-    wanted = {
-        "dataset": dataset or next(iter(grid.datasets), ""),
-        "model": model or next(iter(grid.models), ""),
-    }
+    wanted = {"dataset": dataset or next(iter(grid.datasets), "")}
+    wanted["model"] = model or next(iter(grid.models), "")
     values: dict[str, dict[str, Value]] = {}
     for line in _lines_of(grid):
         # An empty column: the value holds for all data sets, or for all models.
         if all(line[key] in ("", name) for key, name in wanted.items()):
-            values.setdefault(line["variant"], {}).setdefault(line["metric"], _value(line))
+            mean, std = None, float(line["std"]) if line["std"] else None
+            with suppress(ValueError):
+                mean = float(line["mean"])
+            value = Value(mean, std, line["label"], line["mean"])
+            values.setdefault(line["variant"], {}).setdefault(line["metric"], value)
     return values
 
 
@@ -114,10 +116,3 @@ def _lines() -> dict[str, list[dict[str, str]]]:
         for line in csv.DictReader(text.splitlines()):
             lines.setdefault(line["label"], []).append(line)
     return lines
-
-
-def _value(line: Mapping[str, str]) -> Value:
-    mean, std = None, float(line["std"]) if line["std"] else None
-    with suppress(ValueError):
-        mean = float(line["mean"])
-    return Value(mean, std, line["label"], line["mean"])
