@@ -96,7 +96,14 @@ def stopping_soon(kept: Callable[[], str]) -> Iterator[None]:
     heard = [number for number in NUMBERS if signal.getsignal(number) is not signal.SIG_IGN]
     handlers = {number: signal.signal(number, stop) for number in heard}
     previous = signal.set_wakeup_fd(writer)
-    thread = threading.Thread(target=_end_process, args=(reader, handled, kept), daemon=True)
+
+    def end_process() -> None:
+        while received := os.read(reader, 1):
+            if received[0] in NUMBERS and not handled.wait(PATIENCE):
+                print(f"sora: {Stopped(received[0], kept())}", file=sys.stderr, flush=True)
+                os._exit(128 + received[0])
+
+    thread = threading.Thread(target=end_process, daemon=True)
     thread.start()
     try:
         yield
@@ -108,14 +115,6 @@ def stopping_soon(kept: Callable[[], str]) -> Iterator[None]:
         os.close(writer)  # ends the thread if it still waits for a signal
         thread.join()
         os.close(reader)
-
-
-def _end_process(reader: int, handled: threading.Event, kept: Callable[[], str]) -> None:
-    while received := os.read(reader, 1):
-        number = received[0]
-        if number in NUMBERS and not handled.wait(PATIENCE):
-            print(f"sora: {Stopped(number, kept())}", file=sys.stderr, flush=True)
-            os._exit(128 + number)
 
 
 def start_child(
@@ -145,10 +144,7 @@ def _wait_for_end(handle: int) -> None:
 
 
 class Tolerant:
-    """A text stream that drops what it cannot write, e.g. because the reader of a pipe has ended.
-
-    A failing print must not end a computation.
-    """
+    """A text stream that drops what it cannot write: a failing print must not end a computation."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream

@@ -115,11 +115,7 @@ class Registry(Generic[E]):
         return unknown(self.kind, name, [*known, *self.also])
 
     def discover(self) -> None:
-        """Import this package's own modules, once.
-
-        The first use of the registry does so. A package whose modules can also be imported on their own calls
-        it at the end of its `__init__.py`: then the order of entries does not depend on who imports what.
-        """
+        """Import this package's own modules, once: at the end of its `__init__.py`, for a fixed order."""
         if self._discovered:
             return
         self._discovered = True
@@ -133,10 +129,7 @@ class Registry(Generic[E]):
         return next((entry for entry in self.entries.values() if entry.matches(name)), None)
 
     def _load_all(self) -> None:
-        """Import the modules of other packages, each once; one that fails is left out with a warning.
-
-        The name of an entry point need not be that of an entry: a module may register several.
-        """
+        """Import the modules of other packages, each once; one that fails is left out with a warning."""
         self.discover()
         for point in self._points():
             if point.value in self._tried:

@@ -34,10 +34,7 @@ def seed_torch(seed: int) -> None:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Start torch's global generators from this seed inside the block and restore them afterwards.
-
-    A model or an attack that draws from them is then a function of the seed. Other threads wait.
-    """
+    """Start torch's global generators from this seed inside the block, then restore them; others wait."""
     kind = accelerator()
     restorable = kind is not None and hasattr(torch.get_device_module(kind), "get_rng_state")
     devices = range(torch.accelerator.device_count() if restorable else 0)

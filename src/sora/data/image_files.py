@@ -38,11 +38,8 @@ def decode(
 ) -> NDArray[np.uint8]:
     """Decode one image to an array (H, W, C); a `UserError` if it cannot be read completely.
 
-    Args:
-        file: Its path or its bytes.
-        size: Resize the short side to this (bilinear, antialiased) and take the central square.
-        mode: `rgb` or `grey` converts; None keeps 3 channels for colour and 1 for grey.
-        limit: The most pixels it may have, checked by its header before anything is decoded.
+    With `size` its short side is resized to this (bilinear, antialiased) and the central square taken. `mode`
+    converts to `rgb` or `grey`; None keeps 3 channels for colour and 1 for grey. The header is checked first.
     """
     try:
         with (

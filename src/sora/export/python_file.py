@@ -42,12 +42,7 @@ if __name__ == "__main__":
 
 
 def python_source(description: Mapping[str, Any], shape: Sequence[int]) -> str:
-    """Return the file's text.
-
-    Args:
-        description: What `model.json` holds, from which the model has been built before.
-        shape: Channels, height and width of an image.
-    """
+    """Return the file's text; `description` is what `model.json` holds, `shape` an image's (C, H, W)."""
     name = description["name"]
     build = None if is_custom(name) else models.info(name).build
     if build is None or not build.__module__.startswith(f"{PACKAGE}."):

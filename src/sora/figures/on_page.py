@@ -58,8 +58,10 @@ def _render_panel(panel: fig.Panel, points: int) -> Json:
         _add(item, plot)
     plane = any(isinstance(item, (fig.Contours, fig.Regions)) for item in panel.items)
     over_x = any(isinstance(item, fig.Line) for item in panel.items) and not plane
+    labels = [label for item in panel.items if isinstance(item, fig.Bars) for label in item.labels]
+    names = {float(at): label for at, label in enumerate(labels)}
     layout: Json = {
-        "xaxis": _axis(_with_bar_names(panel)),
+        "xaxis": _axis(replace(panel.x, names=panel.x.names or names)),
         "yaxis": _axis(panel.y),
         "hovermode": "x unified" if over_x else "closest",
         "showlegend": panel.legend and any(trace.get("showlegend") for trace in plot.traces),
@@ -69,11 +71,6 @@ def _render_panel(panel: fig.Panel, points: int) -> Json:
         layout["xaxis"] |= {"constrain": "domain"}
     layout |= {key: parts for key in ("shapes", "annotations") if (parts := getattr(plot, key))}
     return {**about, "image": None, "plot": {"data": plot.traces, "layout": layout}}
-
-
-def _with_bar_names(panel: fig.Panel) -> fig.Axis:
-    labels = [label for item in panel.items if isinstance(item, fig.Bars) for label in item.labels]
-    return replace(panel.x, names=panel.x.names or {float(at): label for at, label in enumerate(labels)})
 
 
 def _axis(axis: fig.Axis) -> Json:

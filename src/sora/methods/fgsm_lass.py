@@ -105,11 +105,7 @@ class FGSMLASS(RandomStart):
 
 
 class StepPredictor(nn.Module):
-    """From images to numbers between 0 and 1, one per image.
-
-    Args:
-        channels: Of the images. An input without height and width counts as an image of one pixel.
-    """
+    """From images to numbers between 0 and 1; an input without height and width is an image of one pixel."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

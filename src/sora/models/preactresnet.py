@@ -52,14 +52,9 @@ class PreActBlock(nn.Module):
     paper="He, Zhang, Ren, Sun: Identity Mappings in Deep Residual Networks, ECCV 2016",
 )
 class PreActResNet(nn.Module):
-    """PreActResNet-18 with a 3x3 stem.
+    """PreActResNet-18 with a 3x3 stem and 1 to 4 stages, each with twice the channels of the one before.
 
-    Args:
-        num_classes: Number of logits.
-        in_channels: Channels of the images.
-        width: Channels of the first stage; each further stage doubles them.
-        stages: How many of the four stages to keep; fewer for small images.
-        shortcut_input: What a shape-changing shortcut reads, "raw" or "activated".
+    A shortcut that changes shape reads the block's "raw" or its "activated" input.
     """
 
     def __init__(

@@ -36,14 +36,7 @@ class BasicBlock(nn.Module):
     paper="He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, CVPR 2016",
 )
 class ResNet(nn.Module):
-    """ResNet-18 with a 3x3 stem.
-
-    Args:
-        num_classes: Number of logits.
-        in_channels: Channels of the images.
-        width: Channels of the first stage; each further stage doubles them.
-        stages: How many of the four stages to keep; fewer for small images.
-    """
+    """ResNet-18 with a 3x3 stem and 1 to 4 stages, each with twice the channels of the one before."""
 
     block: ClassVar[type[nn.Module]] = BasicBlock
 

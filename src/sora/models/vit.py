@@ -62,14 +62,8 @@ class TransformerBlock(nn.Module):
 class ViT(nn.Module):
     """ViT-Small with small patches and a position embedding for exactly one image size.
 
-    Args:
-        num_classes: Number of logits.
-        in_channels: Channels of the images.
-        image_size: Height and width of the images, a multiple of `patch`.
-        width: Length of a token, a multiple of `heads`.
-        patch: Height and width of a patch.
-        depth: Number of transformer blocks.
-        heads: Attention heads per block.
+    The size of the images is a multiple of that of a `patch`, the `width` (length of a token) of the
+    attention `heads` per block; `depth` is the number of blocks.
     """
 
     def __init__(

@@ -21,16 +21,10 @@ PAPER_WIDTH = 10 * STEM
     paper="Zagoruyko, Komodakis: Wide Residual Networks, BMVC 2016",
 )
 class WideResNet(nn.Module):
-    """WideResNet of three groups.
+    """WideResNet of three groups, the first with `width` channels, each further one with twice as many.
 
-    Args:
-        num_classes: Number of logits.
-        in_channels: Channels of the images.
-        width: Channels of the first group; each further group doubles them. The stem has 16, or
-            `width` if that is less.
-        depth: Number of layers, 6 n + 4 for n blocks per group.
-        widen: The paper's widening factor; sets `width` to 16 * `widen`.
-        dropout: Probability of zeroing an activation between a block's two convolutions.
+    The stem has 16, or `width` if that is less; `depth` is 6 n + 4 for n blocks per group. The paper's factor
+    `widen` sets `width` to 16 * `widen`; `dropout` is applied between a block's two convolutions.
     """
 
     def __init__(

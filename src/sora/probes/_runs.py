@@ -94,13 +94,9 @@ def measure_named(
 ) -> ProbeReport:
     """Apply a probe to what the user named, without drawing; what it finds in a run is stored there.
 
-    Args:
-        name: The probe.
-        named: Run folders or folders of runs; for a probe of data sets, their names.
-        options: For probes that measure a model.
-        steps: Several snapshots of one run, in place of several runs; `alarm`: three that show a collapse.
-        reuse: Use results that are stored in the runs, if they are of the same weights.
-        own: Options of the probe.
+    Run folders, folders of runs or data sets are named. With `steps` several snapshots of one run take the
+    place of several runs; `alarm` means three that show a collapse. With `reuse`, results that are stored
+    in the runs are used if they are of the same weights. `own` are options of the probe.
     """
     options = options or SubjectOptions()
     entry, probe = info(name), create(name, **own)
@@ -111,7 +107,10 @@ def measure_named(
     if entry.needs in ("comparison", "data"):
         left_out: list[str] = []
         if entry.needs == "data":
-            subjects: Sequence[Any] = _data_sets(named, options.data_dir)
+            known = data.names()  # packed copies of the user's own images have no name
+            lines = data.inventory(options.data_dir) if not named else ()
+            here = [line.name for line in lines if line.images and line.name in known]
+            subjects: Sequence[Any] = [data.load(str(each), options.data_dir) for each in named or here]
         else:
             subjects = settings_of_paper() if own.get("paper") else _compared(named, left_out)
         results = {subject.name: plain(probe.measure(subject)) for subject in subjects}
@@ -151,13 +150,6 @@ def _refuse_options_of_models(entry: ProbeInfo, options: SubjectOptions, steps: 
     if given:
         measuring = ", ".join(other for other in names() if info(other).needs == "model")
         raise UserError(f"{entry.name} {READS[entry.needs]}; {given[0]} applies only to {measuring}")
-
-
-def _data_sets(named: Sequence[str | Path], root: str | None) -> list[data.Dataset]:
-    """Return the data sets that are named, or all here; packed copies of the user's images have no name."""
-    known = data.names()
-    here = [line.name for line in data.inventory(root) if line.images and line.name in known]
-    return [data.load(str(name), root) for name in named or here]
 
 
 def _compared(named: Sequence[str | Path], left_out: list[str]) -> list[Setting]:

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sora import metrics
 from sora._devices import device_for_float64
-from sora._passes import cross_entropy, frozen
+from sora._passes import cross_entropy, frozen, gradient_of
 from sora._seeds import generator_for, normal
 from sora.curvature import optimal_step
 from sora.errors import UserError
@@ -142,17 +141,14 @@ class SecondOrder(NamedTuple):
 
     def gradient_after(self, step: Tensor) -> Tensor:
         """Return the gradient of each example's own loss at `x + step`."""
-        leaf = (self.x + step).detach().requires_grad_()
-        with torch.enable_grad():
-            return torch.autograd.grad(cross_entropy(self.model(leaf), self.y, "sum"), leaf)[0]
+        return gradient_of(lambda z: cross_entropy(z, self.y, "sum"), self.model, self.x + step)[0]
 
 
 def second_order(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: int) -> SecondOrder:
     """Measure each example's loss up to second order; power iteration starts from the seed."""
     leaf = x.detach().requires_grad_()
-    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
-        losses = cross_entropy(model(leaf), y, "none")
-        (graph,) = torch.autograd.grad(losses.sum(), leaf, create_graph=True)
+    graph, logits = gradient_of(lambda z: cross_entropy(z, y, "sum"), model, leaf, create_graph=True)
+    with torch.enable_grad():
 
         def times_hessian(v: Tensor) -> Tensor:
             return torch.autograd.grad(dot(graph, v).sum(), leaf, retain_graph=True)[0]
@@ -169,7 +165,8 @@ def second_order(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, seed: i
             before, norm = norm, torch.maximum(norm, flat_norm(image))
             if count >= 3 and (norm <= before * (1 + CONVERGED)).all():
                 break
-    return SecondOrder(model, x, y, threat.eps, losses.detach(), g, p, hp, u, hu, norm.flatten())
+    losses = cross_entropy(logits, y, "none")
+    return SecondOrder(model, x, y, threat.eps, losses, g, p, hp, u, hu, norm.flatten())
 
 
 def misalignment(g: Tensor, g_adv: Tensor) -> Tensor:

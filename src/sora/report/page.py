@@ -88,9 +88,8 @@ class Page:
 
     def figure(self, title: str, figure: Figure, points: int = MOST) -> dict[str, Any]:
         """Return a figure for the template; the plots that Plotly draws are collected in `plots`."""
-        panels = on_page.render(
-            replace(figure, panels=[*filter(_is_shown, figure.panels)]), min(points, self.points)
-        )
+        shown = replace(figure, panels=[*filter(_is_shown, figure.panels)])
+        panels = on_page.render(shown, min(points, self.points))
         for panel in panels:
             panel["preview"] = None
             if panel["plot"] is not None:
@@ -193,9 +192,8 @@ def _preview(figure: Figure) -> str:
 
     flat = (panel for panel in figure.panels if panel is not None and on_page.is_drawn(panel))
     shape = 0.3 if figure.width >= WIDE else 0.54  # of the place it has on the page
-    small = Figure(
-        [replace(next(flat), title="", legend=False)], width=figure.width, height=shape * figure.width
-    )
+    panel = replace(next(flat), title="", legend=False)
+    small = Figure([panel], width=figure.width, height=shape * figure.width)
     return f"data:image/svg+xml;base64,{base64.b64encode(on_paper.svg(small).encode()).decode()}"
 
 

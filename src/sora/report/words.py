@@ -46,7 +46,11 @@ class Verdict(NamedTuple):
 def verdict(run: RunRecord) -> Verdict:
     """Return the verdict of a run, and what its logs say about how it came about."""
     if not run.summary:
-        return Verdict("unfinished", "none", _progress(run))
+        text, rows = "It has not logged a step yet.", run.logs["metrics"]
+        if rows:
+            logged = f"It has logged {rows[-1].get('step')} steps, up to epoch {rows[-1].get('epoch')}."
+            text = f"{logged} {_watch(run)}"
+        return Verdict("unfinished", "none", text)
     word = run.summary.get("co", {}).get("verdict")
     if word is None:
         text = "There is no verdict: it takes accuracies under FGSM and PGD-10."
@@ -54,13 +58,6 @@ def verdict(run: RunRecord) -> Verdict:
     text = MEANING.get(word, f"The verdict is {word!r}.")
     peak = _peak(run) if word == "overfitted" else ""
     return Verdict(str(word), TONES.get(word, "none"), " ".join(filter(None, (text, peak, _watch(run)))))
-
-
-def _progress(run: RunRecord) -> str:
-    rows = run.logs["metrics"]
-    if not rows:
-        return "It has not logged a step yet."
-    return f"It has logged {rows[-1].get('step')} steps, up to epoch {rows[-1].get('epoch')}. {_watch(run)}"
 
 
 def _peak(run: RunRecord) -> str:
@@ -97,11 +94,8 @@ def answers(setting: Setting) -> list[tuple[str, str, str, str]]:
     name = max(means, key=lambda name: means[name])
     [row] = [row for row in setting.rows if row.name == name]
     others = "; ".join(f"{own.name}: {own.entry['verdict']}" for own in setting.rows if own is not row)
-    best = (
-        f"has the highest accuracy under {title_of(setting.attack)} of {len(means)} ({others})"
-        if others
-        else "trained"
-    )
+    best = f"has the highest accuracy under {title_of(setting.attack)} of {len(means)} ({others})"
+    best = best if others else "trained"
     cases = [(_worst_case(records), number) for number, records in enumerate(map(_evaluations, row.runs))]
     (share, low, high, n, attack), number = min(cases)
     seed = f", in the lowest of {len(cases)} seeds" if len(cases) > 1 else ""

@@ -90,12 +90,7 @@ class Engine:
 
 
 def create(name: str, **options: Any) -> Engine:
-    """Create an engine by name.
-
-    Args:
-        name: One of `ENGINES`.
-        **options: `cpus`, `gpus`: what a run may use; `address`, `send_back` for Ray; `slurm` for Slurm.
-    """
+    """Create one of `ENGINES`; `cpus` and `gpus` are what a run may use, the rest is an engine's own."""
     if name not in ENGINES:
         raise not_allowed("--engine", name, ENGINES)
     try:
