@@ -190,12 +190,8 @@ def gradient_of(
     leaf = z if z.is_leaf and z.requires_grad else z.detach().requires_grad_()
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH) if create_graph else nullcontext():
         logits = model(leaf)
-        (gradient,) = torch.autograd.grad(
-            scaled(loss(logits), loss_scale),
-            leaf,
-            create_graph=create_graph,
-            retain_graph=create_graph or keep_graph,
-        )
+        value, keeps = scaled(loss(logits), loss_scale), create_graph or keep_graph
+        (gradient,) = torch.autograd.grad(value, leaf, create_graph=create_graph, retain_graph=keeps)
         return unscaled(gradient, loss_scale), logits if keep_graph else logits.detach()
 
 

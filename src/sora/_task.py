@@ -182,11 +182,8 @@ class Task:
         if self.has_classes and (y.shape != x.shape[:1] or not has_integers(y)):
             hint = ""
             if y.shape[:1] == x.shape[:1]:
-                hint = (
-                    "; 0 or 1 as a number needs loss='binary'"
-                    if y.dim() == 1
-                    else ("; multi-label targets need loss='multi-label', others a loss of your own")
-                )
+                hint = "; multi-label targets need loss='multi-label', others a loss of your own"
+                hint = "; 0 or 1 as a number needs loss='binary'" if y.dim() == 1 else hint
             raise UserError(f"{found}; expected {len(x)} integers{hint}")
         if y.shape[:1] != x.shape[:1]:
             raise UserError(f"{found}; expected {len(x)} targets, one for each input")

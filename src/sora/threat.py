@@ -173,11 +173,8 @@ class Threat(ABC):
         return f"{type(self).__name__}({self.given}, box={self.box})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Threat) and (self.norm, self.eps, self.box) == (
-            other.norm,
-            other.eps,
-            other.box,
-        )
+        mine = self.norm, self.eps, self.box
+        return isinstance(other, Threat) and mine == (other.norm, other.eps, other.box)
 
     def __hash__(self) -> int:
         return hash((self.norm, self.eps, self.box))

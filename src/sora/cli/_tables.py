@@ -8,12 +8,7 @@ from rich.table import Table
 from sora._console import Console
 
 WIDE = 160
-VERDICT_STYLE = {
-    "robust": "green",
-    "not robust": "yellow",
-    "suspect": "yellow",
-    "overfitted": "red",
-}
+VERDICT_STYLE = {"robust": "green", "not robust": "yellow", "suspect": "yellow", "overfitted": "red"}
 
 
 def text_console(width: int | None = None) -> Console:

@@ -63,13 +63,10 @@ def _packages() -> tuple[dict[str, str | None], dict[str, str]]:
             packages[name] = version
         else:
             lacking.setdefault(extra[1], []).extend([] if version else [name])
-    extras = {
-        name: f"without {', '.join(lacking[name])}, for {use}: pip install '{_PACKAGE}[{name}]'"
-        if lacking[name]
-        else f"complete, for {use}"
-        for name, use in _FOR_USERS.items()
-        if name in lacking
-    }
+    extras = {name: f"complete, for {use}" for name, use in _FOR_USERS.items() if name in lacking}
+    for name in (name for name in extras if lacking[name]):
+        install = f"pip install '{_PACKAGE}[{name}]'"
+        extras[name] = f"without {', '.join(lacking[name])}, for {_FOR_USERS[name]}: {install}"
     return packages, extras
 
 

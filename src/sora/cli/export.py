@@ -43,15 +43,10 @@ def run(argv: list[str]) -> int:
     if flags.json:
         print_json(report)
         return 0
-    rows = [
-        [
-            name,
-            *(f"{100 * report['accuracy'][which][name]:.1f} %" for which in ("run", "exported")),
-            str(report["changed_predictions"][name]),
-            f"{difference:.1e}",
-        ]
-        for name, difference in report["largest_logit_difference"].items()
-    ]
+    rows = []
+    for name, difference in report["largest_logit_difference"].items():
+        shares = [f"{100 * report['accuracy'][which][name]:.1f} %" for which in ("run", "exported")]
+        rows.append([name, *shares, str(report["changed_predictions"][name]), f"{difference:.1e}"])
     title = f"accuracy on {report['n']} test images, attacked with the run's model"
     columns = ["images", "run", "exported", "changed predictions", "largest difference of logits"]
     plain_table(title, columns, rows)

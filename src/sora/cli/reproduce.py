@@ -99,19 +99,12 @@ def _target(flags: Flags) -> Any:
             raise UserError(f"--{name} cannot be combined with {grid.name}")
     for name in changed(flags, *_WITHOUT_EFFECT.get(grid.kind, ())):
         raise UserError(f"{name} has no effect on {grid.name}, for which nothing is trained")
-    given = {name: getattr(flags, name) for name in _MACHINE_FLAGS}
-    return Target(
-        grid,
-        flags.dataset,
-        flags.model,
-        flags.seeds,
-        _names(flags.methods),
-        _names(flags.attacks),
-        {name: getattr(flags, name) for name in _PROTOCOL_FLAGS if getattr(flags, name) is not None},
-        {name: value for name, value in given.items() if value is not None},
-        flags.out,
-        flags.config,
+    scale, given = (
+        {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
+        for names in (_PROTOCOL_FLAGS, _MACHINE_FLAGS)
     )
+    chosen = flags.seeds, _names(flags.methods), _names(flags.attacks)
+    return Target(grid, flags.dataset, flags.model, *chosen, scale, given, flags.out, flags.config)
 
 
 def _names(text: str | None) -> tuple[str, ...]:
@@ -121,9 +114,8 @@ def _names(text: str | None) -> tuple[str, ...]:
 def _list(*, as_json: bool) -> int:
     from sora.experiments import paper
 
-    grids = [paper.load(name) for name in paper.names()]
     rows, records = [], []
-    for grid in grids:
+    for grid in map(paper.load, paper.names()):
         used = [", ".join(names) or "-" for names in (grid.datasets, grid.models)]
         rows.append([grid.name, grid.title, str(len(grid.rows)), *used])
         lists = {key: list(getattr(grid, key)) for key in ("datasets", "models", "attacks", "labels")}

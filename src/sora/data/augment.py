@@ -114,12 +114,8 @@ class Augment:
             amounts[name] = _amount(operation, _USAGE[name], value)
         if len(amounts) != len(operations) or {"crop", "resized-crop"} <= amounts.keys():
             raise UserError(f"augmentation {', '.join(operations)}: at most one crop, one flip, one rotate")
-        return cls(
-            pad=int(amounts.get("crop", 0)),
-            size=int(amounts.get("resized-crop", 0)),
-            flip="flip" in amounts,
-            degrees=amounts.get("rotate", 0.0),
-        )
+        pad, size = int(amounts.get("crop", 0)), int(amounts.get("resized-crop", 0))
+        return cls(pad, size, "flip" in amounts, amounts.get("rotate", 0.0))
 
     def draw(self, n: int, size: Sequence[int], generator: torch.Generator) -> "Transform":
         """Draw random choices for n images of (H, W), from the generator alone, on the CPU."""
@@ -195,7 +191,11 @@ def _mirror(images: Tensor, chosen: Tensor) -> Tensor:
 def _rotate(images: Tensor, degrees: Tensor) -> Tensor:
     """Rotate each image counter-clockwise about its centre: nearest neighbour, black outside."""
     count, channels, height, width = images.shape
-    x, y = _rotated_grid(degrees, height, width)
+    angle = degrees.deg2rad()[:, None, None]
+    # Where each pixel centre comes from, relative to the image's centre.
+    right = torch.arange(width, device=degrees.device) + (0.5 - width / 2)
+    down = (torch.arange(height, device=degrees.device) + (0.5 - height / 2))[:, None]
+    x, y = right * angle.cos() - down * angle.sin(), right * angle.sin() + down * angle.cos()
     # With a black border of one pixel, every pixel from outside is read from the border.
     column = (x + (width / 2 + 1)).clamp_(0, width + 1).long()
     row = (y + (height / 2 + 1)).clamp_(0, height + 1).long()
@@ -203,14 +203,6 @@ def _rotate(images: Tensor, degrees: Tensor) -> Tensor:
     source = start + row * (width + 2) + column
     pixels = F.pad(images, [1] * 4).permute(0, 2, 3, 1).reshape(-1, channels)
     return pixels.index_select(0, source.flatten()).view(count, height, width, channels).permute(0, 3, 1, 2)
-
-
-def _rotated_grid(degrees: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Return the source of each pixel centre, relative to the image centre: x and y, (B, H, W)."""
-    angle = degrees.deg2rad()[:, None, None]
-    x = torch.arange(width, device=degrees.device) + (0.5 - width / 2)
-    y = (torch.arange(height, device=degrees.device) + (0.5 - height / 2))[:, None]
-    return x * angle.cos() - y * angle.sin(), x * angle.sin() + y * angle.cos()
 
 
 def _resized_crop(images: Tensor, box: Tensor, size: int) -> Tensor:

@@ -199,7 +199,9 @@ def build(root: Path, name: str, origin: str, fill: Callable[[Builder], None]) -
         with locked(root / f".{name}.lock"):  # all ranks of a run may find a store missing
             if origin_of(folder) == origin:
                 return folder
-            _refuse_others(folder, part)
+            for place, ours in ((folder, is_store(folder)), (part, origin_of(part) is not None)):
+                if place.exists() and not ours and (not place.is_dir() or any(place.iterdir())):
+                    raise UserError(f"{place} {NOT_OURS}")
             if origin_of(part) != origin:
                 shutil.rmtree(part, ignore_errors=True)
                 part.mkdir()
@@ -211,13 +213,6 @@ def build(root: Path, name: str, origin: str, fill: Callable[[Builder], None]) -
     except OSError as error:
         raise RunError(f"could not build {folder}: {error}; run the same command again to resume") from None
     return folder
-
-
-def _refuse_others(folder: Path, part: Path) -> None:
-    """Raise if a folder that would be replaced was not created by this package and is not empty."""
-    for place, ours in ((folder, is_store(folder)), (part, origin_of(part) is not None)):
-        if place.exists() and not ours and (not place.is_dir() or any(place.iterdir())):
-            raise UserError(f"{place} {NOT_OURS}")
 
 
 def _first_shape(images: Iterator[ImageFile], decode: Decoder, skip_bad: int, hint: str) -> tuple[int, ...]:

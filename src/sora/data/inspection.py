@@ -31,12 +31,10 @@ def inventory(root: str | Path | None = None) -> list[StoredDataset]:
     """List every registered data set and every packed one of the user's own images, by headers alone."""
     home = data_root(root)
     registered = [info(name) for name in names() if ":" not in name]
-    lines = [
-        _describe(entry.name, home / entry.name)
-        if entry.packed is not None
-        else StoredDataset(entry.name, dict(entry.counts), 0.0, "built in")
-        for entry in registered
-    ]
+    lines = []
+    for entry in registered:
+        built_in = StoredDataset(entry.name, dict(entry.counts), 0.0, "built in")
+        lines.append(built_in if entry.packed is None else _describe(entry.name, home / entry.name))
     folders = sorted(meta.parent for meta in home.glob("*/meta.json") if meta.parent.suffix != ".part")
     known = {entry.name for entry in registered}
     return lines + [_describe(folder.name, folder) for folder in folders if folder.name not in known]

@@ -104,13 +104,11 @@ class Loader:
             for number in range(start, len(self))
         ]).to(self.device)  # fmt: skip
         for begin, end in shares:
-            yield self._batch(images, order[begin:end], transforms[begin - first : end - first])
-
-    def _batch(self, images_of: ImageSet, index: Tensor, transform: Transform) -> Batch:
-        moved = (images_of.gather(index), images_of.labels[index], index)
-        images, y, index = (self._move(tensor) for tensor in moved)
-        x = transform(images).float().div_(255).contiguous(memory_format=torch.channels_last)
-        return Batch(x, y, index, transform)
+            index, transform = order[begin:end], transforms[begin - first : end - first]
+            moved = (images.gather(index), images.labels[index], index)
+            pixels, y, index = (self._move(tensor) for tensor in moved)
+            x = transform(pixels).float().div_(255).contiguous(memory_format=torch.channels_last)
+            yield Batch(x, y, index, transform)
 
     def _move(self, tensor: Tensor) -> Tensor:
         if self.device.type == "cuda" and tensor.device.type == "cpu":

@@ -35,9 +35,7 @@ class RadiusReport:
     images: int  # compared, in the classes' proportions
     linf: Separation
     l2: Separation
-    conflicts: list[
-        tuple[int, int, float]
-    ]  # training images that are alike, with other labels: linf distance
+    conflicts: list[tuple[int, int, float]]  # training images alike, with other labels; linf distance
 
 
 def measure_radius(dataset: Dataset) -> RadiusReport:

@@ -141,9 +141,8 @@ def evaluate(
     )  # fmt: skip
     examples, fingerprint = as_examples(data), None
     if state is not None:
-        fingerprint = fingerprint_of(
-            hash_inputs(model, examples, network), threat, seed, batch_size, options.task
-        )
+        hashes = hash_inputs(model, examples, network)
+        fingerprint = fingerprint_of(hashes, threat, seed, batch_size, options.task)
     evaluation, failed = measure(model, examples, threat, create_all(attacks), options, fingerprint, state)
     if failed:
         raise AttackFailed(failed, [evaluation] if evaluation.predictions else [])

@@ -37,11 +37,8 @@ Fingerprint = dict[str, Any]
 def hash_inputs(model: nn.Module, examples: Examples, network: Mapping[str, Any] | None) -> dict[str, str]:
     """Hash what the predictions of a model depend on, apart from settings."""
     model = bare(model)
-    return {
-        "weights": digest_model(model),
-        "network": model_fingerprint(model, network),
-        "data": data_fingerprint(examples),
-    }
+    known = {"weights": digest_model(model), "network": model_fingerprint(model, network)}
+    return known | {"data": data_fingerprint(examples)}
 
 
 def fingerprint_of(

@@ -61,13 +61,10 @@ class Table:
         both = [row for row, count in seeds.items() if count and "pgd10" in theirs[row]]
         counts = dict.fromkeys(both, 0)
         for seed in range(max((len(self.cells[row]["pgd10"].values) for row in both), default=0)):
-            values = {
-                row: _known(
-                    {key: cell.values[seed] for key, cell in cells.items() if seed < len(cell.values)}
-                )
-                for row, cells in rows
-                if row in both
-            }
+            values: dict[str, dict[str, float]] = {}
+            for row in both:
+                own = self.cells[row].items()
+                values[row] = _known({key: cell.values[seed] for key, cell in own if seed < len(cell.values)})
             for row in fallen({row: own for row, own in values.items() if "pgd10" in own}):
                 counts[row] += 1
         return {

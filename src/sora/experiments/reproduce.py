@@ -100,13 +100,10 @@ def scaled_down(target: Target, settings: Mapping[str, Settings]) -> dict[str, t
     found: dict[str, tuple[Any, Any]] = {}
     chosen = read_config_file(target.config).values if target.config else {}
     for key in dict.fromkeys((*SCALED, *(key for key in chosen if key != "set"))):
-        pairs = Counter(
-            (_size(own, key), _size(full[name], key))
-            for name, own in settings.items()
-            if name in full and _size(own, key) != _size(full[name], key)
-        )
-        if pairs:
-            found[key] = pairs.most_common(1)[0][0]
+        pairs = [(_size(own, key), _size(full[name], key)) for name, own in settings.items() if name in full]
+        different = Counter(pair for pair in pairs if pair[0] != pair[1])
+        if different:
+            found[key] = different.most_common(1)[0][0]
     return found
 
 

@@ -74,13 +74,8 @@ class Cell:
 
     def record(self, *, comparable: bool) -> dict[str, Any]:
         """Return everything about the cell, for files; a difference only where it means something."""
-        ours = {
-            "mean": self.mean,
-            "population_std": self.population_std,
-            "sample_std": self.sample_std,
-            "values": list(self.values),
-            "text": self.text,
-        }
+        ours = {key: getattr(self, key) for key in ("mean", "population_std", "sample_std")}
+        ours |= {"values": list(self.values), "text": self.text}
         return {
             "ours": ours,
             "paper": None if self.paper is None else self.paper._asdict(),

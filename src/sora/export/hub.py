@@ -42,19 +42,12 @@ def card(subject: Subject) -> str:
 
 def _front_matter(name: str, dataset: str, evaluation: Evaluation) -> dict[str, Any]:
     radius = f"{evaluation.threat.norm} {evaluation.threat.given}"
-    metrics = [
-        {
-            "type": "accuracy",
-            "name": "clean accuracy" if attack == "clean" else f"accuracy under {attack}, {radius}",
-            "value": share,
-        }
-        for attack, share in evaluation.accuracy.items()
-    ]
-    result = {
-        "task": {"type": "image-classification"},
-        "dataset": {"name": dataset, "type": dataset, "split": "test"},
-        "metrics": metrics,
-    }
+    metrics = []
+    for attack, share in evaluation.accuracy.items():
+        what = "clean accuracy" if attack == "clean" else f"accuracy under {attack}, {radius}"
+        metrics.append({"type": "accuracy", "name": what, "value": share})
+    data = {"name": dataset, "type": dataset, "split": "test"}
+    result = {"task": {"type": "image-classification"}, "dataset": data, "metrics": metrics}
     return {
         "pipeline_tag": "image-classification",
         "tags": ["adversarial-robustness", "adversarial-training"],

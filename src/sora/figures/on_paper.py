@@ -241,14 +241,8 @@ def _(item: fig.Regions, axes: Axes) -> None:
     axes.imshow(pixels, origin="lower", extent=(low, high, low, high), interpolation="nearest")
     axes.contour(item.x, item.y, classes == item.border_of, levels=[0.5], colors="black", linewidths=0.8)
     for c in sorted(item.colours):  # entries of the legend, the same in every panel
-        axes.plot(
-            [],
-            [],
-            marker="s",
-            linestyle="none",
-            color=colours[c],
-            label=f"predicted: {item.names.get(c, f'class {c}')}",
-        )
+        text = f"predicted: {item.names.get(c, f'class {c}')}"
+        axes.plot([], [], marker="s", linestyle="none", color=colours[c], label=text)
 
 
 @_draw.register

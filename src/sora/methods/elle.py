@@ -80,14 +80,8 @@ class ELLE(Method):
             la, lb, lc = self.task.loss_of(outputs, torch.cat((batch.y,) * 3), "none").chunk(3)
             curvature = nonlinearity(la, lb, lc, a)
             penalty = (self.lam if self.hyper.adaptive else self.hyper.lam) * curvature
-        return Crafted(
-            threat.projected_step(x, start - x, g, length),
-            g,
-            logits=logits,
-            penalty=penalty,
-            step_size=length,
-            extras={"elle": curvature.detach()},
-        )
+        x_adv, extras = threat.projected_step(x, start - x, g, length), {"elle": curvature.detach()}
+        return Crafted(x_adv, g, logits=logits, penalty=penalty, step_size=length, extras=extras)
 
     def update_state(self, batch: Inputs, crafted: Crafted, learned: Learned) -> dict[str, Tensor]:
         """Set ELLE-A's weight of the next batch, then add this batch's E to the statistics (Welford)."""

@@ -127,11 +127,5 @@ class FGSMMEP(Method):
 _ep = {"memory": "1 graph, 1 per image"}
 _bp = {"memory": "1 graph, 1 per row", "needs": ("setup",)}
 preset("fgsm-ep", "fgsm-mep", "one step from the image's last perturbation", _ep, mu=0.0)
-preset(
-    "fgsm-bp",
-    "fgsm-mep",
-    "one step from the last batch's perturbation, row by row",
-    _bp,
-    mu=0.0,
-    memory="row",
-)
+_rows = "one step from the last batch's perturbation, row by row"
+preset("fgsm-bp", "fgsm-mep", _rows, _bp, mu=0.0, memory="row")

@@ -83,13 +83,12 @@ class GAT(Method):
         weight = self.lam * (self.batches % 2) if self.hyper.alternate else self.lam
         self.batches.add_(self.ends_batch)
         start = threat.clamp(x + batch.noise[0])
+
+        def guided(z: Tensor) -> Tensor:
+            return self.attack_loss(z, batch.y) + weight * distance(reference, precise(z).softmax(1))
+
         with self.attacking(model):
-            g, logits = gradient_of(
-                lambda z: self.attack_loss(z, batch.y) + weight * distance(reference, precise(z).softmax(1)),
-                model,
-                start,
-                batch.loss_scale,
-            )
+            g, logits = gradient_of(guided, model, start, batch.loss_scale)
         x_adv = threat.projected_step(x, start - x, g, threat.eps)
         # Without `gradient`: the weights are not updated on x_adv alone, so PertAlign has no meaning.
         return Crafted(x_adv, logits=logits, step_size=threat.eps)

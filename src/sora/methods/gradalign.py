@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -51,25 +52,15 @@ class GradAlign(RandomStart):
         start = threat.clamp(noisy) if from_noise else noisy  # authors: the noise is not clamped
         # g1 is a constant: its graph would double the cost and change little.
         g1, clean_logits = self.attack_gradient(model, x, batch.y, batch.loss_scale)
-        g2, noisy_logits = gradient_of(
-            lambda logits: self.attack_loss(logits, batch.y),
-            model,
-            start,
-            batch.loss_scale,
-            create_graph=True,
-        )
+        loss, scale = partial(self.attack_loss, y=batch.y), batch.loss_scale
+        g2, noisy_logits = gradient_of(loss, model, start, scale, create_graph=True)
         omega, lam = misalignment(g1, g2), self.hyper.lam
         if self.hyper.lambda_rule == "eps":
             lam *= math.pow(10.0, (255 * threat.eps - 8) / 8)
         g = g2.detach() if from_noise else g1
-        return Crafted(
-            threat.projected_step(x, start - x if from_noise else 0.0, g, length),
-            g,
-            logits=noisy_logits if from_noise else clean_logits,
-            penalty=lam * omega,
-            step_size=length,
-            extras={"omega": omega.detach()},
-        )
+        logits, extras = noisy_logits if from_noise else clean_logits, {"omega": omega.detach()}
+        x_adv = threat.projected_step(x, start - x if from_noise else 0.0, g, length)
+        return Crafted(x_adv, g, logits=logits, penalty=lam * omega, step_size=length, extras=extras)
 
 
 def misalignment(g1: Tensor, g2: Tensor) -> Tensor:

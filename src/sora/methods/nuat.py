@@ -84,13 +84,12 @@ class NuAT(Method):
         weight = weight * (self.batches % 2) if self.hyper.alternate else weight
         self.batches.add_(self.ends_batch)
         start = threat.clamp(x + batch.noise[0])
+
+        def guided(z: Tensor) -> Tensor:
+            return self.attack_loss(z, batch.y) + weight * nuclear_norm(z - reference)
+
         with self.attacking(model):
-            g, logits = gradient_of(
-                lambda z: self.attack_loss(z, batch.y) + weight * nuclear_norm(z - reference),
-                model,
-                start,
-                batch.loss_scale,
-            )
+            g, logits = gradient_of(guided, model, start, batch.loss_scale)
         moved = threat.step(start, g, length)
         # Without `gradient`: the weights are not updated on x_adv alone, so PertAlign has no meaning.
         return Crafted(threat.inside(x, moved - x), logits=logits, step_size=length)

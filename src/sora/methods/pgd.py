@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from sora.methods import Crafted, Hyper, Inputs, ascend, option, preset, register
 from sora.methods._base import RandomStart
@@ -44,17 +44,13 @@ class PGD(RandomStart):
         """Run projected gradient ascent; PertAlign compares its first two gradients (appendix C.4)."""
         x, threat = batch.x, self.threat
         length = self.hyper.alpha * threat.eps
-        x_adv, gradients, logits = ascend(
-            lambda logits: self.attack_loss(logits, batch.y),
-            model,
-            x,
-            threat.clamp(x + batch.noise[0]),
-            threat,
-            self.hyper.steps,
-            length,
-            loss_scale=batch.loss_scale,
-            keep=2,
-        )
+        start, scale = threat.clamp(x + batch.noise[0]), batch.loss_scale
+
+        def loss(logits: Tensor) -> Tensor:
+            return self.attack_loss(logits, batch.y)
+
+        found = ascend(loss, model, x, start, threat, self.hyper.steps, length, loss_scale=scale, keep=2)
+        x_adv, gradients, logits = found
         second = gradients[1] if len(gradients) == 2 and self.hyper.align == "second" else None
         return Crafted(x_adv, gradients[0], second, logits, step_size=length)
 

@@ -246,12 +246,6 @@ def load_subject(run: RunFolder, default_images: int, options: SubjectOptions) -
         raise UserError(f"{run.path} is not finished; --at STEP takes a snapshot, it has: {steps}")
     count = options.images or min(default_images, len(dataset.test))
     images, which = select_test_images(dataset, count)
-    return ProbedModel(
-        model.to(pick_device(options.device)),
-        images,
-        threat(settings.norm, options.eps) if options.eps is not None else settings.threat(),
-        options.seed,
-        options.progress,
-        dataset.classes,
-        which["positions"],
-    )
+    ball = threat(settings.norm, options.eps) if options.eps is not None else settings.threat()
+    chosen = options.seed, options.progress, dataset.classes, which["positions"]
+    return ProbedModel(model.to(pick_device(options.device)), images, ball, *chosen)

@@ -38,16 +38,10 @@ class Samples(Probe[ProbedModel]):
             attacked = fgsm(model, x, y, threat)
             with torch.no_grad():
                 before, after = (model(images).argmax(1).tolist() for images in (x, attacked))
-        samples = [
-            {
-                "label": label,
-                "clean_class": before[k],
-                "attacked_class": after[k],
-                "clean": _pixels(x[k]),
-                "attacked": _pixels(attacked[k]),
-            }
-            for k, label in enumerate(y.tolist())
-        ]
+        samples = []
+        for k, label in enumerate(y.tolist()):
+            sample = {"label": label, "clean_class": before[k], "attacked_class": after[k]}
+            samples.append(sample | {"clean": _pixels(x[k]), "attacked": _pixels(attacked[k])})
         return subject.facts(len(samples)) | {"classes": list(subject.classes), "samples": samples}
 
     def figure(self, results: Mapping[str, Result]) -> Figure:
@@ -97,14 +91,11 @@ class Fallen(Probe[ProbedModel]):
 
     def figure(self, results: Mapping[str, Result]) -> Figure:
         """Draw the images that were kept."""
-        images = {
-            name: [
-                entry | {"attacked": entry["adversarial"], "attacked_class": entry["taken_for"]}
-                for entry in result["fallen"]
-                if "clean" in entry
-            ]
-            for name, result in results.items()
-        }
+        images: dict[str, list[Result]] = {name: [] for name in results}
+        for name, result in results.items():
+            for entry in (entry for entry in result["fallen"] if "clean" in entry):
+                taken = {"attacked": entry["adversarial"], "attacked_class": entry["taken_for"]}
+                images[name].append(entry | taken)
         return _figure(results, images)
 
     def sentence(self, result: Result) -> str:

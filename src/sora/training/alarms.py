@@ -8,7 +8,6 @@ define no PertAlign, looks at regular intervals take its place.
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -87,15 +86,11 @@ class Alarms:
 
     def ratio(self) -> float:
         """Return PGD-10 over FGSM accuracy, of all ranks; infinite if FGSM accuracy is too low to tell."""
-        (x, y), threat = self._ratio_images, self._run.threat
+        (x, y), threat = self._run.watched(RATIO_IMAGES), self._run.threat
         values = metrics.measure(self._run.state.model, x, y, threat, ("fgsm", "pgd"))
         both = torch.tensor([values["fgsm"], values["pgd"]], device=x.device)
         fgsm, pgd = distributed.mean_over_ranks(both).tolist()
         return float(pgd / fgsm) if fgsm >= self._floor else math.inf
-
-    @cached_property
-    def _ratio_images(self) -> tuple[Tensor, Tensor]:
-        return self._run.watched(RATIO_IMAGES)
 
     def update(self, step: int, numbers: dict[str, float]) -> Event:
         """Update the guard by the numbers of one step; record and announce an alarm or its end."""

@@ -91,13 +91,9 @@ def fit(
             dataset = as_dataset(data, task, next((p.dtype for p in model.parameters()), torch.float32))
             name = f"{GIVEN}{dataset.name.removeprefix(GIVEN)}"
         if isinstance(dataset, GivenData) and dataset.stream is not None:
-            for key in ("holdout", "limit_train", "batch_size"):
-                if settings.get(key):
-                    raise UserError(
-                        f"{key} is for tensors and torch Datasets; a stream makes its own batches"
-                    )
-            sizes = {"holdout": 0, "batch_size": len(next(iter(dataset.stream))[1])}
-            settings = settings | sizes
+            for key in filter(settings.get, ("holdout", "limit_train", "batch_size")):
+                raise UserError(f"{key} is for tensors and torch Datasets; a stream makes its own batches")
+            settings = settings | {"holdout": 0, "batch_size": len(next(iter(dataset.stream))[1])}
         without_effect = [key for key in settings.get("set") or {} if str(key).startswith("model.")]
         without_effect += [key for key in ("width", "mean", "std") if settings.get(key) is not None]
         if without_effect:

@@ -39,17 +39,15 @@ _shrink = partial(decode, size=_STORED, mode="rgb")
 @register_packed("imagenet100", **official("imagenet100"))
 def convert(path: Path, builder: Builder) -> None:
     """Decode parquet files if there are any, otherwise class folders."""
-    files = sorted(path.rglob("*.parquet")) if path.is_dir() else []
-    classes = _convert_parquet(path, files, builder) if files else _convert_tree(path, builder)
+    parquet = sorted(path.rglob("*.parquet")) if path.is_dir() else []
+    if parquet:
+        classes = _convert_parquet(path, parquet, builder)
+    else:
+        classes, splits = scan(path)
+        _check_classes(path, classes)
+        for split, files in splits.items():
+            builder.stream(split, len(files), in_order(files), _shrink)
     builder.finish(classes, test_size=_TESTED)
-
-
-def _convert_tree(path: Path, builder: Builder) -> list[str]:
-    classes, splits = scan(path)
-    _check_classes(path, classes)
-    for split, files in splits.items():
-        builder.stream(split, len(files), in_order(files), _shrink)
-    return classes
 
 
 def _convert_parquet(path: Path, paths: Sequence[Path], builder: Builder) -> list[str]:

@@ -73,13 +73,8 @@ class OnSlurm(Engine):
     def describe(self, work: Work) -> str:
         """Return the batch file."""
         work, lock = work.absolute(), shlex.quote(str(work.absolute().folder / FOLDER_LOCK))
-        own = {
-            "job-name": work.name,
-            "comment": str(work.folder),
-            "output": str(_log(work)),
-            "open-mode": "append",
-            "requeue": "",
-        }
+        own = {"job-name": work.name, "comment": str(work.folder), "output": str(_log(work))}
+        own |= {"open-mode": "append", "requeue": ""}
         return self._header(own) + (
             f"[ ! -e {lock} ] || flock --timeout 120 {lock} true  # an earlier job is still saving\n"
             f"export {GRID_CONFIG}={shlex.quote(str(work.settings))}\n"
