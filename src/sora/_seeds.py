@@ -2,7 +2,7 @@
 
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -54,13 +54,14 @@ def generator_for(device: torch.device, seed: int) -> torch.Generator:
 
 def uniform(like: Tensor, low: float, high: float, generator: torch.Generator | None) -> Tensor:
     """Return uniform noise in the shape, precision and place of a tensor."""
-    return _empty(like, generator).uniform_(low, high, generator=generator).to(like.device)
+    return _drawn(like, generator, lambda noise: noise.uniform_(low, high, generator=generator))
 
 
 def normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Return standard normal noise in the shape, precision and place of a tensor."""
-    return _empty(like, generator).normal_(generator=generator).to(like.device)
+    return _drawn(like, generator, lambda noise: noise.normal_(generator=generator))
 
 
-def _empty(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    return torch.empty_like(like, device=like.device if generator is None else generator.device)
+def _drawn(like: Tensor, generator: torch.Generator | None, fill: Callable[[Tensor], Tensor]) -> Tensor:
+    noise = fill(torch.empty_like(like, device=like.device if generator is None else generator.device))
+    return noise if noise.device == like.device else noise.to(like.device)  # which waits for the device

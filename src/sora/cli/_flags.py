@@ -84,15 +84,9 @@ class EngineFlags:
         from sora.experiments.engines import create
 
         self.check_engine()
-        engine = create(
-            self.engine,
-            address=self.address,
-            cpus=self.cpus_per_run,
-            gpus=self.gpus_per_run,
-            send_back=self.send_back,
-            slurm=self.slurm,
-        )
-        return closing(engine)
+        share = {"cpus": self.cpus_per_run, "gpus": self.gpus_per_run}
+        own = {"address": self.address, "send_back": self.send_back, "slurm": self.slurm}
+        return closing(create(self.engine, **share, **own))
 
     def batch_files(self, runs: Sequence[Resolved]) -> list[str]:
         """Return what Slurm would be given for each run, for `--dry-run`; nothing with other engines."""

@@ -82,12 +82,10 @@ def _data(data_dir: str | None) -> dict[str, str]:
     from sora import data
     from sora.data.inspection import counted
 
-    lines = data.inventory(data_dir)
-    return {
-        line.name: f"damaged: {line.damaged}; remove it and run `sora data get {line.name}`"
-        if line.damaged
-        else f"{counted(line.images)} images"
-        if line.images
-        else f"not here: sora data get {line.name}"
-        for line in lines
-    }
+    states = {}
+    for line in data.inventory(data_dir):
+        absent = f"not here: sora data get {line.name}"
+        if line.damaged:
+            absent = f"damaged: {line.damaged}; remove it and run `sora data get {line.name}`"
+        states[line.name] = f"{counted(line.images)} images" if line.images else absent
+    return states

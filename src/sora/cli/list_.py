@@ -13,13 +13,6 @@ from sora.errors import UserError
 
 Kind = Literal["methods", "models", "data", "attacks", "metrics", "probes", "recipes", "zoo"]
 Row = dict[str, Any]
-_COLUMNS = {
-    "models": ("model", "what it is"),
-    "data": ("data set", "what it is"),
-    "attacks": ("attack", "what it does"),
-    "metrics": ("metric", "what it is"),
-    "probes": ("probe", "what it shows"),
-}
 METHODS_LEGEND = """\
 cost: passes of a step over the network, in multiples of ordinary training.
 memory: beyond ordinary training. A graph is the activations of a batch; "2 per image" are two stored
@@ -113,7 +106,8 @@ def _entries(kind: str) -> list[Row]:
 
         return zoo.entries()
     registry: Any = importlib.import_module(f"sora.{kind}")
-    column, about = _COLUMNS[kind]
+    column = "data set" if kind == "data" else kind.removesuffix("s")
+    about = {"attacks": "what it does", "probes": "what it shows"}.get(kind, "what it is")
     rows = []
     for name in registry.names():  # such as pgd10, which a user can type; its entry is called pgd
         entry = registry.info(name)

@@ -71,16 +71,9 @@ def run(argv: list[str], verb: str = "probe") -> int:
         create_folder(Path(flags.out))  # a mistake is reported before anything is measured or stored
     steps = _steps(at)
     several = steps == "alarm" or len(steps) > 1
-    options = probes.SubjectOptions(
-        step=None if several or not steps else int(steps[0]),
-        images=flags.limit,
-        eps=flags.eps,
-        seed=flags.seed,
-        model=flags.model,
-        data_dir=flags.data_dir,
-        device=flags.device,
-        progress=not flags.json,
-    )
+    step = None if several or not steps else int(steps[0])
+    same = {name: getattr(flags, name) for name in ("eps", "seed", "model", "data_dir", "device")}
+    options = probes.SubjectOptions(step, flags.limit, **same, progress=not flags.json)
     own: dict[str, Any] = {"second": flags.second} if flags.second != "random" else {}
     own |= {"paper": True} if flags.paper else {}
     own |= {"panels": 1} if several and entry.name == "boundary" else {}

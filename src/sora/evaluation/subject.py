@@ -41,10 +41,7 @@ class Subject:
     doubts: Sequence[str] = ()  # what speaks against results on this data
 
     def threats(self, eps: str | None = None, norms: str | None = None) -> list[Threat]:
-        """Return each radius in each norm, both given as text with commas.
-
-        A radius may name its own norm (`l2:0.5`).
-        """
+        """Return each radius in each norm, given as text with commas; it may name its own norm (`l2:0.5`)."""
         names = [name.strip() for name in (self.settings.norm if norms is None else norms).split(",")]
         for name in names if eps is None else ():
             if name != self.settings.norm and name in _EXAMPLES:
@@ -59,10 +56,7 @@ class Subject:
         return list(dict.fromkeys(threats))
 
     def images(self, limit: int | None = None, first: bool = False) -> tuple[ImageSet, dict[str, Any]]:
-        """Return the test images to evaluate on, and which ones they are; see `select_test_images`.
-
-        A limit of None means as many as in the run, 0 all.
-        """
+        """Return test images, and which ones they are; a limit of None means as many as in the run, 0 all."""
         count = self.settings.limit_test if limit is None else limit or None
         return select_test_images(self.dataset, count, first=first)
 
@@ -72,10 +66,7 @@ class Subject:
         images: Mapping[str, Any],
         additional_data: bool | None = None,
     ) -> None:
-        """Write the model card; the radius that the model was trained for comes first, if evaluated.
-
-        `images` says which test images were used; see `ModelFacts` for `additional_data`.
-        """
+        """Write the model card; the radius that the model was trained for comes first, if evaluated."""
         ordered = sorted(evaluations, key=lambda each: each.threat != self.settings.threat())
         facts = self.facts(ordered[0], images, additional_data)
         self.folder.write_card(markdown(facts, ordered), entry(facts, ordered))

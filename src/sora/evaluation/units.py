@@ -293,11 +293,7 @@ class AttackRunner:
 
 
 def chains(attack: Attack) -> list[tuple[Attack, ...]]:
-    """Return the stages of an attack, each with all that came before it.
-
-    Parts start from the examples that are correctly classified without an attack; an attack without parts
-    starts from all of them.
-    """
+    """Return the stages of an attack, each with all before it: parts attack what `clean` leaves correct."""
     if not attack.parts:
         return [(attack,)]
     members = (create("clean"), *attack.parts)

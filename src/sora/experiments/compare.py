@@ -40,10 +40,7 @@ def train_and_compare(
     quiet: bool = False,
     engine: Engine | None = None,
 ) -> tuple[Comparison, dict[str, str]]:
-    """Compute the runs that are missing; write and return the comparison of those that finished.
-
-    Return also the errors of the runs that failed and are not in it.
-    """
+    """Compute what is missing; write and return the comparison of finished runs, and the errors of others."""
     grid = run_grid(runs, jobs, quiet=quiet, engine=engine)
     failed = {job.name: job.error for job in grid if job.error}
     finished = [job for job in grid if job.folder.is_finished()]

@@ -78,12 +78,8 @@ def _accuracy(target: Target, folder: RunFolder, settings: Settings, *, quiet: b
     subject = subject_of_run(str(folder.path), model=own, data_dir=settings.data_dir)
     images, chosen = subject.images()
     threats = subject.threats(",".join(target.grid.radii))
-    options = EvaluationOptions(
-        num_classes=subject.dataset.num_classes,
-        device=pick_device(settings.device),
-        progress=not quiet,
-        network=subject.network,
-    )
+    known: Any = {"num_classes": subject.dataset.num_classes, "network": subject.network}
+    options = EvaluationOptions(device=pick_device(settings.device), progress=not quiet, **known)
     attacks, about = create_all(target.attack_names), subject.about | {"images": chosen}
     evaluations = evaluate_into(folder, subject.model, images, threats, attacks, options, about)
     return {

@@ -80,10 +80,7 @@ def measure(
     exported: Callable[[Tensor], Tensor],
     attacked: Path,
 ) -> dict[str, Any]:
-    """Compare an exported model with the original, on clean images and on those that were attacked.
-
-    The attacked images are made with the original, and stored in the file `attacked`.
-    """
+    """Compare an exported model with the original, also on images attacked with that and stored in a file."""
     (threat,) = subject.threats()
     result = evaluate(subject.model, images, threat, ATTACKS, keep_inputs=True)
     subject.save_adversarial(str(attacked), result, chosen)

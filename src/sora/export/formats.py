@@ -71,17 +71,9 @@ def _write_onnx(folder: Path, source: Source) -> str:
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.onnx.export(
-            source.model,
-            (source.example,),
-            str(folder / "model.onnx"),
-            input_names=["pixels"],
-            output_names=["logits"],
-            dynamic_shapes=_shapes(),
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
+        how: Any = {"dynamic_shapes": _shapes(), "dynamo": True, "external_data": False, "verbose": False}
+        how |= {"input_names": ["pixels"], "output_names": ["logits"]}
+        torch.onnx.export(source.model, (source.example,), str(folder / "model.onnx"), **how)
     return "model.onnx"
 
 

@@ -27,10 +27,7 @@ def config(description: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def card(subject: Subject) -> str:
-    """Return `README.md`: front matter that the Hub shows, then the model card.
-
-    The numbers are those of `evaluation.json`; what is missing there is measured.
-    """
+    """Return `README.md`: what the Hub shows, then the card; what `evaluation.json` lacks is measured."""
     images, chosen = subject.images()
     options = EvaluationOptions(num_classes=subject.dataset.num_classes, network=subject.network)
     threats, attacks, about = subject.threats(), create_all(ATTACKS), subject.about | {"images": chosen}

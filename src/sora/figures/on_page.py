@@ -196,20 +196,10 @@ def _(item: fig.Note, plot: _Plot) -> None:
 def _(item: fig.Contours, plot: _Plot) -> None:
     top = _round_up(item.top)
     bar = {"title": {"text": _escaped(item.name), "side": "right"}, "thickness": 12, "outlinewidth": 0}
-    plot.traces.append(
-        {
-            "type": "contour",
-            **_plane(item, item.z),
-            "colorscale": "Viridis",
-            "contours": {"start": 0, "end": top, "size": top / 20},
-            "line": {"width": 0},
-            "zmin": 0,
-            "zmax": top,
-            "colorbar": bar | {"nticks": 6},
-            "showlegend": False,
-            "hovertemplate": "%{x:.2f}, %{y:.2f}: %{z:.3g}<extra></extra>",
-        }
-    )
+    look: Json = {"colorscale": "Viridis", "contours": {"start": 0, "end": top, "size": top / 20}}
+    look |= {"line": {"width": 0}, "zmin": 0, "zmax": top, "colorbar": bar | {"nticks": 6}}
+    look |= {"showlegend": False, "hovertemplate": "%{x:.2f}, %{y:.2f}: %{z:.3g}<extra></extra>"}
+    plot.traces.append({"type": "contour", **_plane(item, item.z), **look})
 
 
 @_add.register
@@ -218,18 +208,10 @@ def _(item: fig.Regions, plot: _Plot) -> None:
     position = {c: number for number, c in enumerate(present)}
     steps = [number / len(present) for number in range(len(present) + 1)]
     scale = [[end, item.colours[c]] for number, c in enumerate(present) for end in steps[number : number + 2]]
-    plot.traces.append(
-        {
-            "type": "heatmap",
-            **_plane(item, [[position[c] for c in row] for row in item.classes]),
-            "text": [[_escaped(item.names.get(c, f"class {c}")) for c in row] for row in item.classes],
-            "zmin": -0.5,
-            "zmax": len(present) - 0.5,
-            "colorscale": scale,
-            "showscale": False,
-            "hovertemplate": "%{text}<extra></extra>",
-        }
-    )
+    trace: Json = {"type": "heatmap", **_plane(item, [[position[c] for c in row] for row in item.classes])}
+    trace["text"] = [[_escaped(item.names.get(c, f"class {c}")) for c in row] for row in item.classes]
+    trace |= {"zmin": -0.5, "zmax": len(present) - 0.5, "colorscale": scale, "showscale": False}
+    plot.traces.append(trace | {"hovertemplate": "%{text}<extra></extra>"})
 
 
 def _plane(item: fig.Contours | fig.Regions, z: fig.Grid) -> Json:

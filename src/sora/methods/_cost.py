@@ -110,15 +110,8 @@ class _MethodBench:
         self.y = torch.arange(batch_size, device=device) % bench.classes
         self.index = torch.arange(batch_size, device=device)
         self.method = create(name, Linf(8 / 255), **hyper).to(device)
-        self.method.setup(
-            n_train=batch_size,
-            shape=bench.shape,
-            batch_size=batch_size,
-            epochs=1,
-            steps_per_epoch=1,
-            classes=bench.classes,
-            model=self.model,
-        )
+        sizes: Any = {"n_train": batch_size, "batch_size": batch_size, "epochs": 1, "steps_per_epoch": 1}
+        self.method.setup(shape=bench.shape, classes=bench.classes, model=self.model, **sizes)
         self.method.begin_epoch(1)
 
     def run(self) -> None:

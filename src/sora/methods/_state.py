@@ -33,13 +33,10 @@ class MemoryHyper(StorageHyper, PenaltyHyper):
 
 
 class Memory(nn.Module):
-    """A tensor like an input for each training image, or for each row of the batch; a buffer.
+    """A tensor like an input for each training image, or by "row" of the batch as in Free AT; a buffer.
 
-    Args:
-        hyper: Number format and place.
-        by: `image`: found by the image's index; `row`: by its position in the batch, as in Free AT.
-        align: Store images on the padded canvas of augmentation and move them with the image.
-        half: What the dtype "float16" means; bfloat16 for numbers that float16 would round to 0.
+    With `align` it lies on the padded canvas of augmentation and moves with the image. `half` is what the
+    dtype "float16" means: bfloat16 for numbers that float16 would round to 0.
     """
 
     values: Tensor | None

@@ -41,11 +41,8 @@ class TransformerBlock(nn.Module):
         self.norm1 = nn.LayerNorm(width, eps=EPSILON)
         self.attention = Attention(width, heads)
         self.norm2 = nn.LayerNorm(width, eps=EPSILON)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, MLP_RATIO * width),
-            nn.GELU(),
-            nn.Linear(MLP_RATIO * width, width),
-        )
+        hidden = MLP_RATIO * width
+        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map tokens (N, T, D) to tokens (N, T, D)."""

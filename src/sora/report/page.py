@@ -61,18 +61,11 @@ def _write(out: Path, title: str, page: Page, content: Mapping[str, Any]) -> Non
 
     script: Callable[[], Any] = get_plotlyjs  # the package has no types
     layout = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    usual: dict[str, Any] = {"comparison": None, "runs": [], "missing": [], "answers": [], "figures": []}
+    files = {"css": _file("page.css"), "script": _file("page.js"), "plotly": str(script())}
+    about = {"title": title, "version": __version__, "plots": script_json(page.plots)}
     html = (
-        Environment(**layout)
-        .from_string(_file("page.html"))
-        .render(
-            title=title,
-            version=__version__,
-            css=_file("page.css"),
-            script=_file("page.js"),
-            plotly=str(script()),
-            plots=script_json(page.plots),
-            **{"comparison": None, "runs": [], "missing": [], "answers": [], "figures": [], **content},
-        )
+        Environment(**layout).from_string(_file("page.html")).render({**usual, **files, **about, **content})
     )
     create_folder(out.parent)
     write_text(out, html)
@@ -97,13 +90,8 @@ class Page:
                     panel["preview"] = _preview(figure)
                 self.plots.append(panel.pop("plot"))
                 panel["number"] = len(self.plots) - 1
-        return {
-            "title": title,
-            "panels": panels,
-            "caption": figure.caption,
-            "columns": figure.columns,
-            "wide": figure.width >= WIDE,
-        }
+        about = {"title": title, "caption": figure.caption, "columns": figure.columns}
+        return about | {"panels": panels, "wide": figure.width >= WIDE}
 
     def comparison(self, settings: Sequence[Setting], missing: list[Missing]) -> dict[str, Any]:
         """Return table and figures of finished runs side by side; what cannot be shown is noted."""

@@ -152,10 +152,6 @@ def run_path(values: Mapping[str, Any]) -> Path:
     """Return the run folder that settings name, also before they are complete."""
     if values.get("out"):
         return Path(values["out"])
-    dataset, method, seed = (
-        values.get("dataset", "digits"),
-        values.get("method", "sora"),
-        values.get("seed", 0),
-    )
-    safe = "".join(c if c.isalnum() else "-" for c in str(dataset)).strip("-")
-    return Path(f"runs/{safe}-{method}-s{seed}")
+    named = {"dataset": "digits", "method": "sora", "seed": 0, **values}
+    safe = "".join(c if c.isalnum() else "-" for c in str(named["dataset"])).strip("-")
+    return Path(f"runs/{safe}-{named['method']}-s{named['seed']}")

@@ -72,11 +72,8 @@ class Resolved:
 
     def record(self) -> dict[str, Any]:
         """Return all settings with their origins, for JSON."""
-        return {
-            "settings": self.settings.flat(),
-            "origins": dict(self.origins),
-            "recipes": list(self.recipes),
-        }
+        about = {"origins": dict(self.origins), "recipes": list(self.recipes)}
+        return {"settings": self.settings.flat(), **about}
 
     def stored(self, before: Mapping[str, Any] | None = None) -> str:
         """Return the content of `config.yaml`: enough to run again, and where each value came from.

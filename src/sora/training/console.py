@@ -23,12 +23,8 @@ class Console:
         self.rich = RichConsole(file=Tolerant(sys.stderr), quiet=quiet, highlight=False)
         self.is_shown = not quiet
         self.live = self.rich.is_terminal and self.is_shown
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            TimeRemainingColumn(),
-            BarColumn(BAR),
-            TextColumn("{task.fields[numbers]}"),
-        )
+        where, numbers = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[numbers]}")
+        columns = where, TimeRemainingColumn(), BarColumn(BAR), numbers
         self.progress = Progress(*columns, console=self.rich, disable=not self.live)
         self.task: TaskID = self.progress.add_task(title, total=total, numbers="")
         self.title, self.total, self.epochs = title, total, epochs

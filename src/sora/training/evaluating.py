@@ -101,18 +101,11 @@ def evaluate_epoch(run: Run) -> bool:
 
 def evaluate_watched(run: Run, model: nn.Module) -> Evaluation:
     """Evaluate weights of this step on the watched images."""
+    attacks = attacks_while_training(run.settings.attacks, run.settings.keep)
+    options: Any = {name: getattr(run.task, name) for name in ("loss", "outputs", "correct")}
+    options |= {"device": run.device, "progress": run.console.is_shown}
     with run.console.paused(), run.signals.stopping_at_once(run.state.step):
-        return evaluate(
-            model,
-            run.splits.watched,
-            run.threat,
-            attacks_while_training(run.settings.attacks, run.settings.keep),
-            device=run.device,
-            progress=run.console.is_shown,
-            loss=run.task.loss,
-            outputs=run.task.outputs,
-            correct=run.task.correct,
-        )
+        return evaluate(model, run.splits.watched, run.threat, attacks, **options)
 
 
 def attacks_while_training(names: tuple[str, ...], keep: str = "last") -> list[Attack]:

@@ -114,10 +114,7 @@ def train_steps(run: Run) -> str:
 
 
 def log(run: Run, alarms: Alarms) -> tuple[dict[str, Any], list[Event]]:
-    """Bring the numbers of the steps since the last line to the host and write their means as one line.
-
-    Return the line, and the guard's events in these steps.
-    """
+    """Write the means over the steps since the last line; return them, and the guard's events in between."""
     state = run.state
     state.pending += run.journal.collect()
     rows, state.pending = state.pending, []

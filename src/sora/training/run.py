@@ -66,12 +66,8 @@ class Run:
         self.task = task
         if settings.keep != "last" and not task.judges:
             raise UserError(f"keep {settings.keep} compares accuracies; pass correct= with your own loss")
-        self.splits = data.split(
-            self.dataset,
-            holdout=settings.holdout,
-            limit_train=settings.limit_train,
-            limit_test=settings.limit_test,
-        )
+        sizes = {name: getattr(settings, name) for name in ("holdout", "limit_train", "limit_test")}
+        self.splits = data.split(self.dataset, **sizes)
         augment = Augment.parse(settings.augment)
         self.loader = self._loader(augment)
         if settings.keep != "last" and self.splits.watched_name != "holdout":

@@ -9,6 +9,7 @@ gradients add up to those of the batch's mean loss.
 import itertools
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -85,20 +86,16 @@ def step_in_parts(
     total = len(batch.y)
     bounds = [total * part // parts for part in range(parts + 1)]
     outs, weights = [], []
+    known: dict[str, Any] = {"index": batch.index, "transform": batch.transform}
     for low, high in itertools.pairwise(bounds):
         share, weight = slice(low, high), (high - low) / total
         method.ends_batch = high == total
         # DDP reduces once, with the last part's backward.
         waits = isinstance(model, DistributedDataParallel) and not method.ends_batch
         with model.no_sync() if waits else nullcontext():  # type: ignore[operator]
-            out = step(
-                model,
-                batch.x[share],
-                batch.y[share],
-                index=None if batch.index is None else batch.index[share],
-                transform=None if batch.transform is None else batch.transform[share],
-                loss_scale=weight if loss_scale is None else weight * loss_scale,
-            )
+            own = {name: each if each is None else each[share] for name, each in known.items()}
+            scale = weight if loss_scale is None else weight * loss_scale
+            out = step(model, batch.x[share], batch.y[share], loss_scale=scale, **own)
         outs.append(out)
         weights.append(weight)
 

@@ -32,13 +32,10 @@ CONNECTING = 5.0  # seconds
 def build(
     address: str | None = None, cpus: int = 1, gpus: float = 0, send_back: bool = False, **_: object
 ) -> OnRay:
-    """Connect to a cluster, or start one on this machine.
+    """Connect to the cluster at `auto`, `HOST:PORT` or `ray://HOST:PORT`, or start one on this machine.
 
-    Args:
-        address: `auto`, `HOST:PORT` or `ray://HOST:PORT` of a running cluster; None starts one.
-        cpus: Cores of a run.
-        gpus: GPUs of a run, also fractions.
-        send_back: The machines share no folder: each computes in its own and sends the result back.
+    A run gets so many cores and GPUs, also fractions. With `send_back` the machines share no folder: each
+    computes in its own and sends the result back.
     """
     if address is not None:
         _check_address(address)
