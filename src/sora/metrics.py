@@ -27,7 +27,6 @@ __all__ = [
     "GradientAndLogits",
     "MetricInfo",
     "Scale",
-    "check_metrics",
     "create",
     "info",
     "measure",
@@ -111,12 +110,6 @@ _CHECKED: WeakKeyDictionary[nn.Module, set[object]] = WeakKeyDictionary()  # bat
 def create(name: str) -> Function:
     """Return the function of a metric."""
     return info(name).function
-
-
-def check_metrics(metrics: Iterable[str]) -> None:
-    """Raise if one of these metrics does not exist."""
-    for name in metrics:
-        info(name)
 
 
 def measure(

@@ -43,10 +43,7 @@ def print_evaluations(
     per_class: bool,
     confusion: str | None,
 ) -> None:
-    """Print the result of `sora evaluate`: tables, `note` below them, then verdicts and warnings.
-
-    There is one evaluation for each threat; `per_class` and `confusion` are the flags of those names.
-    """
+    """Print what `sora evaluate` found under each threat: tables, `note` below them, verdicts, warnings."""
     console = table_console()
     console.print(attack_table(evaluations[0]) if len(evaluations) == 1 else threat_table(evaluations))
     if evaluations[0].remark:

@@ -28,13 +28,9 @@ _DEBUG = "--debug shows where an error happened."  # a flag of every verb, which
 def flag(default: Any, help: str, **shown: Any) -> Any:
     """Declare a flag: a field of a dataclass, with the type that its value is converted to.
 
-    A `Sequence[str]` may be repeated; so may a `dict`, which is written as `NAME=VALUE`.
-
-    Args:
-        default: Its value if it is not given.
-        help: Its text in the help.
-        **shown: `metavar` names its value in the help; `alone` is its value if none follows it. With
-            `positional=True` it is an argument without a name, required unless its metavar is in brackets.
+    A `Sequence[str]` may be repeated; so may a `dict`, which is written as `NAME=VALUE`. `metavar` names the
+    value in the help; `alone` is the value if none follows it. With `positional=True` it is an argument
+    without a name, required unless its metavar is in brackets.
     """
     return dataclasses.field(default=default, metadata={"help": help, **shown})
 

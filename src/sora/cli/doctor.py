@@ -3,7 +3,6 @@
 import re
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
 
 from sora.cli._parse import DATA_DIR, flag, parse, print_json
 
@@ -28,9 +27,14 @@ class Flags:
 def run(argv: list[str]) -> int:
     """Print what was found; 1 if something that is needed is missing."""
     flags = parse(Flags, argv, "doctor")
+    from sora._devices import pick_device
+    from sora.runs.facts import machine
+
     packages, extras = _packages()
+    device = pick_device("auto")
+    hardware = {"device": str(device)} | {key: value or "none" for key, value in machine(device).items()}
     missing = [name for name, version in packages.items() if version is None]
-    found = {"packages": packages, "machine": _machine(), "data": _data(flags.data_dir), "extras": extras}
+    found = {"packages": packages, "machine": hardware, "data": _data(flags.data_dir), "extras": extras}
     if flags.json:
         print_json(found)
         return 1 if missing else 0
@@ -68,14 +72,6 @@ def _packages() -> tuple[dict[str, str | None], dict[str, str]]:
         install = f"pip install '{_PACKAGE}[{name}]'"
         extras[name] = f"without {', '.join(lacking[name])}, for {_FOR_USERS[name]}: {install}"
     return packages, extras
-
-
-def _machine() -> dict[str, Any]:
-    from sora._devices import pick_device
-    from sora.runs.facts import machine
-
-    device = pick_device("auto")
-    return {"device": str(device)} | {key: value or "none" for key, value in machine(device).items()}
 
 
 def _data(data_dir: str | None) -> dict[str, str]:

@@ -160,12 +160,7 @@ def measure(
     fingerprint: Fingerprint | None = None,
     state: Path | str | None = None,
 ) -> tuple[Evaluation, list[str]]:
-    """Run attacks on a model; `evaluate` describes the arguments.
-
-    Returns:
-        The result, which has no prediction under attacks that are void or have failed, and what each attack
-        did whose own code is wrong.
-    """
+    """Run attacks as `evaluate` does; return the valid results, and what attacks did whose code is wrong."""
     model = bare(model)
     device, seed, batch_size = placed(model, options.device), options.seed, options.batch_size
     folder = None if state is None else Path(state) / state_name(fingerprint or {}, threat)

@@ -212,9 +212,11 @@ def evaluation_mode(measured: Measurements) -> Finding:
     """Find modules that stay in training mode although the model was put into evaluation mode."""
     _ = measured.clean  # a forward pass may switch modes as well
     left = [name or "the model" for name, module in measured.model.named_modules() if module.training]
-    text = f"{len(left)} modules stay in training mode after eval(), e.g. {left[0]}" if left else ""
+    text = "no module is in training mode"
+    if left:
+        text = f"{len(left)} modules stay in training mode after eval(), e.g. {left[0]}"
     advice = "do not override train() or call it in forward(); evaluate a model whose eval() works"
-    return _judged(bool(left), len(left), 0, measured.n, text or "no module is in training mode", advice)
+    return _judged(bool(left), len(left), 0, measured.n, text, advice)
 
 
 def repeated_pass(measured: Measurements) -> Finding:

@@ -43,12 +43,12 @@ class Table:
 
     def order(self) -> dict[str, dict[str, float | int | None]]:
         """Return the rank correlation of our rows and the paper's, by metric, where both have two or more."""
-        found: dict[str, dict[str, float | int | None]] = {}
-        for metric in self.metrics:
-            pairs = [(row[metric].mean, row[metric].paper_mean) for row in self.cells.values()]
-            known = [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
-            found |= {metric: correlation(known)} if len(known) > 1 else {}
-        return found
+        pairs = {metric: self._pairs(metric) for metric in self.metrics}
+        return {metric: correlation(found) for metric, found in pairs.items() if len(found) > 1}
+
+    def _pairs(self, metric: str) -> list[tuple[float, float]]:
+        pairs = [(row[metric].mean, row[metric].paper_mean) for row in self.cells.values()]
+        return [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
 
     def collapsed(self) -> dict[str, Any]:
         """Return the rows that lost their robustness, in ours and in the paper, among those that both have.
@@ -61,10 +61,9 @@ class Table:
         both = [row for row, count in seeds.items() if count and "pgd10" in theirs[row]]
         counts = dict.fromkeys(both, 0)
         for seed in range(max((len(self.cells[row]["pgd10"].values) for row in both), default=0)):
-            values: dict[str, dict[str, float]] = {}
-            for row in both:
-                own = self.cells[row].items()
-                values[row] = _known({key: cell.values[seed] for key, cell in own if seed < len(cell.values)})
+            values = {
+                row: _known({key: cell.of(seed) for key, cell in self.cells[row].items()}) for row in both
+            }
             for row in fallen({row: own for row, own in values.items() if "pgd10" in own}):
                 counts[row] += 1
         return {

@@ -26,6 +26,10 @@ class Cell:
         """The values that are not missing."""
         return [value for value in self.values if value is not None]
 
+    def of(self, seed: int) -> float | None:
+        """Return the value of a seed, counted from 0."""
+        return self.values[seed] if seed < len(self.values) else None
+
     @property
     def mean(self) -> float | None:
         """Mean over the seeds."""

@@ -62,10 +62,6 @@ def _write_torch(folder: Path, source: Source) -> str:
     return "model.pt2"
 
 
-def _open_torch(folder: Path) -> Callable[[Tensor], Tensor]:
-    return torch.export.load(folder / "model.pt2").module()
-
-
 def _write_onnx(folder: Path, source: Source) -> str:
     # The exporter reports its progress, deprecated calls of its own and the absence of torchvision.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
@@ -108,7 +104,7 @@ def _write_hub(folder: Path, source: Source) -> str:
 
 
 FORMATS = {
-    "torch": Format(_write_torch, _open_torch),
+    "torch": Format(_write_torch, lambda folder: torch.export.load(folder / "model.pt2").module()),
     "onnx": Format(_write_onnx, _open_onnx, ("onnx", "onnxscript", "onnxruntime")),
     "hub": Format(_write_hub, _open_python),
     "python": Format(_write_python, _open_python),

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sora import attacks, data, methods, models
+from sora import attacks, data, methods, metrics, models
 from sora._files import plain
 from sora.errors import UserError
 from sora.methods import Smoothing
-from sora.metrics import check_metrics
 from sora.settings.groups import (
     GROUPS,
     DataSettings,
@@ -50,7 +49,8 @@ class Settings(
             models.info(self.model)
         data.Augment.parse(self.augment)
         attacks.create_all(self.attacks)  # also raises if there is none
-        check_metrics(self.monitor)
+        for name in self.monitor:
+            metrics.info(name)
         self._check_combinations()
         family, hyper = methods.info(self.method).family, self.hyper()
         names = [field.name for field in dataclasses.fields(hyper)]
