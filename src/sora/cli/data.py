@@ -181,15 +181,14 @@ def _show(argv: list[str]) -> None:
     elif flags.name is None:
         raise UserError("missing: NAME or --run RUN")
     else:
-        radii = {eps: Linf(eps).eps for eps in flags.eps.split(",")} if flags.eps is not None else {}
         dataset = data.load(flags.name, flags.data_dir)
-        shown = {"dataset": dataset.name}
-        if flags.eps is not None:
+        shown = {"dataset": dataset.name, "shows": "samples and class distribution"}
+        if flags.eps is None:
+            gallery.draw_samples(dataset, Path(flags.out))
+        else:
+            radii = {eps: Linf(eps).eps for eps in flags.eps.split(",")}
             gallery.draw_radii(dataset, radii, Path(flags.out))
             shown |= {"shows": "noise", "eps": list(radii.values())}
-        else:
-            gallery.draw_samples(dataset, Path(flags.out))
-            shown |= {"shows": "samples and class distribution"}
     if flags.json:
         print_json({"out": flags.out} | shown)
     else:
