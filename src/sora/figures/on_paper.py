@@ -71,7 +71,7 @@ def draw(figure: fig.Figure) -> mpl.Figure:
         axes = drawn.add_subplot(rows, columns, number, projection="3d" if spatial else None)
         _draw_panel(axes, panel, figure.width)
         if spatial:  # Matplotlib 3.10 knows the size of its labels only after drawing them once
-            axes.draw(FigureCanvasAgg(drawn).get_renderer())
+            axes.draw(FigureCanvasAgg(drawn).get_renderer())  # type: ignore[no-untyped-call]
         if figure.share_x and number + columns <= len(figure.panels):
             axes.set(xlabel="", xticklabels=[])
         handles, labels = axes.get_legend_handles_labels()
