@@ -1,6 +1,7 @@
 """The examples of CONTRIBUTING.md run: a method of one's own trains, an attack of one's own evaluates."""
 
 import dataclasses
+import inspect
 import re
 from pathlib import Path
 
@@ -42,5 +43,6 @@ def test_the_attack_evaluates_and_every_field_of_a_method_is_described() -> None
         (Inputs, [field.name for field in dataclasses.fields(Inputs)]),
         (Crafted, list(Crafted._fields)),
     ):
-        assert record.__doc__ is not None
-        assert all(f"\n        {name}: " in record.__doc__ for name in names)
+        described = inspect.getdoc(record)
+        assert described is not None
+        assert all(f"\n    {name}: " in described for name in names)
