@@ -19,6 +19,7 @@ def test_it_says_what_is_here_and_what_is_missing(sora: Any, tmp_path: Path, mon
     assert found["packages"]["sora"] == package.__version__
     assert found["packages"]["torch"] == version("torch")
     assert found["machine"]["device"]
+    assert {"report", "parquet", "export", "ray", "tensorboard", "wandb"} == found["extras"].keys()
     assert found["data"]["digits"] == "1,257 train + 180 val + 360 test images"
     assert found["data"]["cifar10"] == "not here: sora data get cifar10"
 

@@ -11,7 +11,8 @@ _FOR_USERS = {  # extras, and what needs them; the others are for work on this p
     "report": "sora report",
     "parquet": "ImageNet-100 as Parquet files",
     "ray": "--engine ray",
-    "trackers": "--tracker",
+    "tensorboard": "--tracker tensorboard",
+    "wandb": "--tracker wandb",
     "export": "sora export --to onnx",
 }
 
