@@ -12,6 +12,7 @@ MISTAKES = """
 trian | unknown verb 'trian'; did you mean 'train'
 train --method sroa | unknown method 'sroa'; did you mean 'sora'
 train --dataset digit | unknown data set 'digit'; did you mean 'digits'
+show digits-sora | unknown name 'digits-sora'; did you mean 'zoo:digits-sora'
 train --dataset folder: | must be written folder:PATH
 train --dataset folder:missing | missing is not a folder
 train --dataset npz:empty.yaml | empty.yaml is not an npz file

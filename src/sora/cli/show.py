@@ -58,6 +58,7 @@ def run(argv: list[str]) -> int:
 def _about_measure(name: str, kind: str | None = None) -> dict[str, Any]:
     """Describe an attack, a metric or a probe; with `kind`, that one of several of the same name."""
     from sora import attacks, data, methods, metrics, models, probes
+    from sora.runs import zoo
     from sora.settings import recipes
 
     uses: dict[str, tuple[Any, str]] = {
@@ -72,7 +73,8 @@ def _about_measure(name: str, kind: str | None = None) -> dict[str, Any]:
         raise unknown(kind, name, uses[kind][0].names())
     sets = [entry for entry in data.names() if ":" not in entry]
     others = [*attacks.names(), *metrics.names(), *probes.names(), *(f"recipe {r}" for r in recipes.names())]
-    raise unknown("name", name, {*methods.names(), *models.names(), *sets, *others})
+    trained = [f"{zoo.PREFIX}{entry}" for entry in zoo.names()]
+    raise unknown("name", name, {*methods.names(), *models.names(), *sets, *others, *trained})
 
 
 def _about_data(name: str) -> dict[str, Any]:
