@@ -141,6 +141,9 @@ class AttackRunner:
         self._rank, self._world = (distributed.get_rank(), distributed.get_world_size()) if shard else (0, 1)
         # A rank may wait for hours for the last unit of another; the default group would time out.
         self._group = distributed.new_group(timeout=TIMEOUT, backend="gloo") if shard else None
+        # Kept longer than the group: with torch 2.6 a group that ends waits for its threads, and a thread with
+        # the last reference to a tensor waits for the interpreter.
+        self._stopped = torch.zeros((), dtype=torch.int64)
         self._finished: dict[str, Attacked] = {}
         self.void: dict[str, str] = {}  # attacks without a result, and why
         self.failed: dict[str, str] = {}  # attacks whose own code is wrong, and what it did
@@ -237,7 +240,7 @@ class AttackRunner:
                 if values is not None:
                     distributed.all_reduce(values, distributed.ReduceOp.MAX, self._group)
             kinds = (None, Void, Invalid)
-            flag = torch.tensor(kinds.index(type(stopped) if stopped else None))
+            flag = self._stopped.fill_(kinds.index(type(stopped) if stopped else None))
             distributed.all_reduce(flag, distributed.ReduceOp.MAX, self._group)
             kind = kinds[int(flag)]
             if kind is not None and not isinstance(stopped, kind):
