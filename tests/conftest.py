@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose a seed unless one is given. The workers of pytest-xdist inherit it by the environment."""
     chosen = config.option.hypothesis_seed or os.environ.get(_VARIABLE) or str(random.randrange(2**32))
     config.option.hypothesis_seed = os.environ[_VARIABLE] = chosen
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -2,7 +2,6 @@
 
 import importlib.util
 import shutil
-import signal
 import subprocess
 import sys
 
@@ -24,6 +23,5 @@ elif debian or python:
     print(
         f"not installed: {', '.join([*debian, *python])}; their tests are left out (INSTALL=1 installs them)"
     )
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C
 OPTIONS = "-m cluster tests/cluster -vv -rs -p no:xdist --durations=0 --durations-min=1"
 sys.exit(pytest.main(OPTIONS.split()))

@@ -141,8 +141,8 @@ class AttackRunner:
         self._rank, self._world = (distributed.get_rank(), distributed.get_world_size()) if shard else (0, 1)
         # A rank may wait for hours for the last unit of another; the default group would time out.
         self._group = distributed.new_group(timeout=TIMEOUT, backend="gloo") if shard else None
-        # Kept longer than the group: with torch 2.6 a group that ends waits for its threads, and a thread with
-        # the last reference to a tensor waits for the interpreter.
+        # Kept longer than the group: in torch 2.6 an ending group waits for its threads, and a thread that
+        # has the last reference to a tensor waits for the interpreter.
         self._stopped = torch.zeros((), dtype=torch.int64)
         self._finished: dict[str, Attacked] = {}
         self.void: dict[str, str] = {}  # attacks without a result, and why
