@@ -96,6 +96,12 @@ def test_a_verdict_needs_both_attacks_and_an_evaluation_prints_as_one_line() -> 
     assert repr(result(clean=1)) == "Evaluation(linf 0.1, n=10: clean 90.0 %)"
 
 
+def test_a_pgd_that_is_weaker_than_fgsm_makes_the_verdict_suspect() -> None:
+    assert result(clean=1, fgsm=3, pgd10=4, repeat=10).verdict == "robust"
+    assert result(clean=1, fgsm=4, pgd10=3, repeat=10).verdict == "suspect"
+    assert result(clean=1, fgsm=4, pgd10=3).verdict != "suspect"  # one image may be chance
+
+
 def test_numbers_follow_from_predictions() -> None:
     evaluation = result(clean=1, pgd10=5)
     assert evaluation.accuracy == {"clean": 0.9, "pgd10": 0.5}
@@ -125,6 +131,8 @@ def test_worst_case_is_over_attacks_example_by_example() -> None:
     [
         ({"clean": 1, "fgsm": 3, "pgd10": 4, "aa": 4, "repeat": 100}, None),
         ({"clean": 3, "fgsm": 1}, "exceeds clean accuracy"),
+        ({"clean": 1, "fgsm": 4, "pgd10": 3, "repeat": 10}, "ten steps are a weaker attack than one"),
+        ({"clean": 1, "fgsm": 4, "pgd10": 3}, None),  # one image
         *[
             ({"clean": 1, "pgd10": 3, name: 8, "repeat": 10}, "far above AutoAttack")
             for name in ("aa", "aa-plus", "aa-rand", "aa-reduced", "aa-plus-reduced", "aa-rand-reduced")

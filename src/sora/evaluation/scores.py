@@ -31,6 +31,7 @@ FAR = 0.75  # AutoAttack accuracy below this share of PGD accuracy; usually the 
 MANY_ZERO = 0.1  # share of examples without an input gradient
 SQUARE_GAIN = 0.002  # share of examples that only Square breaks: AutoAttack's own limit
 UNLIKELY = 0.025  # probability below which chance does not explain a number, as in a 95 % interval
+RARE = 0.001  # the same for what robust models would otherwise show now and then
 _GRADIENT_ATTACKS = ("pgd", "apgd", "fab")  # not FGSM: thousands of queries are stronger than one step
 
 
@@ -186,7 +187,8 @@ class Evaluation:
     def verdict(self) -> str | None:
         """See `verdict`; None without FGSM, PGD-10 or a second class.
 
-        A failed masking test makes it `suspect`, and so do many zero gradients if it would be `robust`.
+        A failed masking test makes it `suspect`; so do many zero gradients, or a PGD-10 that is weaker than
+        FGSM, if it would be `robust`.
         """
         chance = self.labels.bincount().max().item() / self.n if self.chance is None else self.chance
         if self.one_label or not {"fgsm", "pgd10"} <= self.accuracy.keys():
@@ -195,8 +197,18 @@ class Evaluation:
             by_numbers = "not robust"
         else:
             by_numbers = verdict(self.accuracy, self.n, chance)
-        masked = bool(self.failed_tests) or (by_numbers == "robust" and self.zero_gradients >= MANY_ZERO)
+        doubtful = self.zero_gradients >= MANY_ZERO or self.weaker_with_steps
+        masked = bool(self.failed_tests) or (by_numbers == "robust" and doubtful)
         return "suspect" if masked and by_numbers != "overfitted" else by_numbers
+
+    @property
+    def weaker_with_steps(self) -> bool:
+        """Whether PGD-10 spares more images that FGSM breaks than it breaks others, beyond chance."""
+        if not {"fgsm", "pgd10"} <= self.robust.keys():
+            return False
+        one, ten = self.robust["fgsm"], self.robust["pgd10"]
+        spared, broken = int((ten & ~one).sum()), int((one & ~ten).sum())
+        return spared > broken and at_least(spared, spared + broken, 0.5) < RARE
 
     @property
     def failed_tests(self) -> list[Finding]:
@@ -321,6 +333,11 @@ def _about_numbers(evaluation: Evaluation) -> Iterator[str]:
         yield (
             f"FGSM accuracy ({fgsm:.1%}) exceeds clean accuracy ({clean:.1%}): the attack helps the model, "
             "a sign of catastrophic overfitting; trust PGD and AutoAttack only"
+        )
+    if evaluation.weaker_with_steps:
+        yield (
+            f"PGD-10 accuracy ({accuracy['pgd10']:.1%}) exceeds FGSM accuracy ({fgsm:.1%}): ten steps are a"
+            " weaker attack than one, so gradients are masked; quote AutoAttack"
         )
     pgd = min((name for name in accuracy if name.startswith("pgd")), key=lambda a: accuracy[a], default=None)
     autoattack = min(filter(is_autoattack, accuracy), key=lambda name: accuracy[name], default=None)
