@@ -72,15 +72,15 @@ def compute(operation: Any, *args: Any, **kwargs: Any) -> Any:
     return tree_map_only(Tensor, kept, result)
 
 
-class Module(backend_registration._DummyBackendModule):
-    """What torch calls a device module, with the functions that every accelerator has."""
-
-    def synchronize(self) -> None:
-        """Nothing to wait for: everything is computed at once."""
-
-
 def register() -> None:
     """Make the device known to torch, once per process."""
+
+    class Module(backend_registration._DummyBackendModule):  # older versions of torch do not have it
+        """What torch calls a device module, with the functions that every accelerator has."""
+
+        def synchronize(self) -> None:
+            """Nothing to wait for: everything is computed at once."""
+
     backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=Module())
     library = torch.library.Library("_", "IMPL")
     library.fallback(compute, "PrivateUse1")
