@@ -136,8 +136,10 @@ def _dry_run(target: Any, flags: Flags) -> int:
     flags.check_engine()
     if target.grid.kind in _WITHOUT_EFFECT:
         text = f"{target.grid.name}: no training; it takes minutes at most"
-        show = print_json if flags.json else print
-        show({"runs": 0, "note": text} if flags.json else text)
+        if flags.json:
+            print_json({"runs": 0, "note": text})
+        else:
+            print(text)
         return 0
     runs = target.runs()
     files, found = flags.batch_files(runs), estimate(runs, flags.jobs, progress=not flags.quiet)

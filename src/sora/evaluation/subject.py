@@ -86,8 +86,17 @@ class Subject:
                 name, training["epochs"] = f"{name} (unfinished run)", None
             changes = [event.get("changed") for event in self.summary.get("co", {}).get("events", [])]
             training |= {"changed by the guard": list(filter(None, changes))} if any(changes) else {}
-        known = name, settings.model, self.dataset.name, self.load_code, training
-        return ModelFacts(*known, additional_data, self.network, images, evaluation.fingerprint)
+        return ModelFacts(
+            name,
+            settings.model,
+            self.dataset.name,
+            self.load_code,
+            training,
+            additional_data=additional_data,
+            network=self.network,
+            images=images,
+            fingerprint=evaluation.fingerprint,
+        )
 
     def save_adversarial(self, path: str, evaluation: Evaluation, images: Mapping[str, Any]) -> None:
         """Write the attacked images of an evaluation that kept them."""

@@ -115,9 +115,22 @@ def _sheets(files: Flat) -> dict[str, Arrays]:
     return {"train": Arrays(train, labels("train")), "test": Arrays(sheet("test_batch"), labels("test"))}
 
 
-_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
-CIFAR10 = CifarFormat(_BATCHES, "test_batch", 1, "batches.meta.txt", "batches.meta", "")
-CIFAR100 = CifarFormat(("train",), "test", 2, "fine_label_names.txt", "meta", "fine_")
+CIFAR10 = CifarFormat(
+    train=tuple(f"data_batch_{i}" for i in range(1, 6)),
+    test="test_batch",
+    label_bytes=1,
+    text_names="batches.meta.txt",
+    pickled_names="batches.meta",
+    prefix="",
+)
+CIFAR100 = CifarFormat(
+    train=("train",),
+    test="test",
+    label_bytes=2,
+    text_names="fine_label_names.txt",
+    pickled_names="meta",
+    prefix="fine_",
+)
 
 for _name, _format in (("cifar10", CIFAR10), ("cifar100", CIFAR100)):
     register_packed(_name, **official(_name))(_format.convert)
