@@ -1,11 +1,14 @@
 """The copy of a model for long attacks computes the same, and the model itself has the last word."""
 
+import functools
+import itertools
 import threading
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 
 import sora.evaluation.accuracy as accuracy
 from sora import Linf, evaluate, models
@@ -140,3 +143,24 @@ def test_examples_that_only_the_copy_loses_are_listed_and_attacked_again(
     found = evaluate(model, (X, y), Linf(1e-4), ["pgd10x12"])
     assert found.settings["pgd10x12"]["copy"]["differed"] == [0, 3, 6, 9]
     assert torch.equal(found.predictions["pgd10x12"], plain.predictions["pgd10x12"])
+
+
+def test_a_compiled_copy_is_compiled_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond eight times torch no longer compiles, and AutoAttack's batches shrink with every lost image."""
+    counter = CompileCounter()
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=counter))
+    model = randomised(models.create("preactresnet18", 4, width=4))
+    copied = fast_copy(model, compiled=True)
+    assert copied is not None
+    for count, order in itertools.product((20, 1, 7, 2, 17), (torch.channels_last, torch.contiguous_format)):
+        x = torch.cat((X, X))[:count].contiguous(memory_format=order)
+        for mode in (torch.no_grad, torch.inference_mode, torch.enable_grad):
+            with mode():
+                torch.testing.assert_close(copied(x), model(x), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(*(_gradient(each, x) for each in (copied, model)), rtol=1e-4, atol=1e-4)
+    assert 1 <= counter.frame_count <= 6
+
+
+def _gradient(model: nn.Module, x: Tensor) -> Tensor:
+    leaf = x.clone().requires_grad_()
+    return torch.autograd.grad(model(leaf).square().sum(), leaf)[0]

@@ -85,8 +85,11 @@ class Compiled(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the module's output."""
-        torch._dynamo.maybe_mark_dynamic(x, 0)
-        output: Tensor = self._compiled(x)
+        # torch compiles anew for another memory order and for each mode, eight times at most.
+        with torch.inference_mode(False), torch.set_grad_enabled(x.requires_grad):
+            x = x.clone(memory_format=torch.channels_last if x.dim() == 4 else torch.preserve_format)
+            torch._dynamo.maybe_mark_dynamic(x, 0)
+            output: Tensor = self._compiled(x)
         return output
 
 
