@@ -7,6 +7,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from sora.data import Augment, Transform
+from sora.data.augment import resized
 from sora.errors import UserError
 
 torch.set_num_threads(1)
@@ -81,6 +82,17 @@ def test_resized_crop_equals_pillow(images: Tensor, size: int) -> None:
         crop = pil(images[i]).crop((int(left), int(top), int(left + width), int(top + height)))
         expected = tensor(crop.resize((size, size), Image.Resampling.BILINEAR))
         assert (result[i].float() - expected.float()).abs().mean() <= 2
+
+
+@pytest.mark.parametrize(("height", "width", "side"), [(32, 32, 16), (32, 32, 24), (16, 48, 8), (20, 10, 30)])
+def test_resized_equals_torchs_antialiased_interpolation(height: int, width: int, side: int) -> None:
+    images = torch.rand(4, 3, height, width, generator=rng())
+    size = (side, width * side // height)
+    expected = torch.nn.functional.interpolate(images, size, mode="bilinear", antialias=True)
+    result = resized(images.contiguous(memory_format=torch.channels_last), side)
+    assert result.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-5)
+    assert resized(images, height) is images
 
 
 @given(seed=st.integers(0, 2**31), height=st.integers(4, 300), width=st.integers(4, 300))

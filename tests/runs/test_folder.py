@@ -162,13 +162,13 @@ def test_one_flipped_bit_is_refused_or_changes_nothing(name: str, whole: Setting
     outcomes = {"refused": 0, "used": 0}
     for position in range(0, len(good), len(good) // 60):
         flip(path, position)
-        try:  # if it is used, the flip is in the name of the checksum: a key that nobody reads
+        try:  # if it is used, the flip is in the name of the checksum, which nobody reads, or 0.5 is now .5
             outcomes["used"] += {**read(), **right} == read()
         except RunError as error:
             outcomes["refused"] += name in str(error)
         path.write_bytes(good)
     assert sum(outcomes.values()) >= 60
-    assert outcomes["used"] <= 1
+    assert outcomes["used"] <= 3
     content = yaml.safe_load(good)
     del content["blake2b"]
     path.write_text(json.dumps(content))

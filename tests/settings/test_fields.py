@@ -42,6 +42,9 @@ def test_the_help_names_the_methods_that_can_be_compiled() -> None:
         ({"bach_size": 3}, "did you mean 'batch_size'"),
         ({"model": "torch.nn:Identity", "mean": [0.5]}, "mean and std are for the built-in networks"),
         ({"keep": "best", "epochs": 5, "eval_every": 6}, "eval_every at most epochs"),
+        ({"image_sizes": (16, 0)}, "image_sizes is 0; allowed: 1 or more"),
+        ({"image_sizes": (16, 32), "epochs": 1}, "image_sizes has 2 sizes for 1 epochs"),
+        ({"image_sizes": (16, 32), "method": "atas"}, "image_sizes does not work with atas"),
         ({"sync_bn": True, "ema": 0.9, "ema_buffers": "estimate"}, "does not work with sync_bn"),
     ],
 )

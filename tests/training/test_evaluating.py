@@ -51,6 +51,21 @@ def test_a_model_is_checked_before_the_first_step(settings, model: nn.Module, me
     assert not config.folder().exists()  # the next attempt is not refused because of this one
 
 
+def test_images_grow_over_the_epochs_and_a_model_for_one_size_is_refused(settings: BuildSettings) -> None:
+    sides: list[int] = []
+
+    class Sides(Hook):
+        def before_step(self, run: Any, batch: Any) -> None:
+            sides.append(batch.x.shape[2])
+
+    train(settings("n-fgsm", image_sizes=(8, 16), attacks=("clean",)), hooks=[Sides()], quiet=True)
+    assert sides == [8] * 6 + [16] * 3  # three epochs of three steps
+    config = settings("n-fgsm", out="other", image_sizes=(8, 16), attacks=("clean",))
+    with pytest.raises(UserError, match="cannot be trained on images of side 8"):
+        train(config, model=Own(), quiet=True)
+    assert not config.folder().exists()
+
+
 class TestMonitors:
     def test_they_measure_at_the_steps_asked_for_and_change_no_weights(self, settings, trained) -> None:
         watched = settings(monitor=tuple(metrics.names()), monitor_every=4)

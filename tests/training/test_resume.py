@@ -45,6 +45,7 @@ ATAS = CLEAN | {"eps_warmup": 3, "set": {"atas.reset_every": 1}}
         ("fgsm", ADAMW | {"eps_warmup": 1.5}, [3, 7]),
         ("pgd-2", CLEAN, [5]),
         ("atas", ATAS, [3, 7]),
+        ("sora", CLEAN | {"image_sizes": (8, 12, 16)}, [2, 5]),
     ],
 )
 def test_killed_and_resumed_equals_never_killed(method, changes, steps, settings, trained) -> None:

@@ -55,6 +55,13 @@ def test_a_short_one_cycle_begins_at_its_peak(epochs: int) -> None:
     assert found == sorted(found, reverse=True)
 
 
+def test_each_image_size_has_an_equal_share_of_the_epochs() -> None:
+    assert [schedule.image_size((16, 24, 32), epoch, 7) for epoch in range(7)] == [16] * 3 + [24] * 2 + [
+        32
+    ] * 2
+    assert schedule.image_size((), 3, 7) is None
+
+
 def test_momentum_is_constant_unless_asked_and_eps_may_grow() -> None:
     assert {schedule.momentum(Settings(schedule="cyclic"), update, 10) for update in range(10)} == {0.9}
     cycled = Settings(cycle_momentum=True)

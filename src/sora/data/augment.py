@@ -31,7 +31,7 @@ class Transform:
     def __call__(self, images: Tensor) -> Tensor:
         """Apply to (B, C, H, W), uint8 or float; pixels from outside an image are black."""
         if self.box is not None:
-            return self._turn(_resized_crop(images, self.box, self.size))
+            return self._turn(_resized_crop(images, self.box, self.size, self.size))
         return self._turn(self._crop(F.pad(images, [self.pad] * 4) if self.pad else images))
 
     @classmethod
@@ -205,13 +205,23 @@ def _rotate(images: Tensor, degrees: Tensor) -> Tensor:
     return pixels.index_select(0, source.flatten()).view(count, height, width, channels).permute(0, 3, 1, 2)
 
 
-def _resized_crop(images: Tensor, box: Tensor, size: int) -> Tensor:
-    """Resize each image's box (top, left, height, width) to (size, size), bilinear and antialiased.
+def resized(images: Tensor, side: int) -> Tensor:
+    """Return float images (B, C, H, W) with H = `side` and W in proportion, bilinear and antialiased."""
+    height, width = images.shape[2:]
+    if side == height:
+        return images
+    across = max(1, round(width * side / height))
+    box = torch.tensor([[0, 0, height, width]], device=images.device)
+    return _resized_crop(images, box, side, across).contiguous(memory_format=torch.channels_last)
+
+
+def _resized_crop(images: Tensor, box: Tensor, height: int, width: int) -> Tensor:
+    """Resize each image's box (top, left, height, width) to (height, width), bilinear and antialiased.
 
     A separable triangle filter as two matrix products: exact also when an image is made smaller.
     """
-    down = _triangle_weights(box[:, 0], box[:, 2], size, images.shape[2])
-    across = _triangle_weights(box[:, 1], box[:, 3], size, images.shape[3])
+    down = _triangle_weights(box[:, 0], box[:, 2], height, images.shape[2])
+    across = _triangle_weights(box[:, 1], box[:, 3], width, images.shape[3])
     resized = down[:, None] @ images.to(down.dtype) @ across[:, None].transpose(2, 3)
     return resized if images.is_floating_point() else resized.round().clamp(0, 255).to(images.dtype)
 

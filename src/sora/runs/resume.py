@@ -26,7 +26,7 @@ from sora.settings.files import parse_config
 Resume = Literal["yes", "auto"] | None
 # Settings that are newer than the hashes of existing runs: they are hashed only where they differ from this.
 ADDED = {"keep": "last", "smoothing": 0.0, "smoothing_kind": "uniform", "smooth_attack": True}
-ADDED |= {"ema_buffers": "copy"}
+ADDED |= {"ema_buffers": "copy", "image_sizes": []}
 
 
 def settings_hash(settings: Settings) -> str:

@@ -69,6 +69,10 @@ class Settings(
         if self.compile and not method.compilable:
             able = ", ".join(name for name in methods.names() if methods.info(name).compilable)
             raise UserError(f"compile does not work with {self.method}; allowed: {able}")
+        if self.image_sizes and "setup" in method.needs:
+            raise UserError(f"image_sizes does not work with {self.method}, which is made for one image size")
+        if len(self.image_sizes) > self.epochs:
+            raise UserError(f"image_sizes has {len(self.image_sizes)} sizes for {self.epochs} epochs")
         methods.check_smoothing(method, self)
         if self.guard not in ("off", "warn") and not method.adversarial:
             raise UserError(

@@ -21,6 +21,12 @@ class DataSettings(Options):
         (),
         "augmentations, e.g. crop:4,flip; always applied in the order crop, flip, rotate; '' for none",
     )
+    image_sizes: tuple[int, ...] = option(
+        (),
+        "sides of the training images in pixels, each for an equal share of the epochs, e.g. 16,24,32: small"
+        " images take fewer operations; default: their own",
+        low=1,
+    )
     limit_train: int | None = option(
         None, "train on this many images, class-balanced; the held-out slice shrinks in proportion", low=1
     )

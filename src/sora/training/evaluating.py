@@ -16,7 +16,8 @@ from torch import nn
 
 from sora._passes import frozen
 from sora.attacks import Attack, create_all
-from sora.errors import UserError
+from sora.data.augment import resized
+from sora.errors import UserError, short
 from sora.evaluation import Evaluation, evaluate, wilson
 from sora.evaluation.examples import as_examples, in_precision_of
 from sora.evaluation.validity import inspect_model
@@ -40,6 +41,13 @@ def check_model(run: Run) -> None:
         x, y = examples.take(torch.arange(min(CHECKED, len(images))), run.device)
         classes = run.dataset.expected_classes
         inspection = inspect_model(model, x, y, run.splits.train.labels, run.threat, classes, run.task)
+        for size in set(run.settings.image_sizes):
+            try:
+                model(resized(x, size))
+            except (RuntimeError, IndexError, ValueError) as error:
+                raise UserError(
+                    f"the model cannot be trained on images of side {size}: {short(str(error))}"
+                ) from error
     for attack in create_all(run.settings.attacks):
         attack.for_task(run.task)
     if not inspection.finite_gradients:

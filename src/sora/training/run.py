@@ -15,6 +15,7 @@ from sora._devices import rank, world
 from sora._seeds import EPOCH, GENERATOR, INIT, mix, seed_torch, seeded
 from sora._task import PLAIN, Task
 from sora.data import Augment, Batch, Dataset, GivenData, ImageSet, Loader, Stream, stratified
+from sora.data.augment import resized
 from sora.data.inputs import STREAM
 from sora.errors import UserError
 from sora.evaluation.examples import as_examples, in_precision_of
@@ -127,8 +128,9 @@ class Run:
                     state.method.threat = self.scheduled_threat  # in which memories may be filled anew
                     state.method.begin_epoch(epoch + 1)
             attempt = state.attempt
+            size = schedule.image_size(self.settings.image_sizes, epoch, self.settings.epochs)
             for batch in self.loader.epoch(epoch, attempt, position):
-                yield batch
+                yield batch if size is None else batch._replace(x=resized(batch.x, size))
                 if state.attempt != attempt:
                     break
 

@@ -1,6 +1,7 @@
-"""Learning rate, momentum and eps as functions of the number of the update, without state."""
+"""Learning rate, momentum, eps and image size as functions of the update or epoch, without state."""
 
 import math
+from collections.abc import Sequence
 
 from torch.optim import Optimizer
 
@@ -64,6 +65,11 @@ def _one_cycle(epochs: int, update: int, total: int) -> tuple[float, bool]:
     else:
         away = (epoch - peak) / (last - peak)
     return 0.5 * (1 + math.cos(math.pi * away)), is_rising
+
+
+def image_size(sizes: Sequence[int], epoch: int, epochs: int) -> int | None:
+    """Return the side of the training images in an epoch (from 0) of `epochs`; None: their own."""
+    return sizes[epoch * len(sizes) // epochs] if sizes else None
 
 
 def eps_factor(settings: ThreatSettings, step: int, steps_per_epoch: int, at_least: float = 0.0) -> float:
