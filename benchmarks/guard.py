@@ -11,17 +11,29 @@ default a run brings the values of ten steps to the host in one transfer. Then w
 timed, with all that the loop does for a guard: lines of the log, and for `rollback` checkpoints to go
 back to, here three in 30 steps, in a run of the paper's length ten in 390. One measurement of a monitor,
 on as many images as a batch has, is given in multiples of one step.
+
+    python benchmarks/guard.py --again RUN [RUN ...]
+
+trains finished runs once more, in a temporary folder and without evaluations, and prints how often the guard
+looked at held-out images and measured their ratio, and the share of the training time that this took.
 """
 
 import shutil
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
 
 import torch
 from _timing import EPS, Call, Trainer, arguments, finish, interleave, ratio, relative, start, table
 
 import sora
 from sora import data, methods, metrics, training
+from sora.runs import RunFolder
 from sora.settings import Settings
 from sora.training import alarms
 
@@ -89,8 +101,46 @@ def run(guard: str, width: int, batch: int, folder: Path) -> Call:
     return whole
 
 
+def again(run: str) -> dict[str, object]:
+    """What the guard measures on held-out images in a run, counted and timed while it is trained again."""
+    spent: dict[str, list[float]] = {"look": [], "ratio": []}
+
+    def timed(name: str, own: Callable[[alarms.Alarms], float]) -> Callable[[alarms.Alarms], float]:
+        def call(self: alarms.Alarms) -> float:
+            began = time.process_time()
+            value = own(self)
+            spent[name].append(time.process_time() - began)
+            return value
+
+        return call
+
+    settings = RunFolder(Path(run)).read_settings()
+    with TemporaryDirectory() as place, ExitStack() as stack:
+        for name in spent:
+            stack.enter_context(patch.object(alarms.Alarms, name, timed(name, getattr(alarms.Alarms, name))))
+        changes: dict[str, Any] = {"eval_every": 0, "attacks": ("clean",), "limit_test": 10, "threads": 1}
+        changes |= {"out": f"{place}/run", "snapshots": False, "monitor": ()}
+        began = time.process_time()
+        summary = training.train(replace(settings, **changes), quiet=True).summary
+        seconds = time.process_time() - began
+    share = sum(map(sum, spent.values())) / seconds
+    return {
+        "run": run,
+        "steps": summary["co"]["watched_steps"],
+        **{k: len(v) for k, v in spent.items()},
+        "share": f"{share:.1%}",
+    }
+
+
 def main() -> None:
-    args = start(arguments(__doc__, width=16, batch=128, rounds=31))
+    parser = arguments(__doc__, width=16, batch=128, rounds=31)
+    parser.add_argument(
+        "--again", nargs="+", metavar="RUN", help="train these runs again and do nothing else"
+    )
+    args = start(parser)
+    if args.again:
+        table("what the guard measured", [again(run) for run in args.again])
+        return
     trainer = Trainer.build(args.width, args.batch)
     result: dict[str, object] = {"width": args.width, "batch": args.batch}
     rows = budgets(trainer, max(5, args.rounds // 3), args.clock)
