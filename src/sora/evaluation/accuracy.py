@@ -29,7 +29,7 @@ from sora.runs.facts import versions as installed_versions
 from sora.threat import Threat
 
 BATCH = 250
-INSPECTED = 64  # examples of the first batch that show whether an accuracy of the model has a meaning
+INSPECTED = 32  # examples of the first batch that show whether an accuracy of the model has a meaning
 
 
 @dataclass(frozen=True)
