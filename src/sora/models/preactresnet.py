@@ -64,15 +64,13 @@ class PreActResNet(nn.Module):
         width: int = 64,
         stages: int = 4,
         shortcut_input: str = "raw",
-        stem_stride: int = 1,
     ) -> None:
         super().__init__()
         check_int("stages", stages, low=1, high=4)
-        check_int("stem_stride", stem_stride, low=1, high=4)
         if shortcut_input not in (allowed := ["raw", "activated"]):
             raise unknown("shortcut_input", str(shortcut_input), allowed)
         features = width << (stages - 1)
-        self.stem = conv3x3(in_channels, width, stem_stride)
+        self.stem = conv3x3(in_channels, width)
         self.stages = build_stages(partial(PreActBlock, shortcut_input=shortcut_input), width, width, stages)
         self.norm = nn.BatchNorm2d(features)
         self.head = nn.Linear(features, num_classes)
