@@ -16,9 +16,8 @@ from _timing import Call, Trainer, arguments, finish, interleave, quartiles, sta
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from sora import data, methods, models
-from sora.runs import RunFolder
-from sora.settings import Settings
+from sora import methods, models
+from sora.runs import RunFolder, build_model
 from sora.training import schedule
 from sora.training.state import make_optimizer
 
@@ -35,32 +34,21 @@ class Counter(TorchDispatchMode):
         return result
 
 
-def trainer_of(settings: Settings, side: int, classes: int, channels: int) -> Trainer:
-    """The run's model and optimiser, with fresh weights and one batch of random pixels."""
-    options = {
-        "width": settings.width,
-        "mean": settings.mean,
-        "std": settings.std,
-        **settings.model_options(),
-    }
-    model = models.create(settings.model, classes, channels, image_size=side, **options)
-    x = torch.rand(settings.batch_size, channels, side, side).contiguous(memory_format=torch.channels_last)
-    y = torch.randint(0, classes, (settings.batch_size,))
-    return Trainer(models.fast_layout(model.train()), make_optimizer(settings, model), x, y)
-
-
-def parts_of(settings: Settings) -> list[tuple[int, int, Call]]:
+def parts_of(folder: RunFolder) -> list[tuple[int, int, Call]]:
     """The run's image sizes, each with its number of steps and a call that takes one."""
-    images = data.load(settings.dataset, settings.data_dir)
-    splits = data.split(images, holdout=settings.holdout, limit_train=settings.limit_train)
-    per_epoch = -(-len(splits.train) // settings.batch_size)
-    epochs = range(settings.epochs)
-    sides = [schedule.image_size(settings.image_sizes, epoch, settings.epochs) for epoch in epochs]
+    settings, summary, description = folder.read_settings(), folder.read_summary(), folder.read_model()
+    batch, epochs = settings.batch_size, settings.epochs
+    sides = [schedule.image_size(settings.image_sizes, epoch, epochs) for epoch in range(epochs)]
     parts = []
-    for side, same in groupby(side or images.image_size[0] for side in sides):
-        trainer = trainer_of(settings, side, images.num_classes, images.in_channels)
+    for side, same in groupby(side or description["image_size"] for side in sides):
+        model = models.fast_layout(build_model(description).train())
+        x = torch.rand(batch, description["in_channels"], side, side)
+        x = x.contiguous(memory_format=torch.channels_last)
+        y = torch.randint(0, description["num_classes"], (batch,))
         method = methods.create(settings.method, settings.threat(), **settings.method_options())
-        parts.append((side, per_epoch * len(list(same)), trainer.step_of(method)))
+        trainer = Trainer(model, make_optimizer(settings, model), x, y)
+        steps = -(-summary["n_train"] // batch) * len(list(same))
+        parts.append((side, steps, trainer.step_of(method)))
     return parts
 
 
@@ -69,7 +57,7 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN")
     args = start(parser)
     folders = {run: RunFolder(Path(run)) for run in args.runs}
-    parts = {run: parts_of(folder.read_settings()) for run, folder in folders.items()}
+    parts = {run: parts_of(folder) for run, folder in folders.items()}
     calls = {f"{run} {k}": part[2] for run, own in parts.items() for k, part in enumerate(own)}
     times = interleave(calls, args.rounds, args.clock)
     costs = {}

@@ -222,8 +222,8 @@ def _resized_crop(images: Tensor, box: Tensor, height: int, width: int) -> Tenso
     """
     down = _triangle_weights(box[:, 0], box[:, 2], height, images.shape[2])
     across = _triangle_weights(box[:, 1], box[:, 3], width, images.shape[3])
-    resized = down[:, None] @ images.to(down.dtype) @ across[:, None].transpose(2, 3)
-    return resized if images.is_floating_point() else resized.round().clamp(0, 255).to(images.dtype)
+    result = down[:, None] @ images.to(down.dtype) @ across[:, None].transpose(2, 3)
+    return result if images.is_floating_point() else result.round().clamp(0, 255).to(images.dtype)
 
 
 def _triangle_weights(start: Tensor, length: Tensor, size: int, source: int) -> Tensor:
