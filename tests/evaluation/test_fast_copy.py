@@ -88,7 +88,7 @@ def test_copy_is_the_same_function_and_folds_only_what_it_may(kind: str, dtype: 
     assert sum(isinstance(part, Affine) for part in copied.modules()) == KINDS[kind]
 
 
-@pytest.mark.parametrize("name", ["preactresnet18", "resnet18", "senet18", "wideresnet28-10"])
+@pytest.mark.parametrize("name", ["patchresnet", "preactresnet18", "resnet18", "senet18", "wideresnet28-10"])
 def test_models_of_the_package_have_a_copy_without_batchnorm(name: str) -> None:
     options: dict[str, Any] = {"depth": 10} if name.startswith("wide") else {"stages": 2}
     model = randomised(models.create(name, 4, width=4, **options))

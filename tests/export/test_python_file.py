@@ -12,6 +12,7 @@ from sora.export.python_file import python_source
 from sora.runs import build_model
 
 SMALL = {
+    "patchresnet": (4, {"stages": 2, "patch": 1}),
     "preactresnet18": (4, {"stages": 2, "shortcut_input": "activated"}),
     "resnet18": (4, {"stages": 2}),
     "wideresnet28-10": (4, {"depth": 10}),

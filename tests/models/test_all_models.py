@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from sora.errors import UserError
 from sora.models import create, info, names
 
-CNNS = ["preactresnet18", "resnet18", "senet18", "wideresnet28-10"]
+CNNS = ["patchresnet", "preactresnet18", "resnet18", "senet18", "wideresnet28-10"]
 SMALL: dict[str, dict[str, Any]] = {
+    "patchresnet": {"width": 8, "blocks": 2},
     "preactresnet18": {"width": 8},
     "resnet18": {"width": 8},
     "senet18": {"width": 8},

@@ -26,6 +26,8 @@ def norm(x: Tensor, w: Weights, name: str) -> Tensor:
 
 def conv(x: Tensor, w: Weights, name: str, stride: int = 1) -> Tensor:
     kernel = w[f"{name}.weight"]
+    if kernel.shape[-1] % 2 == 0:  # a stem on patches
+        return F.conv2d(x, kernel, stride=kernel.shape[-1])
     return F.conv2d(x, kernel, w.get(f"{name}.bias"), stride, padding=kernel.shape[-1] // 2)
 
 
@@ -113,6 +115,7 @@ def settled(name: str, **options: Any) -> nn.Module:
         ("resnet18", {}, resnet_block, True, False),
         ("preactresnet18", {}, preact_block, False, True),
         ("preactresnet18", {"shortcut_input": "activated"}, activated_block, False, True),
+        ("patchresnet", {"blocks": 2}, preact_block, False, True),
         ("senet18", {}, squeeze_excite_block, True, False),
         ("wideresnet28-10", {"depth": 16}, activated_block, False, True),
     ],
