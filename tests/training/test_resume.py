@@ -44,6 +44,7 @@ ATAS = CLEAN | {"eps_warmup": 3, "set": {"atas.reset_every": 1}}
         ("fgsm", L2 | ESTIMATE, [3, 7]),
         ("fgsm", ADAMW | {"eps_warmup": 1.5}, [3, 7]),
         ("pgd-2", CLEAN, [5]),
+        ("sora", CLEAN | {"optimizer": "muon", "lr": 0.05}, [3, 6]),
         ("atas", ATAS, [3, 7]),
         ("sora", CLEAN | {"image_sizes": (8, 12, 16)}, [2, 5]),
     ],

@@ -73,7 +73,9 @@ class OptimisationSettings(Options):
     epochs: int = option(30, "passes over the training set", low=1)
     batch_size: int = option(128, "images per step", low=1)
     seed: int = option(0, "seed of initial weights, data order and noise", low=0)
-    optimizer: Literal["sgd", "adamw"] = option("sgd", "optimiser")
+    optimizer: Literal["sgd", "adamw", "muon"] = option(
+        "sgd", "optimiser; muon: SGD whose steps for convolutions and inner linear layers are orthogonal"
+    )
     lr: float = option(0.2, "learning rate: the highest of the schedule", above=0)
     lr_min: float = option(
         0.01, "learning rate of the first and last step (cyclic) or of the last (cosine, one-cycle)", low=0
@@ -82,7 +84,7 @@ class OptimisationSettings(Options):
         "cyclic", "learning rate schedule"
     )
     milestones: tuple[float, ...] = option((0.5, 0.75), "multistep: fractions of the run", low=0, high=1)
-    momentum: float = option(0.9, "momentum of SGD", low=0, high=1)
+    momentum: float = option(0.9, "momentum of SGD and muon", low=0, high=1)
     cycle_momentum: bool = option(
         False, "cyclic, one-cycle: momentum falls by 0.1 to the peak and rises again"
     )

@@ -19,6 +19,7 @@ from sora.methods import Method
 from sora.settings import Settings
 from sora.threat import Threat
 from sora.training.guard import Guard
+from sora.training.muon import Muon
 from sora.training.schedule import rate_drops
 
 RECENT = 50  # steps whose mean PertAlign the summary calls `last`
@@ -203,7 +204,7 @@ def make_average(model: nn.Module, decay: float, buffers: str) -> AveragedModel:
 
 
 def make_optimizer(settings: Settings, model: nn.Module) -> Optimizer:
-    """Create SGD or AdamW over all parameters, in the fused form that CPU and CUDA have.
+    """Create the optimiser over all parameters, SGD and AdamW in the fused form that CPU and CUDA have.
 
     Not in float16, where the scaler may skip the first update: torch's fused SGD then leaves its momentum
     uninitialised.
@@ -212,5 +213,7 @@ def make_optimizer(settings: Settings, model: nn.Module) -> Optimizer:
     rate, decay = settings.lr, settings.weight_decay
     if settings.optimizer == "adamw":
         return AdamW(parameters, lr=rate, weight_decay=decay, fused=True)
+    if settings.optimizer == "muon":
+        return Muon(model, rate, settings.momentum, decay)
     fused = settings.precision != "fp16"
     return SGD(parameters, lr=rate, momentum=settings.momentum, weight_decay=decay, fused=fused)
