@@ -8,10 +8,12 @@ from sora.errors import UserError
 from sora.methods import soft_targets
 from sora.settings import Request, Settings, recipes
 from sora.training import schedule
+from sora.training.muon import Muon
 from sora.training.state import make_optimizer
 
 NAMES = recipes.names()
 BENCHMARK = "fastat-cifar10"
+FAST = "cifar10-fast"
 
 SHAPES = {  # data set: stored size, size seen by the model, channels, classes
     "digits": (16, 16, 1, 10),
@@ -55,7 +57,8 @@ def test_two_steps_of_every_recipe(recipe: str, method: str) -> None:
     step.setup(n_train=6, shape=shape, batch_size=3, epochs=settings.epochs, steps_per_epoch=2)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     optimizer = make_optimizer(settings, model)
-    assert isinstance(optimizer, torch.optim.AdamW if recipe == "vit-adamw" else torch.optim.SGD)
+    kind = {"vit-adamw": torch.optim.AdamW, FAST: Muon}.get(recipe, torch.optim.SGD)
+    assert isinstance(optimizer, kind)
     total = 2 * settings.epochs * step.updates
     middle, rates = total // 2, []  # where the cyclic rates of the recipes are highest
     for update, batch in enumerate(loader.epoch(0), middle):
@@ -96,7 +99,9 @@ def test_recipes_say_what_the_paper_says(recipe: str, key: str, value: object) -
     assert recipes.flattened(recipe)[key] == value
 
 
-@pytest.mark.parametrize("recipe", [name for name in NAMES if name not in ("digits", "finetune", BENCHMARK)])
+@pytest.mark.parametrize(
+    "recipe", [name for name in NAMES if name not in ("digits", "finetune", FAST, BENCHMARK)]
+)
 def test_settings_that_depend_on_the_data_set(recipe: str) -> None:
     few = dataset_of(recipe) in ("cifar10", "pathmnist", "tissuemnist")
     ten = dataset_of(recipe) == "cifar10"
@@ -106,7 +111,7 @@ def test_settings_that_depend_on_the_data_set(recipe: str) -> None:
     assert config(recipe, "sora").epochs == 30
 
 
-@pytest.mark.parametrize("recipe", sorted({*NAMES} - {"digits", "vit-adamw", "finetune", BENCHMARK}))
+@pytest.mark.parametrize("recipe", sorted({*NAMES} - {"digits", "vit-adamw", "finetune", FAST, BENCHMARK}))
 def test_a_recipe_of_the_paper_says_that_the_paper_held_out_nothing(recipe: str) -> None:
     assert "--holdout 0" in recipes.flattened(recipe)["note"]
 
