@@ -74,7 +74,9 @@ class OptimisationSettings(Options):
     batch_size: int = option(128, "images per step", low=1)
     seed: int = option(0, "seed of initial weights, data order and noise", low=0)
     optimizer: Literal["sgd", "adamw", "muon"] = option(
-        "sgd", "optimiser; muon: SGD whose steps for convolutions and inner linear layers are orthogonal"
+        "sgd",
+        "optimiser; muon: SGD with orthogonal steps for convolutions and inner linear layers, made for"
+        " --lr 0.05 --momentum 0.6",
     )
     lr: float = option(0.2, "learning rate: the highest of the schedule", above=0)
     lr_min: float = option(
