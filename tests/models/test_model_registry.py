@@ -36,6 +36,7 @@ def test_info_has_a_summary_and_a_paper(name: str) -> None:
         ({"stages": "2"}, "^stages must be an integer from 1 to 4, not '2'$"),
         ({"shortcut_input": "row"}, "unknown shortcut_input 'row'; did you mean 'raw'? allowed: activated"),
         ({"name": "senet18", "stages": 0}, "^stages must be an integer from 1 to 4, not 0$"),
+        ({"name": "patchresnet", "image_size": 9}, "^image_size 9 is not divisible by patch 2$"),
         ({"name": "patchresnet", "blocks": 0}, "^blocks must be an integer >= 1, not 0$"),
         ({"name": "vit-small", "image_size": 30}, "^image_size 30 is not divisible by patch 4$"),
         ({"name": "vit-small", "width": 64}, "^width 64 is not divisible by heads 6$"),

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -36,6 +37,38 @@ def test_an_orthogonalised_matrix_keeps_its_singular_vectors_and_has_values_near
     torch.testing.assert_close(found, torch.diag(values), atol=1e-10, rtol=0)
     assert values.min() > 0.4
     assert values.max() < 1.3
+
+
+def test_two_steps_equal_an_independent_calculation() -> None:
+    """Written from the definition in numpy, float64: momentum, Nesterov, three iterations, kept length."""
+    model = network().double().to(memory_format=torch.channels_last)
+    weights = {name: p.detach().numpy().copy() for name, p in model.named_parameters()}
+    buffers = {name: np.zeros_like(weight) for name, weight in weights.items()}
+    optimizer = Muon(model, lr=0.1, momentum=0.6, weight_decay=0.01)
+    for seed in (1, 2):
+        x = torch.rand(6, 3, 4, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        model(x).logsumexp(1).mean().backward()
+        for name, parameter in model.named_parameters():
+            weight, gradient = weights[name], parameter.grad.numpy()
+            turned = name in ("0.weight", "3.weight")  # the convolution and the first of two linear layers
+            gradient = gradient if turned else gradient + 0.01 * weight
+            buffers[name] = 0.6 * buffers[name] + gradient
+            direction = gradient + 0.6 * buffers[name]
+            if turned:
+                u, s, v = np.linalg.svd(direction.reshape(len(direction), -1), full_matrices=False)
+                s = s / np.linalg.norm(s)
+                for _ in range(3):
+                    s = 3.4445 * s - 4.775 * s**3 + 2.0315 * s**5
+                direction = (u * s @ v).reshape(weight.shape)
+                length = np.linalg.norm(weight)
+                weight = weight - 0.1 * length * direction / np.linalg.norm(direction)
+                weights[name] = weight * length / np.linalg.norm(weight)
+            else:
+                weights[name] = weight - 0.1 * direction
+        optimizer.step()
+        optimizer.zero_grad()
+        for name, parameter in model.named_parameters():
+            np.testing.assert_allclose(parameter.detach().numpy(), weights[name], atol=1e-9)
 
 
 def test_weights_keep_their_length_and_turn_by_the_rate() -> None:

@@ -3,6 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sora.errors import UserError
 from sora.models import register
 from sora.models._layers import average, build_stages, check_int
 from sora.models.preactresnet import PreActBlock
@@ -16,14 +17,15 @@ from sora.models.preactresnet import PreActBlock
 class PatchResNet(nn.Module):
     """Stages of `blocks` pre-activation blocks, each stage with twice the channels of the one before.
 
-    The stem turns each `patch` x `patch` square of pixels into one position. A map then has a quarter of the
-    positions that the other models compute first, and for the same time about three times the channels.
+    The stem turns each `patch` x `patch` square of pixels into one position. With 2x2 a map has a quarter of
+    the positions that the other models compute first, and for the same time about twice the channels.
     """
 
     def __init__(
         self,
         num_classes: int,
         in_channels: int = 3,
+        image_size: int = 32,
         width: int = 64,
         stages: int = 3,
         blocks: int = 1,
@@ -33,6 +35,8 @@ class PatchResNet(nn.Module):
         check_int("stages", stages, low=1, high=4)
         check_int("blocks", blocks)
         check_int("patch", patch)
+        if image_size % patch:
+            raise UserError(f"image_size {image_size} is not divisible by patch {patch}")
         features = width << (stages - 1)
         self.stem = nn.Conv2d(in_channels, width, patch, stride=patch, bias=False)
         self.stages = build_stages(PreActBlock, width, width, stages, blocks)

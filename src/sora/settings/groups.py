@@ -75,8 +75,8 @@ class OptimisationSettings(Options):
     seed: int = option(0, "seed of initial weights, data order and noise", low=0)
     optimizer: Literal["sgd", "adamw", "muon"] = option(
         "sgd",
-        "optimiser; muon: SGD with orthogonal steps for convolutions and inner linear layers, made for"
-        " --lr 0.05 --momentum 0.6",
+        "optimiser; muon: orthogonal steps for convolutions and inner linear layers that are normalised"
+        " afterwards, made for --lr 0.05 --lr-min 0.0005 --momentum 0.6",
     )
     lr: float = option(0.2, "learning rate: the highest of the schedule", above=0)
     lr_min: float = option(
@@ -86,11 +86,13 @@ class OptimisationSettings(Options):
         "cyclic", "learning rate schedule"
     )
     milestones: tuple[float, ...] = option((0.5, 0.75), "multistep: fractions of the run", low=0, high=1)
-    momentum: float = option(0.9, "momentum of SGD and muon", low=0, high=1)
+    momentum: float = option(0.9, "momentum of SGD and Muon", low=0, high=1)
     cycle_momentum: bool = option(
         False, "cyclic, one-cycle: momentum falls by 0.1 to the peak and rises again"
     )
-    weight_decay: float = option(5e-4, "weight decay, on all parameters", low=0)
+    weight_decay: float = option(
+        5e-4, "weight decay, on all parameters; muon: on those without orthogonal steps", low=0
+    )
     ema: float | None = option(
         None, "decay of the moving average of the weights, which replaces the last weights", low=0, high=1
     )

@@ -1,24 +1,23 @@
-"""Muon (Jordan et al. 2024): momentum SGD whose steps turn every direction of a weight matrix equally far."""
+"""Muon (Jordan et al. 2024): momentum SGD whose steps move the strong directions of a matrix equally far."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-STEPS = 3  # Newton-Schulz iterations; singular values then lie roughly between 0.5 and 1.2
+STEPS = 3  # Newton-Schulz iterations (published: 5); singular values below 2 % of the length stay small
 A, B, C = 3.4445, -4.7750, 2.0315  # of its polynomial, as published
 TINY = 1e-12  # instead of a length of 0
 
 
 class Muon(Optimizer):
-    """Weights of convolutions and linear layers take orthogonal steps, all other parameters Nesterov's.
+    """Weights of 2-d convolutions and of all linear layers but the last take orthogonal steps.
 
-    An orthogonal step has the length of the weight times the learning rate, and the weight keeps its length,
-    as layers that are normalised afterwards allow. So the rate is about the angle of a step, and
-    `weight_decay` applies to the others only: norms, biases and the last linear layer.
-    torch's own Muon takes matrices only, not convolutions.
+    Such a step has the length of the weight times the learning rate, and the weight keeps its length, unlike
+    in the published Muon, as layers that are normalised afterwards allow; one that is zero stays zero. So the
+    rate is about the angle of a step. All other parameters take Nesterov's steps and only they have
+    `weight_decay`. torch's own Muon takes matrices only, not convolutions.
     """
 
     def __init__(self, model: nn.Module, lr: float, momentum: float, weight_decay: float) -> None:
@@ -33,7 +32,7 @@ class Muon(Optimizer):
         super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update the parameters from their gradients."""
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -59,7 +58,7 @@ class Muon(Optimizer):
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:
-    """Return the nearest orthogonal matrix, roughly: the same singular vectors, values near 1."""
+    """Return a matrix with the same singular vectors, and values from 0.7 to 1.2 but for the smallest."""
     x: Tensor = matrix / matrix.norm().clamp(min=TINY)
     tall = x.shape[0] > x.shape[1]
     x = x.T if tall else x
