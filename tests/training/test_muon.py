@@ -18,8 +18,7 @@ def network() -> nn.Sequential:
     return nn.Sequential(*convolutions, nn.Linear(8 * 4, 16), nn.Linear(16, 5))
 
 
-def step(model: nn.Module, **options: float) -> None:
-    optimizer = Muon(model, **{"lr": 0.1, "momentum": 0.6, "weight_decay": 0.01, **options})
+def take_two_steps(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     for seed in (1, 2):
         x = torch.rand(6, 3, 4, 4, generator=torch.Generator().manual_seed(seed))
         model(x).logsumexp(1).mean().backward()
@@ -89,16 +88,12 @@ def test_other_parameters_take_the_steps_of_nesterov_sgd() -> None:
     for each in (model, plain):
         each[0].weight.requires_grad_(False)
         each[3].weight.requires_grad_(False)
-    step(model)
+    take_two_steps(model, Muon(model, lr=0.1, momentum=0.6, weight_decay=0.01))
     sgd = torch.optim.SGD(
         [p for p in plain.parameters() if p.requires_grad],
         lr=0.1, momentum=0.6, weight_decay=0.01, nesterov=True,
     )  # fmt: skip
-    for seed in (1, 2):
-        x = torch.rand(6, 3, 4, 4, generator=torch.Generator().manual_seed(seed))
-        plain(x).logsumexp(1).mean().backward()
-        sgd.step()
-        sgd.zero_grad()
+    take_two_steps(plain, sgd)
     torch.testing.assert_close(model.state_dict(), plain.state_dict())
 
 
